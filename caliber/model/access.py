@@ -1,0 +1,22 @@
+"""Who is acting: the principal that every call is made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from caliber.model.enums import AgentRole, PrincipalKind
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A human, an agent or the system itself. ``id`` is its stable handle. Source: M-118, M-136, M-140."""
+
+    kind: PrincipalKind
+    id: str
+    role: AgentRole | None = None
+    admin: bool = False
+
+    @property
+    def label(self) -> str:
+        """How audit records name this principal, such as ``agent:planner``."""
+        return f"{self.kind.value}:{self.id}"

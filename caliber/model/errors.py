@@ -1,0 +1,354 @@
+"""The one error tree of CALIBER.
+
+::
+
+    CaliberError(code, context, retryable)
+    ├── StorageError            CALIBER_STORAGE
+    │   ├── NotFound            the record does not exist, or may not be seen
+    │   ├── InsertFailed, UpdateFailed, TransactionFailed, IndexError_
+    │   ├── Conflict            a lost race, or a reused idempotency key
+    │   ├── SchemaMismatch      the store is not ours, or of another version
+    │   └── Unavailable         locked, full, read-only, closed, forked, timed out; mostly retryable
+    ├── LlmError                CALIBER_LLM
+    │   ├── ProviderNotConfigured, RequestFailed, RateLimited, InvalidResponse
+    │   └── EmbeddingFailed, SummarizationFailed
+    ├── ValidationError         CALIBER_VALIDATION
+    │   ├── InputError          an argument is wrong: RequiredFieldMissing, InvalidValue,
+    │   │                       ShapeError, DTypeError, NonFiniteError
+    │   ├── ConstraintViolation, CircularReference, StaleData, Contradiction
+    │   ├── InvalidStateTransition, NoCheckpointAvailable
+    │   └── BudgetTooSmall
+    ├── ConfigError             CALIBER_CONFIG
+    │   ├── MissingRequired, InvalidConfigValue, IncompatibleOptions
+    │   ├── ProviderNotSupported, ExtraNotInstalled
+    │   └── MultipleErrors
+    ├── VectorError             CALIBER_VECTOR
+    │   └── DimensionMismatch, InvalidVector, ModelMismatch
+    ├── AgentError              CALIBER_AGENT
+    │   ├── NotRegistered, LockAcquisitionFailed, LockExpired
+    │   ├── MessageDeliveryFailed, DelegationFailed, HandoffFailed
+    │   └── PermissionDenied
+    └── InternalError           CALIBER_INTERNAL   a fault of ours: please report it
+
+Every error carries its fields in ``context``, is picklable, and never contains content, keys or
+connection strings. A driver's own error stays as ``__cause__``.
+
+Source: C-058 to C-093, design sections 10 and 11.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class CaliberError(Exception):
+    """Root of every error that CALIBER raises on purpose."""
+
+    family: ClassVar[str] = "CALIBER_INTERNAL"
+    template: ClassVar[str] = ""
+    default_retryable: ClassVar[bool] = False
+    hint: ClassVar[str] = ""
+
+    def __init__(self, message: str | None = None, *, retryable: bool | None = None, **context: Any) -> None:
+        self.context: dict[str, Any] = context
+        self.retryable: bool = self.default_retryable if retryable is None else retryable
+        self.message: str = message if message is not None else self._render()
+        super().__init__(self.message)
+
+    @property
+    def code(self) -> str:
+        """The stable family code, such as ``CALIBER_STORAGE``."""
+        return self.family
+
+    @property
+    def kind(self) -> str:
+        """The stable name of this error inside its family, such as ``not_found``."""
+        out = []
+        for index, char in enumerate(type(self).__name__.rstrip("_")):
+            if char.isupper() and index:
+                out.append("_")
+            out.append(char.lower())
+        return "".join(out)
+
+    def _render(self) -> str:
+        text = self.template.format_map(_Missing(self.context)) if self.template else type(self).__name__
+        return f"{text}. {self.hint}" if self.hint else text
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for names that are not set: the fields of this kind of error.
+        context = self.__dict__.get("context")
+        if context is not None and name in context:
+            return context[name]
+        raise AttributeError(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.retryable, self.context, getattr(self, "__notes__", [])))
+
+
+class _Missing(dict[str, Any]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def _rebuild(
+    cls: type[CaliberError], message: str, retryable: bool, context: dict[str, Any], notes: list[str]
+) -> CaliberError:
+    error = cls(message, retryable=retryable, **context)
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+class InternalError(CaliberError):
+    """A fault of CALIBER's own; never the caller's."""
+
+
+# --- storage ---------------------------------------------------------------------------------
+
+
+class StorageError(CaliberError):
+    """Something is wrong with, or in, the durable store."""
+
+    family = "CALIBER_STORAGE"
+
+
+class NotFound(StorageError):
+    """The record does not exist, or the acting principal may not see it."""
+
+    template = "{entity_type} {id} was not found"
+
+
+class InsertFailed(StorageError):
+    template = "{entity_type} could not be inserted: {reason}"
+
+
+class UpdateFailed(StorageError):
+    template = "{entity_type} {id} could not be updated: {reason}"
+
+
+class TransactionFailed(StorageError):
+    template = "the transaction failed: {reason}"
+
+
+class IndexError_(StorageError):  # noqa: N801, N818  (the source's name; the builtin must stay visible)
+    template = "index {index_name}: {reason}"
+
+
+class Conflict(StorageError):
+    """Another writer was first, or an idempotency key came again with other content."""
+
+    template = "{entity_type} {id}: {reason}"
+
+
+class SchemaMismatch(StorageError):
+    """The file or schema is not a CALIBER store, or belongs to another version."""
+
+    template = "{store}: {reason}"
+
+
+class Unavailable(StorageError):
+    """The store cannot serve this call now: locked, full, read-only, closed, forked, timed out."""
+
+    template = "the store is unavailable ({reason})"
+    default_retryable = True
+
+
+# --- language models and embeddings ------------------------------------------------------------
+
+
+class LlmError(CaliberError):
+    """A provider of embeddings or summaries failed."""
+
+    family = "CALIBER_LLM"
+
+
+class ProviderNotConfigured(LlmError):
+    template = "no {capability} provider is configured"
+
+
+class RequestFailed(LlmError):
+    template = "{provider} answered {status}: {message}"
+    default_retryable = True
+
+
+class RateLimited(LlmError):
+    template = "{provider} asks to wait {retry_after_ms} ms"
+    default_retryable = True
+
+
+class InvalidResponse(LlmError):
+    template = "{provider} sent an answer that cannot be used: {reason}"
+
+
+class EmbeddingFailed(LlmError):
+    template = "embedding failed: {reason}"
+
+
+class SummarizationFailed(LlmError):
+    template = "summarizing failed: {reason}"
+
+
+# --- validation --------------------------------------------------------------------------------
+
+
+class ValidationError(CaliberError):
+    """A value or a state breaks a rule of the model."""
+
+    family = "CALIBER_VALIDATION"
+
+
+class InputError(ValidationError):
+    """An argument of the call is wrong; nothing was written."""
+
+
+class RequiredFieldMissing(InputError):
+    template = "{field} is required"
+
+
+class InvalidValue(InputError):
+    template = "{field}: {reason}"
+
+
+class ShapeError(InputError):
+    template = "{field}: expected shape {expected}, got {got}"
+
+
+class DTypeError(InputError):
+    template = "{field}: expected {expected}, got {got}"
+
+
+class NonFiniteError(InputError):
+    template = "{field} contains NaN or infinity"
+
+
+class ConstraintViolation(ValidationError):
+    template = "{constraint}: {reason}"
+
+
+class CircularReference(ValidationError):
+    template = "{entity_type} refers to itself through {ids}"
+
+
+class StaleData(ValidationError):
+    template = "{entity_type} {id} is stale ({age})"
+
+
+class Contradiction(ValidationError):
+    template = "{artifact_a} contradicts {artifact_b}"
+
+
+class InvalidStateTransition(ValidationError):
+    template = "{entity_type} cannot go from {from_state} to {to_state}"
+
+
+class NoCheckpointAvailable(ValidationError):
+    template = "trajectory {trajectory_id} has no checkpoint to recover from"
+
+
+class BudgetTooSmall(ValidationError):
+    template = "max_tokens={max_tokens} cannot hold anything: the smallest possible window needs {needed}"
+
+
+# --- configuration -----------------------------------------------------------------------------
+
+
+class ConfigError(CaliberError):
+    """The configuration is missing something, or contradicts itself."""
+
+    family = "CALIBER_CONFIG"
+
+
+class MissingRequired(ConfigError):
+    template = "{field} is required"
+
+
+class InvalidConfigValue(ConfigError):
+    template = "{field} = {value}: {reason}"
+
+
+class IncompatibleOptions(ConfigError):
+    template = "{option_a} and {option_b} do not go together: {reason}"
+
+
+class ProviderNotSupported(ConfigError):
+    template = "{provider} is not supported"
+
+
+class ExtraNotInstalled(ConfigError):
+    """A feature needs an optional dependency that is not installed."""
+
+    template = "{feature} needs the extra '{extra}': pip install 'caliber-memory[{extra}]'"
+
+
+class MultipleErrors(ConfigError):
+    """All faults of a configuration at once, each a ``ConfigError`` in ``errors``."""
+
+    def __init__(
+        self, message: str | None = None, *, retryable: bool | None = None, errors: list[ConfigError], **context: Any
+    ) -> None:
+        super().__init__(message, retryable=retryable, errors=errors, **context)
+
+    def _render(self) -> str:
+        errors: list[ConfigError] = self.context["errors"]
+        lines = [f"{len(errors)} fault{'s' if len(errors) != 1 else ''} in the configuration:"]
+        lines.extend(f"  - {error}" for error in errors)
+        return "\n".join(lines)
+
+
+# --- vectors -----------------------------------------------------------------------------------
+
+
+class VectorError(CaliberError):
+    """A vector does not fit the space it is used in."""
+
+    family = "CALIBER_VECTOR"
+
+
+class DimensionMismatch(VectorError):
+    template = "expected {expected} dimensions, got {got}"
+
+
+class InvalidVector(VectorError):
+    template = "not a usable vector: {reason}"
+
+
+class ModelMismatch(VectorError):
+    template = "vectors of {got} cannot be compared with vectors of {expected}"
+
+
+# --- agents ------------------------------------------------------------------------------------
+
+
+class AgentError(CaliberError):
+    """Something between agents went wrong: locks, messages, permissions."""
+
+    family = "CALIBER_AGENT"
+
+
+class NotRegistered(AgentError):
+    template = "agent {agent_id} is not registered"
+
+
+class LockAcquisitionFailed(AgentError):
+    template = "{resource} is locked by another holder"
+    default_retryable = True
+
+
+class LockExpired(AgentError):
+    template = "lock on {resource} has expired or was taken over"
+
+
+class MessageDeliveryFailed(AgentError):
+    template = "message {message_id}: {reason}"
+
+
+class DelegationFailed(AgentError):
+    template = "delegation failed: {reason}"
+
+
+class HandoffFailed(AgentError):
+    template = "handoff failed: {reason}"
+
+
+class PermissionDenied(AgentError):
+    template = "{agent_id} may not {action} {resource}"

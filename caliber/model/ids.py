@@ -1,0 +1,44 @@
+"""Typed names for the UUIDs of each kind of record, and a cheap way from bytes to UUID."""
+
+from __future__ import annotations
+
+import uuid
+from typing import NewType
+
+TrajectoryId = NewType("TrajectoryId", uuid.UUID)
+ScopeId = NewType("ScopeId", uuid.UUID)
+TurnId = NewType("TurnId", uuid.UUID)
+ArtifactId = NewType("ArtifactId", uuid.UUID)
+NoteId = NewType("NoteId", uuid.UUID)
+SessionId = NewType("SessionId", uuid.UUID)
+EdgeId = NewType("EdgeId", uuid.UUID)
+WindowId = NewType("WindowId", uuid.UUID)
+CheckpointId = NewType("CheckpointId", uuid.UUID)
+LockId = NewType("LockId", uuid.UUID)
+EventId = NewType("EventId", uuid.UUID)
+SpaceId = NewType("SpaceId", uuid.UUID)
+
+_new = uuid.UUID.__new__
+_set = object.__setattr__
+_UUID = uuid.UUID
+_SAFE = uuid.SafeUUID.unknown
+
+
+def uuid_from_bytes(raw: bytes) -> uuid.UUID:
+    """Return the UUID of 16 bytes; several times cheaper than ``UUID(bytes=...)``."""
+    value = _new(_UUID)
+    _set(value, "int", int.from_bytes(raw, "big"))
+    _set(value, "is_safe", _SAFE)
+    return value
+
+
+def parse_uuid(value: object) -> uuid.UUID:
+    """Return ``value`` as a UUID, accepting a UUID or its text form.
+
+    Raises: ValueError when it is neither.
+    """
+    if isinstance(value, uuid.UUID):
+        return value
+    if isinstance(value, str):
+        return uuid.UUID(value)
+    raise ValueError(f"expected a UUID, got {type(value).__name__}")

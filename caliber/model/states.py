@@ -1,0 +1,110 @@
+"""The state machines as data: which status may follow which.
+
+Terminal states accept nothing, not even themselves; other states accept themselves (K-047).
+
+Source: C-436 to C-444.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from caliber.model.enums import ScopeStatus, TrajectoryStatus
+from caliber.model.errors import InvalidStateTransition
+
+
+S = TypeVar("S", bound=StrEnum)
+
+
+class DelegationStatus(StrEnum):
+    PENDING = "pending"
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class HandoffStatus(StrEnum):
+    INITIATED = "initiated"
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    COMPLETED = "completed"
+
+
+class ConflictStatus(StrEnum):
+    DETECTED = "detected"
+    RESOLVING = "resolving"
+    RESOLVED = "resolved"
+    ESCALATED = "escalated"
+
+
+class AgentStatus(StrEnum):
+    IDLE = "idle"
+    ACTIVE = "active"
+    BLOCKED = "blocked"
+    FAILED = "failed"
+
+
+class StateMachine(Generic[S]):
+    """Allowed transitions of one kind of record."""
+
+    __slots__ = ("_allowed", "entity_type", "self_loops")
+
+    def __init__(self, entity_type: str, edges: Mapping[S, frozenset[S]], *, self_loops: bool = True) -> None:
+        self.entity_type = entity_type
+        self._allowed = dict(edges)
+        self.self_loops = self_loops
+
+    def is_terminal(self, state: S) -> bool:
+        """Return whether nothing may follow ``state``."""
+        return not self._allowed[state]
+
+    def can_transition(self, current: S, target: S) -> bool:
+        """Return whether ``target`` may follow ``current``."""
+        if self.is_terminal(current):
+            return False
+        return target in self._allowed[current] or (self.self_loops and current == target)
+
+    def check(self, current: S, target: S) -> None:
+        """Raise InvalidStateTransition unless ``target`` may follow ``current``."""
+        if not self.can_transition(current, target):
+            raise InvalidStateTransition(
+                entity_type=self.entity_type, from_state=current.value, to_state=target.value
+            )
+
+
+def _edges(states: type[S], **edges: str) -> dict[S, frozenset[S]]:
+    table: dict[S, frozenset[S]] = {state: frozenset() for state in states}
+    for name, targets in edges.items():
+        table[states(name)] = frozenset(states(target) for target in targets.split())
+    return table
+
+
+TRAJECTORY = StateMachine(
+    "trajectory",
+    _edges(TrajectoryStatus, active="completed failed suspended", suspended="active failed"),
+)
+SCOPE = StateMachine("scope", _edges(ScopeStatus, open="closed"), self_loops=False)
+DELEGATION = StateMachine(
+    "delegation",
+    _edges(DelegationStatus, pending="accepted rejected", accepted="in_progress failed", in_progress="completed failed"),
+)
+HANDOFF = StateMachine("handoff", _edges(HandoffStatus, initiated="accepted rejected", accepted="completed"))
+CONFLICT = StateMachine(
+    "conflict",
+    _edges(
+        ConflictStatus,
+        detected="resolving resolved escalated",
+        resolving="resolved escalated",
+        escalated="resolved",
+    ),
+)
+AGENT = StateMachine(
+    "agent",
+    _edges(
+        AgentStatus, idle="active failed", active="idle blocked failed", blocked="active idle failed", failed="idle"
+    ),
+)

@@ -1,0 +1,76 @@
+"""Time as CALIBER keeps it: aware UTC instants, microseconds since 1970 in stores and columns."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from caliber.model.errors import InvalidValue
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION = re.compile(r"([0-9]+)(ms|s|m|h|d|w)\Z")
+_INT64_MAX = 2**63 - 1
+
+
+class Clock(Protocol):
+    """Where the current time comes from; injected, so that runs can be repeated."""
+
+    def now_us(self) -> int:
+        """Return microseconds since 1970, UTC."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+
+class FixedClock:
+    """A clock that stands still until it is told to move; for tests and replays."""
+
+    def __init__(self, start_us: int = 1_700_000_000_000_000) -> None:
+        self._now = start_us
+
+    def now_us(self) -> int:
+        return self._now
+
+    def advance(self, *, ms: int = 0, us: int = 0) -> None:
+        """Move forward by ``ms`` milliseconds and ``us`` microseconds."""
+        self._now += ms * 1_000 + us
+
+
+def to_us(value: datetime, field: str = "timestamp") -> int:
+    """Return an aware datetime as microseconds since 1970.
+
+    Raises: InvalidValue for a naive datetime.
+    Source: C-010.
+    """
+    if value.tzinfo is None:
+        raise InvalidValue(field=field, reason="the datetime has no time zone; pass an aware one, such as datetime.now(UTC)")
+    return (value - EPOCH) // _MICROSECOND
+
+
+def from_us(value: int) -> datetime:
+    """Return microseconds since 1970 as an aware UTC datetime."""
+    return EPOCH + timedelta(microseconds=value)
+
+
+def parse_duration_ms(text: str, field: str = "duration") -> int:
+    """Return a duration such as ``30s``, ``15m``, ``1h``, ``7d``, ``2w`` or ``250ms`` in milliseconds.
+
+    Raises: InvalidValue when malformed or beyond 64 bits; never 0 for nonsense.
+    Source: C-125, C-169, C-311.
+    """
+    match = _DURATION.match(text)
+    if match is None:
+        raise InvalidValue(field=field, reason="expected a number followed by ms, s, m, h, d or w, such as 30s")
+    value = int(match[1]) * _UNIT_MS[match[2]]
+    if value > _INT64_MAX:
+        raise InvalidValue(field=field, reason="the duration does not fit 64 bits of milliseconds")
+    return value

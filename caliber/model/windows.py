@@ -1,0 +1,147 @@
+"""The context window and its trace, as callers see them. Source: C-049 to C-057, K-024, K-025."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from caliber.model.enums import AssemblyAction, ResultStatus, SectionType, SourceType
+from caliber.model.ids import ScopeId, TrajectoryId, WindowId
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A commit boundary of one store: its epoch (a new one after restore or move) and its change sequence."""
+
+    epoch: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRef:
+    """What a section's text was made of. Units: relevance in the metric of the space, 1.0 when not scored."""
+
+    source_type: SourceType
+    id: uuid.UUID | None
+    version: int
+    relevance: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSection:
+    """One section of a window; ``token_count`` is the estimate of ``content`` itself (K-077)."""
+
+    section_id: uuid.UUID
+    section_type: SectionType
+    name: str
+    content: str
+    token_count: int
+    sources: tuple[SourceRef, ...]
+    priority: int
+    compressible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AssemblyDecision:
+    """The one final decision about one candidate. Units: ``tokens`` used, or that it would have used."""
+
+    timestamp: datetime
+    action: AssemblyAction
+    source_type: SourceType
+    target_id: uuid.UUID | None
+    ordinal: int
+    version: int
+    reason: str
+    rule_id: str
+    tokens: int
+    relevance: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """What a source's limit or filter kept from becoming a candidate (O-15)."""
+
+    source_type: SourceType
+    filter: str
+    limit: int | None
+    cutoff_score: float | None
+    considered: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of the window in conversation form, ready for ``to_messages``."""
+
+    role: str
+    content: str
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContextWindow:
+    """The context assembled for one prompt.
+
+    Units: all token figures under the configured estimator; ``used_tokens`` is the estimate of ``text`` plus
+    ``message_overhead_tokens`` a message, and never exceeds ``max_tokens``.
+    """
+
+    window_id: WindowId
+    trajectory_id: TrajectoryId
+    scope_id: ScopeId | None
+    assembled_at: datetime
+    max_tokens: int
+    used_tokens: int
+    stable_prefix_tokens: int
+    status: ResultStatus
+    degraded: tuple[str, ...]
+    sections: tuple[ContextSection, ...]
+    text: str
+    messages: tuple[Message, ...]
+    assembly_trace: tuple[AssemblyDecision, ...]
+    cut_offs: tuple[CutOff, ...]
+    position: Position
+    config_hash: str
+    evaluator: str
+    expires_at: datetime | None = None
+
+    def to_messages(self) -> list[dict[str, Any]]:
+        """Return the window as OpenAI-style message dicts: context as one system message, then the turns."""
+        out: list[dict[str, Any]] = []
+        for message in self.messages:
+            item: dict[str, Any] = {"role": message.role, "content": message.content}
+            if message.name is not None:
+                item["name"] = message.name
+            if message.tool_call_id is not None:
+                item["tool_call_id"] = message.tool_call_id
+            if message.tool_calls:
+                item["tool_calls"] = [dict(call) for call in message.tool_calls]
+            out.append(item)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """One answer of a search. Units: score in [0, 1] for cosine; ``breakdown`` names each leg's part."""
+
+    id: uuid.UUID
+    kind: str
+    content: str
+    score: float
+    breakdown: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """Hits best first, and the position of the store they are true for. An outage is never an empty list."""
+
+    hits: tuple[SearchHit, ...]
+    status: ResultStatus
+    reason: str | None
+    position: Position
+    pending: int = 0
