@@ -14,7 +14,6 @@ from typing import Generic, TypeVar
 from caliber.model.enums import ScopeStatus, TrajectoryStatus
 from caliber.model.errors import InvalidStateTransition
 
-
 S = TypeVar("S", bound=StrEnum)
 
 
@@ -90,7 +89,9 @@ TRAJECTORY = StateMachine(
 SCOPE = StateMachine("scope", _edges(ScopeStatus, open="closed"), self_loops=False)
 DELEGATION = StateMachine(
     "delegation",
-    _edges(DelegationStatus, pending="accepted rejected", accepted="in_progress failed", in_progress="completed failed"),
+    _edges(
+        DelegationStatus, pending="accepted rejected", accepted="in_progress failed", in_progress="completed failed"
+    ),
 )
 HANDOFF = StateMachine("handoff", _edges(HandoffStatus, initiated="accepted rejected", accepted="completed"))
 CONFLICT = StateMachine(

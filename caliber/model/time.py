@@ -52,7 +52,8 @@ def to_us(value: datetime, field: str = "timestamp") -> int:
     Source: C-010.
     """
     if value.tzinfo is None:
-        raise InvalidValue(field=field, reason="the datetime has no time zone; pass an aware one, such as datetime.now(UTC)")
+        reason = "the datetime has no time zone; pass an aware one, such as datetime.now(UTC)"
+        raise InvalidValue(field=field, reason=reason)
     return (value - EPOCH) // _MICROSECOND
 
 
