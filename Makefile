@@ -1,0 +1,116 @@
+# CALIBER: everything a developer runs. Each target sets up what it needs, says what it does, and does nothing
+# that is already done. "make" alone lists the targets.
+
+PYTHON  ?= python3
+VENV    := .venv
+PY      := $(VENV)/bin/python
+STAMPS  := $(VENV)/.stamps
+PIP     := $(PY) -m pip --disable-pip-version-check --quiet
+# Two workers, each with a share of the files: more only fight over the cores and the disk of a small machine.
+WORKERS ?= 2
+PYTEST  := $(PY) -m pytest
+SAY     := @printf '==> %s\n'
+
+NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test soak lint lint-python lint-c bench wheel gen clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make setup   create $(VENV), build the kernels, install CALIBER with all extras'
+	@echo 'make demo    remember this repository and show it'
+	@echo 'make test    every test at its small scale'
+	@echo 'make soak    the long proofs at full scale'
+	@echo 'make lint    style, types, layers, C warnings, generated files'
+	@echo 'make bench   ratios against peers, goal beside figure'
+	@echo 'make wheel   build, repair and smoke-test a wheel in dist/'
+	@echo 'make gen     regenerate what csrc/include/caliber.h determines'
+	@echo 'make clean   remove everything that was built'
+
+# --- setting up ----------------------------------------------------------------------------------------
+
+$(STAMPS)/tools: tools/check_toolchain.sh
+	@PYTHON=$(PYTHON) sh tools/check_toolchain.sh
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/venv: $(STAMPS)/tools
+	$(SAY) 'creating $(VENV)'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@touch $@
+
+# The kernels are compiled without build isolation: CMake's cache stays, and only changed files are compiled.
+$(STAMPS)/installed: $(STAMPS)/venv pyproject.toml
+	$(SAY) 'installing CALIBER with all extras, and what tests and lint need'
+	@$(PIP) install --group build $$($(PY) tools/check_cmake.py)
+	@$(PIP) install --no-build-isolation --editable '.[all]' --group test --group lint
+	@touch $@ $(STAMPS)/native
+
+$(STAMPS)/native: $(STAMPS)/installed $(NATIVE_SOURCES)
+	$(SAY) 'compiling the kernels'
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+setup: $(STAMPS)/native
+
+$(STAMPS)/bench: $(STAMPS)/native
+	$(SAY) 'installing the peers to compare with'
+	@$(PIP) install --group bench
+	@touch $@
+
+$(STAMPS)/wheel: $(STAMPS)/venv pyproject.toml
+	$(SAY) 'installing what builds and repairs wheels'
+	@$(PIP) install --group wheel
+	@touch $@
+
+# --- using ---------------------------------------------------------------------------------------------
+
+demo: setup
+	@$(VENV)/bin/caliber demo
+
+test: setup
+	$(SAY) 'running every test at its small scale'
+	@$(PYTEST) -n $(WORKERS) --dist loadfile -q
+
+soak: setup
+	$(SAY) 'running the long proofs; records go to docs/evidence/'
+	@CALIBER_SOAK=1 $(PYTEST) -q --timeout 0 tests/crash tests/property tests/conformance
+	@echo 'recorded in docs/evidence/:' && ls -1t docs/evidence
+
+lint: lint-python lint-c
+	$(SAY) 'clean'
+
+lint-python: setup
+	$(SAY) 'style (ruff)'
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	$(SAY) 'types (mypy --strict)'
+	@$(PY) -m mypy
+	$(SAY) 'layers'
+	@$(PYTEST) -q tests/unit/test_layers.py
+	$(SAY) 'wheels that would be built'
+	@sh tools/check_wheels.sh $(PY)
+
+lint-c: setup
+	$(SAY) 'generated C is up to date'
+	@$(PY) tools/gen_native.py --check
+	$(SAY) 'C with every warning an error'
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) tools/lint_c.py build/lint
+
+bench: $(STAMPS)/bench
+	$(SAY) 'measuring against peers, one thread each'
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PYTEST) -q --timeout 0 bench
+
+wheel: $(STAMPS)/wheel
+	$(SAY) 'building, repairing and smoke-testing a wheel'
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) wheels/build.py
+
+gen: $(STAMPS)/installed
+	@$(PY) tools/gen_native.py
+	@$(PY) tools/gen_unicode.py
+
+clean:
+	$(SAY) 'removing $(VENV) and everything built'
+	@rm -rf $(VENV) build dist wheelhouse .pytest_cache .hypothesis .mypy_cache .ruff_cache .benchmarks
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,213 @@
+/*
+ * caliber.h: the whole native ABI of CALIBER.
+ *
+ * Everything that Python can call is declared between the two "cdef" marks below; tools/gen_native.py
+ * copies those declarations into csrc/ffi/native.cdef.txt and generates csrc/ffi/_native.c from them.
+ *
+ * Rules that hold for every function
+ *   Memory      The caller passes every buffer with its length. C allocates nothing and keeps no pointer
+ *               after it returns. Buffers need the natural alignment of their element type, no more.
+ *   Aliasing    Output buffers must not overlap inputs or each other.
+ *   Threads     Every function is reentrant. The only static state is the cached answer of CPUID, which is
+ *               written atomically and always with the same value. Python calls run with the GIL released,
+ *               so inputs must not be changed by another thread during a call.
+ *   Result      A status (CAL_OK or one of CAL_E_*); outputs are unspecified unless it is CAL_OK.
+ *   features    The first argument of every function with more than one implementation: the set of CPU
+ *               features it may use. 0 is the scalar code, the truth all others must equal bit for bit. A bit
+ *               that cal_cpu_features() lacks gives CAL_E_UNSUPPORTED: a path is never replaced in silence.
+ *
+ * Canonical scores
+ *   f32 inputs are widened to f64. Element i goes to lane i mod 8; each lane adds its terms in index order,
+ *   starting at +0.0. Lanes fold 4-2-1: lane j + lane j+4, then j + j+2, then j + j+1. Never a fused
+ *   multiply-add (-ffp-contract=off). Products of two f32 are exact in f64. Padding with zeros up to a
+ *   multiple of 8 changes no bit, so implementations may pad or stop early. sqrt and division are IEEE
+ *   correctly rounded, hence equal everywhere.
+ *     cosine         dot / (|a| * |b|), clamped to [-1, 1]; 0.0 if either norm is 0
+ *     l2             1 / (1 + sqrt(sum of (a_i - b_i)^2)), the difference rounded once to f64
+ *     inner product  dot
+ *   The f64 is rounded once to f32: that is the score, and only the score decides order. An inner product
+ *   beyond the range of f32 rounds to an infinity and is ordered as such.
+ *
+ * Order of results
+ *   score descending, then tie[2*id], tie[2*id+1] ascending as unsigned numbers (if tie is given), then id
+ *   ascending. +0.0 and -0.0 are equal.
+ */
+#ifndef CALIBER_H
+#define CALIBER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* cdef begin */
+
+enum {
+    CAL_OK = 0,
+    CAL_E_UNSUPPORTED = 1, /* features: a bit this machine or this build lacks */
+    CAL_E_ARGUMENT = 2,    /* a scalar argument is outside its documented range: programming error */
+    CAL_E_NON_FINITE = 3,  /* NaN or infinity in the input */
+    CAL_E_OFFSETS = 4,     /* offsets decrease, are negative, or pass the end of the data */
+    CAL_E_SECTION = 5,     /* rank: a section number outside [0, sections) */
+    CAL_E_GROUP = 6,       /* rank: a group number outside [-1, n), or a group over two sections */
+    CAL_E_NEGATIVE = 7,    /* rank: a negative token count, overhead, or budget other than -1 */
+    CAL_E_OVERFLOW = 8     /* a result does not fit its type */
+};
+
+/* CPU features: bits of a set. */
+enum {
+    CAL_CPU_AVX2 = 1,
+    CAL_CPU_SHANI = 2
+};
+
+enum {
+    CAL_METRIC_COSINE = 0,
+    CAL_METRIC_L2 = 1,
+    CAL_METRIC_INNER_PRODUCT = 2
+};
+
+/* What this CPU and operating system can run and this build contains. */
+uint32_t cal_cpu_features(void);
+
+/* ---- vectors ------------------------------------------------------------------------------------------ */
+
+/*
+ * One run of rows. Row ids of a list of segments are consecutive: the first row of segment s has the sum of
+ * the counts before it. live may be NULL (all live), else live[i] == 0 marks row i as retired.
+ * norms[i] is what cal_norms_f32 wrote for row i. Four machine words, so a table of segments is an array.
+ */
+typedef struct {
+    const float *rows;    /* f32[count, dimensions], row-major */
+    const double *norms;  /* f64[count] */
+    const uint8_t *live;  /* u8[count] or NULL */
+    size_t count;
+} cal_segment;
+
+/* norms[i] = sqrt(canonical sum of squares of row i). CAL_E_NON_FINITE if any value is NaN or infinite. */
+int32_t cal_norms_f32(uint32_t features, const float *rows, size_t count, size_t dimensions, double *norms);
+
+/*
+ * The best k rows in canonical order, among rows that are live, that mask (u8 per row id, or NULL) lets
+ * through, and whose score is >= min_similarity. tie is u64[n, 2] per row id, or NULL.
+ * ids and scores hold k entries; *found says how many were written. query_norm as from cal_norms_f32.
+ */
+int32_t cal_topk_f32(uint32_t features, int32_t metric, const cal_segment *segments, size_t segment_count,
+                     size_t dimensions, const float *query, double query_norm, size_t k, float min_similarity,
+                     const uint8_t *mask, const uint64_t *tie, int64_t *ids, float *scores, size_t *found);
+
+/*
+ * scores[i] = canonical score of row ids[i], retired rows included. The segments before the last must all
+ * hold segment_rows rows, the last at most as many. An id outside the segments is CAL_E_ARGUMENT.
+ */
+int32_t cal_scores_f32(uint32_t features, int32_t metric, const cal_segment *segments, size_t segment_count,
+                       size_t segment_rows, size_t dimensions, const float *query, double query_norm,
+                       const int64_t *ids, size_t count, float *scores);
+
+/* scores f32[queries, count]: every row against every query. */
+int32_t cal_score_batch_f32(uint32_t features, int32_t metric, const float *rows, const double *norms,
+                            size_t count, size_t dimensions, const float *queries, const double *query_norms,
+                            size_t query_count, float *scores);
+
+/*
+ * Pairs i < j whose cosine is >= threshold: the best max_pairs of them by score descending, then i, then j.
+ * left and right receive i and j. *truncated is 1 if there were more than max_pairs.
+ */
+int32_t cal_pairs_above_f32(uint32_t features, const float *rows, const double *norms, size_t count,
+                            size_t dimensions, float threshold, size_t max_pairs, int64_t *left,
+                            int64_t *right, float *scores, size_t *found, int32_t *truncated);
+
+/* ---- UUIDv7 (RFC 9562, section 5.7; counter in rand_a by section 6.2, method 1) ----------------------- */
+
+/* Zero-initialised by the caller and guarded by the caller's lock. */
+typedef struct {
+    uint64_t unix_ms; /* timestamp of the last id */
+    uint32_t counter; /* rand_a of the last id, 12 bits */
+} cal_uuid7_state;
+
+/*
+ * Writes count ids of 16 bytes, strictly increasing as big-endian numbers, also against all earlier ids of
+ * the same state. A clock that stands still or goes back keeps the last timestamp and counts on; after 4096
+ * ids the timestamp is moved one millisecond ahead (section 6.2 allows it). A new millisecond starts the
+ * counter at 11 random bits, so that at least 2048 ids follow before that.
+ * entropy: 10 bytes an id from a secure source. Not 10 * count bytes, or unix_ms >= 2^48: CAL_E_ARGUMENT.
+ * Timestamps used up: CAL_E_OVERFLOW.
+ */
+int32_t cal_uuid7(cal_uuid7_state *state, uint64_t unix_ms, const uint8_t *entropy, size_t entropy_size,
+                  size_t count, uint8_t *out);
+
+/* ---- SHA-256 (FIPS 180-4) ----------------------------------------------------------------------------- */
+
+/*
+ * out[32*i ..] = SHA-256 of data[offsets[i] .. offsets[i+1]); offsets has count + 1 entries and need not
+ * start at 0 (sliced Arrow arrays).
+ */
+int32_t cal_sha256_spans_i64(uint32_t features, const uint8_t *data, size_t size, const int64_t *offsets,
+                             size_t count, uint8_t *out);
+int32_t cal_sha256_spans_i32(uint32_t features, const uint8_t *data, size_t size, const int32_t *offsets,
+                             size_t count, uint8_t *out);
+
+/* ---- token estimates ---------------------------------------------------------------------------------- */
+
+/*
+ * tokens[i] = ceil(length of span i * denominator / numerator), exact in integers: the estimate
+ * "bytes / divisor" with divisor = numerator / denominator, both in [1, 2^31). size is the length of the data
+ * the offsets refer to; the data itself is not read.
+ */
+int32_t cal_tokens_bytes_spans_i64(size_t size, const int64_t *offsets, size_t count, uint64_t numerator,
+                                   uint64_t denominator, int64_t *tokens);
+int32_t cal_tokens_bytes_spans_i32(size_t size, const int32_t *offsets, size_t count, uint64_t numerator,
+                                   uint64_t denominator, int64_t *tokens);
+
+/* ---- ranking and filling a token budget --------------------------------------------------------------- */
+
+enum {
+    CAL_FILL_INCLUDED = 1,
+    CAL_FILL_EXCLUDED_RELEVANCE = 2,
+    CAL_FILL_EXCLUDED_SECTION_BUDGET = 3,
+    CAL_FILL_EXCLUDED_BUDGET = 4,
+    CAL_FILL_EXCLUDED_GROUP = 5
+};
+
+typedef struct {
+    const int32_t *priority; /* higher first */
+    const float *relevance;  /* higher first; finite; -0.0 equals +0.0 */
+    const int64_t *age_us;   /* lower (younger) first */
+    const int32_t *tokens;   /* >= 0 */
+    const uint64_t *tie;     /* u64[n, 2], lower first; after it the lower index */
+    const int32_t *group;    /* -1: alone; else in [0, n) */
+    const int32_t *section;  /* in [0, sections) */
+} cal_rank_columns;
+
+/* Scratch of one candidate; the caller passes 2 * n of them. */
+typedef struct {
+    uint64_t rank;  /* priority and relevance, packed so that lower comes first */
+    uint64_t age;   /* age_us, packed likewise */
+    int64_t index;
+} cal_rank_entry;
+
+/*
+ * order: all n candidates by priority desc, relevance desc, age asc, tie asc, index asc; the members of a
+ * group follow its best-ranked member directly, among themselves in the same order.
+ * decision[i]: one of CAL_FILL_* for candidate i (by index, not by rank).
+ *
+ * Filling walks the order once. A unit is a candidate alone or a whole group; it is judged at the place of its
+ * best-ranked member:
+ *   1. the highest relevance in the unit < min_relevance          -> EXCLUDED_RELEVANCE (every member)
+ *   2. cost = sum of tokens + separator_tokens * (m - 1)          for its m members, and besides
+ *             separator_tokens       if its section s already holds an item, else section_overhead[s]
+ *   3. section_budget[s] >= 0 and section_used[s] + cost > section_budget[s]  -> EXCLUDED_SECTION_BUDGET
+ *   4. used + cost > budget                                       -> EXCLUDED_BUDGET
+ *   5. otherwise INCLUDED, and cost is added to used and section_used[s]
+ * In 3 and 4 the best-ranked member gets the code and the other members EXCLUDED_GROUP. Later, smaller units
+ * may still fit. Nothing is charged between sections: what joins them belongs into section_overhead.
+ * section_used thus contains overhead and separators, and used is the sum of section_used.
+ *
+ * Scratch, all written: entries[2n], group_head i64[n], group_next i64[n], section_used i64[sections].
+ */
+int32_t cal_rank_and_fill(const cal_rank_columns *columns, size_t n, size_t sections, int64_t budget,
+                          const int32_t *section_budget, const int32_t *section_overhead,
+                          int32_t separator_tokens, float min_relevance, cal_rank_entry *entries,
+                          int64_t *group_head, int64_t *group_next, int64_t *section_used, int64_t *order,
+                          uint8_t *decision);
+
+/* cdef end */
+
+#endif
