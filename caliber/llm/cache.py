@@ -1,0 +1,251 @@
+"""The embedding cache: what was embedded once is not embedded again, by any thread, nor after a restart.
+
+Keys are content hash, model and dimensions, so a vector is always that of exactly this text under exactly this
+model. Memory is bounded (LRU); a durable ``VectorStore`` behind it is optional and handed in by the runtime.
+
+Source: C-359, C-360, relations.md 17.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from caliber.llm.protocols import FloatVector
+from caliber.model.errors import InvalidValue, StorageError
+
+
+class EmbeddingKey(NamedTuple):
+    """What a cached vector is the vector of: SHA-256 of the text's UTF-8, model, dimensions."""
+
+    content_hash: bytes
+    model_id: str
+    dimensions: int
+
+
+class VectorStore(Protocol):
+    """A durable home for cached vectors. Called without any lock held; a ``StorageError`` only costs the caching."""
+
+    def get_many(self, keys: Sequence[EmbeddingKey]) -> Mapping[EmbeddingKey, FloatVector]:
+        """Return the vectors it has; keys it does not have are absent."""
+        ...
+
+    def put_many(self, items: Sequence[tuple[EmbeddingKey, FloatVector]]) -> None:
+        """Keep the vectors; a key that is there already stays or is replaced by the same vector."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Counts since the cache was made. ``waits`` are vectors another thread was just computing; hits include none."""
+
+    entries: int
+    hits: int
+    store_hits: int
+    misses: int
+    waits: int
+    store_errors: int
+    store_rejected: int
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A vector that some thread is computing now; ``vector`` stays None if that failed."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    vector: FloatVector | None = None
+
+
+def content_hash(text: str) -> bytes:
+    """Return the SHA-256 of the text's UTF-8 (lone surrogates are hashed as they stand)."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def usable(vector: np.ndarray, dimensions: int) -> bool:
+    """Return whether this is a finite f32 vector of that length and of a length above zero."""
+    return bool(
+        vector.dtype == np.float32 and vector.shape == (dimensions,) and np.isfinite(vector).all() and vector.any()
+    )
+
+
+class EmbeddingCache:
+    """A bounded, thread-safe LRU of read-only vectors; equal texts asked for at once are computed once.
+
+    A child process starts with the entries of its parent and without the computations under way there.
+
+    Raises: InvalidValue unless ``max_entries`` >= 1.
+    """
+
+    def __init__(self, *, max_entries: int, store: VectorStore | None = None) -> None:
+        if max_entries < 1:
+            raise InvalidValue(field="max_entries", reason="must be at least 1")
+        self._max_entries = max_entries
+        self._store = store
+        self._entries: OrderedDict[EmbeddingKey, FloatVector] = OrderedDict()
+        self._flights: dict[EmbeddingKey, _Flight] = {}
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._hits = self._store_hits = self._misses = self._waits = self._store_errors = self._store_rejected = 0
+
+    def peek(self, key: EmbeddingKey) -> FloatVector | None:
+        """Return the vector if it is in memory; never computes and never asks the store."""
+        self._after_fork()
+        with self._lock:
+            vector = self._entries.get(key)
+            if vector is not None:
+                self._entries.move_to_end(key)
+                self._hits += 1
+            return vector
+
+    def get_or_compute(
+        self,
+        keys: Sequence[EmbeddingKey],
+        compute: Callable[[list[int]], Sequence[FloatVector]],
+    ) -> list[FloatVector]:
+        """Return a vector per key: from memory, from the store, from a thread computing it, or from ``compute``.
+
+        ``compute`` takes positions in ``keys`` (each key once) and returns their vectors. Only its caller sees its
+        error; threads that waited for the same keys compute for themselves.
+        """
+        self._after_fork()
+        found: dict[EmbeddingKey, FloatVector] = {}
+        position = {key: index for index, key in reversed(list(enumerate(keys)))}
+        wanted = list(dict.fromkeys(keys))
+        while wanted:
+            mine, others = self._claim(wanted, found)
+            # Own work first: two threads that wait for each other's keys would wait for ever.
+            if mine:
+                self._fill(mine, position, compute, found)
+            wanted = []
+            for key, flight in others:
+                flight.done.wait()
+                if flight.vector is None:
+                    wanted.append(key)
+                else:
+                    found[key] = flight.vector
+        return [found[key] for key in keys]
+
+    def clear(self) -> None:
+        """Forget every vector in memory; the store keeps its own."""
+        self._after_fork()
+        with self._lock:
+            self._entries.clear()
+
+    def discard(self, content_hashes: Sequence[bytes]) -> int:
+        """Forget the vectors of these contents under every model, and return how many there were."""
+        self._after_fork()
+        gone = frozenset(content_hashes)
+        with self._lock:
+            doomed = [key for key in self._entries if key.content_hash in gone]
+            for key in doomed:
+                del self._entries[key]
+        return len(doomed)
+
+    def stats(self) -> CacheStats:
+        """Return the counts so far."""
+        self._after_fork()
+        with self._lock:
+            return CacheStats(
+                len(self._entries),
+                self._hits,
+                self._store_hits,
+                self._misses,
+                self._waits,
+                self._store_errors,
+                self._store_rejected,
+            )
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _claim(
+        self, wanted: list[EmbeddingKey], found: dict[EmbeddingKey, FloatVector]
+    ) -> tuple[dict[EmbeddingKey, _Flight], list[tuple[EmbeddingKey, _Flight]]]:
+        mine: dict[EmbeddingKey, _Flight] = {}
+        others: list[tuple[EmbeddingKey, _Flight]] = []
+        with self._lock:
+            for key in wanted:
+                vector = self._entries.get(key)
+                if vector is not None:
+                    self._entries.move_to_end(key)
+                    self._hits += 1
+                    found[key] = vector
+                    continue
+                flight = self._flights.get(key)
+                if flight is not None:
+                    self._waits += 1
+                    others.append((key, flight))
+                else:
+                    mine[key] = self._flights[key] = _Flight()
+        return mine, others
+
+    def _fill(
+        self,
+        mine: dict[EmbeddingKey, _Flight],
+        position: Mapping[EmbeddingKey, int],
+        compute: Callable[[list[int]], Sequence[FloatVector]],
+        found: dict[EmbeddingKey, FloatVector],
+    ) -> None:
+        try:
+            known = self._from_store(list(mine))
+            missing = [key for key in mine if key not in known]
+            fresh: list[tuple[EmbeddingKey, FloatVector]] = []
+            if missing:
+                vectors = compute([position[key] for key in missing])
+                fresh = [(key, _frozen(vector)) for key, vector in zip(missing, vectors, strict=True)]
+            with self._lock:
+                self._store_hits += len(known)
+                self._misses += len(missing)
+                for key, vector in (*known.items(), *fresh):
+                    found[key] = self._entries[key] = mine[key].vector = vector
+                while len(self._entries) > self._max_entries:
+                    self._entries.popitem(last=False)
+        finally:
+            with self._lock:
+                for key, flight in mine.items():
+                    self._flights.pop(key, None)
+                    flight.done.set()
+        if fresh and self._store is not None:
+            try:
+                self._store.put_many(fresh)
+            except StorageError:
+                # The vectors are right and in use; only their keeping failed. Counted, and seen in stats.
+                self._count_store_error()
+
+    def _from_store(self, keys: list[EmbeddingKey]) -> dict[EmbeddingKey, FloatVector]:
+        if self._store is None:
+            return {}
+        try:
+            stored = self._store.get_many(keys)
+        except StorageError:
+            self._count_store_error()
+            return {}
+        wanted = {key: stored[key] for key in keys if key in stored}
+        sound = {key: _frozen(vector) for key, vector in wanted.items() if usable(vector, key.dimensions)}
+        if len(sound) < len(wanted):
+            with self._lock:
+                self._store_rejected += len(wanted) - len(sound)
+        return sound
+
+    def _count_store_error(self) -> None:
+        with self._lock:
+            self._store_errors += 1
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():
+            # Threads of the parent, which may have held the lock or been computing, do not exist here.
+            self._lock, self._flights, self._pid = threading.Lock(), {}, os.getpid()
+
+
+def _frozen(vector: FloatVector) -> FloatVector:
+    """Return a read-only copy that owns its data: a row would keep its whole matrix alive."""
+    copy = np.array(vector, dtype=np.float32, order="C")
+    copy.setflags(write=False)
+    return copy

@@ -1,0 +1,178 @@
+"""What a provider of embeddings or summaries must offer: texts in, texts and vectors out.
+
+Providers never see storage, ids or principals. Every provider names itself in ``model_id``, so that what it made
+can be recorded beside it.
+
+Source: C-245, C-246, C-497, K-014, K-015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.model.enums import ArtifactType, NoteType, TurnRole
+
+FloatVector: TypeAlias = NDArray[np.float32]
+FloatMatrix: TypeAlias = NDArray[np.float32]
+
+
+@runtime_checkable
+class EmbeddingProvider(Protocol):
+    """Turns texts into vectors of one model.
+
+    Vectors of equal texts are equal bit for bit, alone or in a batch. Threads may share a provider.
+    """
+
+    @property
+    def model_id(self) -> str:
+        """The stable name of the model; vectors of different names are never compared."""
+        ...
+
+    @property
+    def dimensions(self) -> int:
+        """The length of every vector."""
+        ...
+
+    def embed(self, text: str) -> FloatVector:
+        """Return the vector of one text.
+
+        Shapes: f32[dimensions].
+        Raises: EmbeddingFailed, also for an empty text (K-116).
+        """
+        ...
+
+    def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
+        """Return the vectors of all texts, in their order.
+
+        Shapes: f32[len(texts), dimensions].
+        Raises: EmbeddingFailed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractionTurn:
+    """One turn, as extraction sees it."""
+
+    turn_number: int
+    role: TurnRole
+    content: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedArtifact:
+    """Something worth keeping that was found in a turn. Units: confidence 0 to 1; ``source_turn`` a turn number."""
+
+    artifact_type: ArtifactType
+    content: str
+    confidence: float
+    source_turn: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryDigest:
+    """What note generation is told about a trajectory: its goal and, once it has ended, its summary."""
+
+    goal: str | None
+    summary: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedNote:
+    """A note about one entity. Units: confidence 0 to 1."""
+
+    entity: str
+    entity_type: str
+    note_type: NoteType
+    content: str
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class MergedNote:
+    """What two notes about the same entity become; it carries the confidence that the merged note is to have."""
+
+    entity: str
+    entity_type: str
+    note_type: NoteType
+    content: str
+    confidence: float
+
+
+class ConsolidationAction(StrEnum):
+    """What happens to a cluster of similar memories. Source: M-108, M-109."""
+
+    MERGE = "merge"
+    SUPERSEDE = "supersede"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidationMember:
+    """One memory of a cluster. ``key`` is the caller's own name for it and comes back in the decision."""
+
+    key: str
+    content: str
+    created_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidationDecision:
+    """The decision about one cluster: ``survivor`` is set for supersede, ``content`` for merge."""
+
+    action: ConsolidationAction
+    keys: tuple[str, ...]
+    survivor: str | None = None
+    content: str | None = None
+
+
+@runtime_checkable
+class SummarizationProvider(Protocol):
+    """Condenses texts and draws knowledge from them. Source: C-497, K-015."""
+
+    @property
+    def model_id(self) -> str:
+        """The stable name of the model or rule set, recorded with what it made."""
+        ...
+
+    def summarize(self, text: str, max_tokens: int) -> str:
+        """Return a summary that never counts more than ``max_tokens``.
+
+        Raises: SummarizationFailed, InvalidValue.
+        """
+        ...
+
+    def extract_artifacts(self, turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
+        """Return what is worth keeping, in order of turns and of places in them, without repetition."""
+        ...
+
+    def generate_notes(
+        self,
+        trajectory: TrajectoryDigest,
+        scope_summaries: Sequence[str],
+        artifacts: Sequence[ExtractedArtifact],
+    ) -> list[GeneratedNote]:
+        """Return knowledge that outlives the trajectory, at most one note per (entity, entity_type, note_type)."""
+        ...
+
+    def merge_notes(self, a: GeneratedNote, b: GeneratedNote) -> MergedNote:
+        """Return one note that says what both say.
+
+        Raises: InvalidValue when they are not about the same entity, entity_type and note_type (K-111).
+        """
+        ...
+
+    def verify_contradiction(self, a: str, b: str) -> bool:
+        """Return whether the two statements cannot both hold."""
+        ...
+
+    def decide_consolidation(self, clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:
+        """Return one decision per cluster, in their order."""
+        ...
