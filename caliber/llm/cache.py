@@ -80,12 +80,14 @@ class EmbeddingCache:
 
     A child process starts with the entries of its parent and without the computations under way there.
 
-    Raises: InvalidValue unless ``max_entries`` >= 1.
+    ``max_entries`` 0 keeps nothing in memory: the store and the sharing of computations remain.
+
+    Raises: InvalidValue for a negative ``max_entries``.
     """
 
     def __init__(self, *, max_entries: int, store: VectorStore | None = None) -> None:
-        if max_entries < 1:
-            raise InvalidValue(field="max_entries", reason="must be at least 1")
+        if max_entries < 0:
+            raise InvalidValue(field="max_entries", reason="must not be negative")
         self._max_entries = max_entries
         self._store = store
         self._entries: OrderedDict[EmbeddingKey, FloatVector] = OrderedDict()

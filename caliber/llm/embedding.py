@@ -59,18 +59,29 @@ class _Piece:
 
 
 def embed_texts(
-    provider: EmbeddingProvider, cache: EmbeddingCache | None, texts: Sequence[str], *, long_text: LongText
+    provider: EmbeddingProvider,
+    cache: EmbeddingCache | None,
+    texts: Sequence[str],
+    *,
+    long_text: LongText,
+    batch_size: int | None = None,
 ) -> FloatMatrix:
     """Return one vector per text, in order; texts already known to the cache are not sent to the provider.
 
     Long texts are cut first and their pieces cached, so a cached vector never depends on the rule for long texts.
+    ``batch_size`` bounds the texts of one call to the provider; without it there is one call (C-247). What earlier
+    calls gave stays in the cache when a later one fails.
 
     Shapes: f32[len(texts), dimensions], the caller's own.
     Raises: EmbeddingFailed (empty or refused text), InvalidResponse (wrong number or type of vectors),
         DimensionMismatch, InvalidVector, and what the provider raises.
     """
     plans = [_pieces(text, index, long_text) for index, text in enumerate(texts)]
-    vectors = _vectors(provider, cache, [piece.text for plan in plans for piece in plan])
+    pieces = [piece.text for plan in plans for piece in plan]
+    step = len(pieces) or 1 if batch_size is None else batch_size
+    vectors: list[FloatVector] = []
+    for first in range(0, len(pieces), step):
+        vectors += _vectors(provider, cache, pieces[first : first + step])
     out = np.empty((len(texts), provider.dimensions), dtype=np.float32)
     start = 0
     for index, plan in enumerate(plans):
@@ -89,7 +100,12 @@ def embed_text(
 
 
 def embed_each(
-    provider: EmbeddingProvider, cache: EmbeddingCache | None, texts: Sequence[str], *, long_text: LongText
+    provider: EmbeddingProvider,
+    cache: EmbeddingCache | None,
+    texts: Sequence[str],
+    *,
+    long_text: LongText,
+    batch_size: int | None = None,
 ) -> list[FloatVector | CaliberError]:
     """Return a vector or an error per text: one text that cannot be embedded does not cost the others theirs.
 
@@ -97,7 +113,7 @@ def embed_each(
     A retryable failure (an outage, a rate limit) is the answer for all of them at once.
     """
     try:
-        return list(embed_texts(provider, cache, texts, long_text=long_text))
+        return list(embed_texts(provider, cache, texts, long_text=long_text, batch_size=batch_size))
     except CaliberError as error:
         if error.retryable:
             return [error] * len(texts)
@@ -156,8 +172,6 @@ def _pieces(text: str, index: int, rule: LongText) -> list[_Piece]:
 
 
 def _vectors(provider: EmbeddingProvider, cache: EmbeddingCache | None, texts: list[str]) -> Sequence[FloatVector]:
-    if not texts:
-        return []
     if cache is None:
         return _asked(provider, texts)
     model_id, dimensions = provider.model_id, provider.dimensions
@@ -166,7 +180,7 @@ def _vectors(provider: EmbeddingProvider, cache: EmbeddingCache | None, texts: l
 
 
 def _asked(provider: EmbeddingProvider, texts: list[str]) -> Sequence[FloatVector]:
-    answer = provider.embed_batch(texts)
+    answer: object = provider.embed_batch(texts)  # what it is shows only now
     name = provider.model_id
     if not isinstance(answer, np.ndarray) or answer.ndim != 2 or answer.dtype.kind != "f":
         raise InvalidResponse(provider=name, reason="expected one matrix of floating-point numbers")

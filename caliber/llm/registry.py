@@ -24,6 +24,8 @@ class ProviderSettings(Protocol):
     @property
     def endpoint(self) -> str | None: ...
     @property
+    def api_key(self) -> object | None: ...
+    @property
     def options(self) -> Mapping[str, Any]: ...
 
 
@@ -75,12 +77,13 @@ def _hash(settings: ProviderSettings) -> EmbeddingProvider:
 
 def _local(field: str, settings: ProviderSettings) -> None:
     """Refuse what a local provider would silently ignore."""
-    if settings.endpoint is not None:
-        raise IncompatibleOptions(
-            option_a=f"{field}.provider_type = {settings.provider_type}",
-            option_b=f"{field}.endpoint",
-            reason="this provider runs in the process and calls nobody",
-        )
+    for name, value in (("endpoint", settings.endpoint), ("api_key", settings.api_key)):
+        if value is not None:
+            raise IncompatibleOptions(
+                option_a=f"{field}.provider_type = {settings.provider_type}",
+                option_b=f"{field}.{name}",
+                reason="this provider runs in the process and calls nobody",
+            )
     if settings.options:
         raise InvalidConfigValue(
             field=f"{field}.options",

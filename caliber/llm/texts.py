@@ -15,12 +15,12 @@ def require_text(text: str, index: int | None = None) -> None:
 
     Raises: InvalidValue when it is not a str; EmbeddingFailed when empty or only white space.
     """
-    place = {} if index is None else {"index": index}
+    where = "text" if index is None else f"texts[{index}]"
     if not isinstance(text, str):
-        raise InvalidValue(field="text", reason=f"expected str, got {type(text).__name__}", **place)
+        raise InvalidValue(field=where, reason=f"expected str, got {type(text).__name__}")
     # isspace stops at the first visible character; strip would copy a large text.
     if not text or text.isspace():
-        raise EmbeddingFailed(reason="empty text" if index is None else f"empty text (item {index})", **place)
+        raise EmbeddingFailed(reason="empty text" if index is None else f"empty text ({where})", index=index)
 
 
 def valid_unicode(text: str) -> str:

@@ -1,0 +1,196 @@
+"""TextRank: the sentences that most of the others resemble, in their own order, within a budget of tokens.
+
+PageRank by power iteration over the similarities of sentence embeddings. The same text, model and budget give the
+same summary: similarities are rounded before they are used, sums run in a fixed order, ties go to the earlier place.
+
+Source: Mihalcea and Tarau, TextRank (2004); docs/decisions/0014-extractive-summaries.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.llm.protocols import EmbeddingProvider
+from caliber.llm.sentences import Sentence, UnitKind, iter_sentences
+from caliber.llm.texts import TokenCounter, prefix_end
+from caliber.model.errors import InvalidValue, SummarizationFailed
+
+# What follows is part of the model ``textrank-1``, as weights are of a trained one.
+_DAMPING = 0.85
+_TOLERANCE = 1e-7
+_MAX_ITERATIONS = 100
+_SIMILARITY_DECIMALS = 6
+_REDUNDANT = 0.9
+_MAX_WORDS_COUNTED = 25
+
+# What bounds the work on a text of any size: a longer text is read in this many evenly spaced stretches, and of more
+# sentences one of each stretch is ranked.
+MAX_CHARS_READ = 2_000_000
+STRETCHES = 64
+MAX_SENTENCES = 600
+_MAX_CHARS_EMBEDDED = 1_000
+
+_WORD = re.compile(r"\w{1,64}")
+_MORE = "…"
+
+
+def summarize(text: str, max_tokens: int, count_tokens: TokenCounter, embedder: EmbeddingProvider) -> str:
+    """Return at most ``max_tokens`` of the text's own sentences; a text that fits comes back whole.
+
+    Code blocks, tables and headings are left out where there is prose.
+
+    Raises: InvalidValue unless ``max_tokens`` >= 1; SummarizationFailed for an empty text or a budget of no character.
+    """
+    if max_tokens < 1:
+        raise InvalidValue(field="max_tokens", reason="must be at least 1")
+    if not text or text.isspace():
+        raise SummarizationFailed(reason="empty text")
+    if count_tokens(text) <= max_tokens:
+        return text.strip()
+    sentences = _candidates(text)
+    scores, similar = _rank(sentences, embedder)
+    order = sorted(range(len(sentences)), key=lambda index: (-scores[index], index))
+    chosen = _fill([_rendered(sentence) for sentence in sentences], order, similar, max_tokens, count_tokens)
+    while chosen:
+        summary = _joined([sentences[index] for index in sorted(chosen)])
+        if count_tokens(summary) <= max_tokens:
+            return summary
+        chosen.pop()
+    return _cut(_rendered(sentences[order[0]]), max_tokens, count_tokens)
+
+
+def page_rank(similar: NDArray[np.float64], prior: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the stationary probabilities of a walk over a weighted graph.
+
+    Shapes: similar f64[n, n], not negative, zero on its diagonal; prior f64[n], positive; result f64[n], sum 1.
+    """
+    prior = prior / prior.sum()
+    out = similar.sum(axis=1)
+    lonely = out == 0.0
+    # Row i holds the chances to go on from i. A sentence that resembles no other goes anywhere.
+    chances = similar / np.where(lonely, 1.0, out)[:, None]
+    rank = prior.copy()
+    for _ in range(_MAX_ITERATIONS):
+        # Products and a sum over the first axis, not a BLAS call: the order of additions is then always the same.
+        flow = (chances * rank[:, None]).sum(axis=0) + rank[lonely].sum() * prior
+        following = (1.0 - _DAMPING) * prior + _DAMPING * flow
+        change = float(np.abs(following - rank).sum())
+        rank = following
+        if change < _TOLERANCE:
+            break
+    return rank
+
+
+def _candidates(text: str) -> list[Sentence]:
+    units = [unit for stretch in _stretches(text) for unit in iter_sentences(stretch)]
+    spoken = [unit for unit in units if _WORD.search(unit.text)] or units
+    for kinds in (
+        {UnitKind.PROSE, UnitKind.ITEM},
+        {UnitKind.TABLE, UnitKind.HEADING, UnitKind.CODE},
+    ):
+        wanted = [unit for unit in spoken if unit.kind in kinds]
+        if wanted:
+            break
+    count = len(wanted)
+    if count <= MAX_SENTENCES:
+        return wanted
+    bounds = [stratum * count // MAX_SENTENCES for stratum in range(MAX_SENTENCES + 1)]
+    # ``max`` keeps the first of equals.
+    return [max(wanted[low:high], key=_weight) for low, high in pairwise(bounds)]
+
+
+def _stretches(text: str) -> list[str]:
+    if len(text) <= MAX_CHARS_READ:
+        return [text]
+    size = MAX_CHARS_READ // STRETCHES
+    out = []
+    for index in range(STRETCHES):
+        start = index * (len(text) - size) // (STRETCHES - 1)
+        if start:
+            # Begin after a line, or at least after a word.
+            for mark in ("\n", " "):
+                found = text.find(mark, start, start + size // 4)
+                if found >= 0:
+                    start = found + 1
+                    break
+        out.append(text[start : start + size])
+    return out
+
+
+def _weight(sentence: Sentence) -> float:
+    words = {word.casefold() for word in _WORD.findall(sentence.text[:_MAX_CHARS_EMBEDDED])}
+    return 1.0 + min(len(words), _MAX_WORDS_COUNTED)
+
+
+def _rank(sentences: Sequence[Sentence], embedder: EmbeddingProvider) -> tuple[list[float], NDArray[np.float64]]:
+    vectors = embedder.embed_batch([sentence.text[:_MAX_CHARS_EMBEDDED] for sentence in sentences]).astype(np.float64)
+    norms = np.sqrt((vectors * vectors).sum(axis=1))
+    vectors /= np.where(norms == 0.0, 1.0, norms)[:, None]
+    # Products may differ in their last bits from one machine to the next; rounded, they do not.
+    similar = np.round(vectors @ vectors.T, _SIMILARITY_DECIMALS)
+    edges = similar.copy()
+    np.fill_diagonal(edges, 0.0)
+    count = len(sentences)
+    if count > 1:
+        # Dense embeddings make everything resemble everything a little: only what exceeds the mean says something.
+        edges = np.maximum(edges - edges.sum(axis=0).sum() / (count * (count - 1)), 0.0)
+        np.fill_diagonal(edges, 0.0)
+    prior = np.log1p(np.array([_weight(sentence) for sentence in sentences]))
+    return [round(float(score), 12) for score in page_rank(edges, prior)], similar
+
+
+def _fill(
+    texts: Sequence[str],
+    order: Sequence[int],
+    similar: NDArray[np.float64],
+    max_tokens: int,
+    count_tokens: TokenCounter,
+) -> list[int]:
+    """Return the sentences that fit, best first, none of them nearly a repetition of another."""
+    chosen: list[int] = []
+    left = max_tokens
+    separator = count_tokens("\n")
+    for index in order:
+        if left < 1:
+            break
+        if any(similar[index, other] > _REDUNDANT for other in chosen):
+            continue
+        cost = count_tokens(texts[index]) + (separator if chosen else 0)
+        if cost <= left:
+            chosen.append(index)
+            left -= cost
+    return chosen
+
+
+def _rendered(sentence: Sentence) -> str:
+    return sentence.text if sentence.kind is UnitKind.CODE else " ".join(sentence.text.split())
+
+
+def _joined(sentences: Sequence[Sentence]) -> str:
+    out: list[str] = []
+    before: Sentence | None = None
+    for sentence in sentences:
+        if before is not None:
+            flowing = before.kind is sentence.kind is UnitKind.PROSE and before.paragraph == sentence.paragraph
+            out.append(" " if flowing else "\n")
+        out.append(_rendered(sentence))
+        before = sentence
+    return "".join(out)
+
+
+def _cut(text: str, max_tokens: int, count_tokens: TokenCounter) -> str:
+    try:
+        per_token = len(text) / max(1, count_tokens(text))
+        reserved = count_tokens(_MORE)
+        if max_tokens > reserved:
+            marked = text[: prefix_end(text, 0, max_tokens - reserved, count_tokens, per_token)].rstrip() + _MORE
+            if count_tokens(marked) <= max_tokens:
+                return marked
+        return text[: prefix_end(text, 0, max_tokens, count_tokens, per_token)].rstrip()
+    except InvalidValue as error:
+        raise SummarizationFailed(reason=f"max_tokens = {max_tokens} cannot hold a single character") from error
