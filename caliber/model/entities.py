@@ -186,7 +186,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A typed output kept beyond its scope. Source: C-040, K-026."""
+    """A typed output kept beyond its scope; ``retired_at`` is when its TTL ended. Source: C-040, K-026."""
 
     artifact_id: ArtifactId
     trajectory_id: TrajectoryId
@@ -206,6 +206,7 @@ class Artifact:
     expires_at: datetime | None = None
     superseded_by: ArtifactId | None = None
     rolled_back_at: datetime | None = None
+    retired_at: datetime | None = None
     occurred_at: datetime | None = None
     idempotency_key: str | None = None
     version: int = 1
@@ -230,6 +231,7 @@ class Note:
     note_type: NoteType
     content: str
     content_hash: bytes
+    fingerprint: bytes
     confidence: float
     token_count: int
     created_at: datetime

@@ -1,0 +1,27 @@
+"""Databases, chosen by the adapter's name; each room below holds everything of one of them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from caliber.model.errors import ProviderNotSupported
+
+if TYPE_CHECKING:
+    from caliber.storage.protocol import BackendModule
+
+_MODULES = {"sqlite": "caliber.backends.sqlite"}
+
+
+def backend(adapter: str) -> BackendModule:
+    """Return the module that serves ``adapter``; it is imported only now.
+
+    Raises: ProviderNotSupported, naming the adapters there are.
+    """
+    name = _MODULES.get(adapter)
+    if name is None:
+        raise ProviderNotSupported(
+            f"storage adapter {adapter!r} is not supported; this version has: {', '.join(sorted(_MODULES))}",
+            provider=adapter,
+        )
+    return importlib.import_module(name)  # type: ignore[return-value]

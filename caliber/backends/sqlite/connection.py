@@ -1,0 +1,143 @@
+"""One SQLite connection: how it is opened, and how plans run on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+
+from caliber.backends.sqlite.errors import translate
+from caliber.model.errors import SchemaMismatch
+from caliber.storage.codec import Row
+from caliber.storage.plan import Plan
+
+APPLICATION_ID = 0x43414C42
+"""``CALB`` in the file's header, so that a file that is not ours is recognised before anything is read."""
+
+OLDEST_SQLITE = (3, 51, 3)
+SYNCHRONOUS = "FULL"
+"""An acknowledged write survives the loss of power; not a knob (design, section 4)."""
+
+
+class Counter:
+    """Statements run, by thread."""
+
+    __slots__ = ("_by_thread",)
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, int] = {}
+
+    def add(self) -> None:
+        thread = threading.get_ident()
+        self._by_thread[thread] = self._by_thread.get(thread, 0) + 1
+
+    def here(self) -> int:
+        return self._by_thread.get(threading.get_ident(), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOptions:
+    """Knobs of a connection, from ``storage.*`` of the configuration."""
+
+    path: str
+    busy_timeout_ms: int
+    mmap_bytes: int
+    cache_kib: int
+    wal_autocheckpoint_pages: int
+    statement_cache: int
+
+    @property
+    def in_memory(self) -> bool:
+        return self.path == ":memory:"
+
+    @property
+    def shown(self) -> str:
+        """The path as messages show it: without the parameters of a URI."""
+        return self.path.split("?", 1)[0]
+
+
+def check_version() -> None:
+    """Refuse SQLite libraries older than the one whose guarantees we rely on."""
+    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    if version < OLDEST_SQLITE:
+        raise SchemaMismatch(
+            store="SQLite library",
+            reason=f"version {apsw.sqlite_lib_version()} is older than 3.51.3; upgrade the package apsw",
+        )
+
+
+class SqliteConnection:
+    """A connection that runs plans and speaks our errors. Not for several threads at once."""
+
+    __slots__ = ("_counter", "_options", "raw")
+
+    def __init__(self, options: OpenOptions, counter: Counter, *, memory_name: str, create: bool = False, read_only: bool = False) -> None:
+        self._counter = counter
+        self._options = options
+        path = f"file:/{memory_name}?vfs=memdb" if options.in_memory else options.path
+        flags = apsw.SQLITE_OPEN_URI | (apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE)
+        if create or options.in_memory:
+            flags = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        try:
+            self.raw = apsw.Connection(path, flags=flags, statementcachesize=options.statement_cache)
+            self.raw.set_busy_timeout(options.busy_timeout_ms)
+            for pragma in (
+                "foreign_keys = ON",
+                "trusted_schema = OFF",
+                "temp_store = MEMORY",
+                f"synchronous = {SYNCHRONOUS}",
+                f"mmap_size = {options.mmap_bytes}",
+                f"cache_size = -{options.cache_kib}",
+                f"wal_autocheckpoint = {options.wal_autocheckpoint_pages}",
+            ):
+                self.raw.execute(f"PRAGMA {pragma}").fetchall()
+        except apsw.Error as error:
+            raise translate(error, options.shown) from error
+
+    def run(self, plan: Plan, parameters: Sequence[Any]) -> list[Row]:
+        self._counter.add()
+        try:
+            return self.raw.execute(plan.sql, parameters).fetchall()
+        except apsw.Error as error:
+            raise translate(error, self._options.shown) from error
+
+    def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
+        self._counter.add()
+        try:
+            self.raw.execute(plan.sql, parameters).fetchall()
+            return self.raw.changes()
+        except apsw.Error as error:
+            raise translate(error, self._options.shown) from error
+
+    def stream(self, plan: Plan, parameters: Sequence[Any]) -> Iterable[Row]:
+        self._counter.add()
+        try:
+            yield from self.raw.execute(plan.sql, parameters)
+        except apsw.Error as error:
+            raise translate(error, self._options.shown) from error
+
+    def command(self, text: str) -> list[Row]:
+        """Run a statement that is not a plan: transaction control, PRAGMA, DDL."""
+        self._counter.add()
+        try:
+            return self.raw.execute(text).fetchall()
+        except apsw.Error as error:
+            raise translate(error, self._options.shown) from error
+
+    def pragma(self, name: str) -> Any:
+        """Return the value of a PRAGMA."""
+        rows = self.command(f"PRAGMA {name}")
+        return rows[0][0] if rows else None
+
+    @property
+    def in_transaction(self) -> bool:
+        return not self.raw.get_autocommit()
+
+    def close(self) -> None:
+        try:
+            self.raw.close(True)
+        except apsw.Error as error:
+            raise translate(error, self._options.shown) from error

@@ -1,0 +1,56 @@
+"""How SQLite spells what relations declare. All tables are STRICT."""
+
+from __future__ import annotations
+
+from caliber.schema.relation import Column, ColumnType
+
+_TYPES = {
+    ColumnType.UUID: "BLOB",
+    ColumnType.INSTANT: "INTEGER",
+    ColumnType.TEXT: "TEXT",
+    ColumnType.INT: "INTEGER",
+    ColumnType.FLOAT: "REAL",
+    ColumnType.BOOL: "INTEGER",
+    ColumnType.BYTES: "BLOB",
+    ColumnType.JSON: "TEXT",
+    ColumnType.TEXT_ARRAY: "TEXT",
+    ColumnType.UUID_ARRAY: "BLOB",
+    ColumnType.ENUM: "TEXT",
+    ColumnType.VECTOR: "BLOB",
+}
+
+
+class SqliteDialect:
+    """SQLite 3.51.3 and later."""
+
+    name = "sqlite"
+    # Never reused: window records and change records name rows by it, also after the row is gone.
+    ordinal_definition = "INTEGER PRIMARY KEY AUTOINCREMENT"
+    auto_key_definition = "INTEGER PRIMARY KEY"
+    table_suffix = " STRICT"
+
+    def type_of(self, column: Column) -> str:
+        return _TYPES[column.type]
+
+    def checks_of(self, column: Column) -> list[str]:
+        name = f'"{column.name}"'
+        if column.type is ColumnType.UUID:
+            return [f"length({name}) = 16"]
+        if column.type is ColumnType.BOOL:
+            return [f"{name} IN (0, 1)"]
+        if column.type is ColumnType.VECTOR:
+            return [f"length({name}) % 4 = 0"]
+        if column.type is ColumnType.UUID_ARRAY:
+            return [f"length({name}) % 16 = 0"]
+        if column.type in (ColumnType.JSON, ColumnType.TEXT_ARRAY):
+            return [f"json_valid({name})"]
+        return []
+
+    def placeholder(self, position: int) -> str:
+        return f"?{position}"
+
+    def in_integers(self, position: int) -> str:
+        return f"SELECT value FROM json_each(?{position})"
+
+
+DIALECT = SqliteDialect()

@@ -1,0 +1,110 @@
+"""The irregular statements in SQLite's words; contracts in ``caliber.storage.statements``."""
+
+from __future__ import annotations
+
+from caliber.schema.relations import BY_NAME
+from caliber.storage.codec import codec_of
+from caliber.storage.plan import Plan, quote
+from caliber.storage.statements import IRREGULAR
+
+_ROW = {name: ", ".join(quote(column) for column in codec_of(relation).names) for name, relation in BY_NAME.items()}
+
+
+def _pending(relation: str, key: str, content: str, condition: str = "") -> str:
+    return (
+        f"SELECT {key}, {content} FROM {relation} AS owner WHERE {content} IS NOT NULL {condition}"
+        f" AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.{key})"
+        " ORDER BY ordinal DESC LIMIT ?2"
+    )
+
+
+_TEXTS = {
+    "append.scope": (
+        "UPDATE scope SET next_sequence = next_sequence + ?4, turn_count = turn_count + ?4,"
+        " tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3,"
+        f" version = version + 1 WHERE scope_id = ?5 AND closed_at IS NULL RETURNING {_ROW['scope']}"
+    ),
+    "append.trajectory": (
+        "UPDATE trajectory SET turn_count = turn_count + ?4, tokens_input = tokens_input + ?1,"
+        " tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1"
+        f" WHERE trajectory_id = ?5 RETURNING {_ROW['trajectory']}"
+    ),
+    "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
+    "turn.by_idempotency": f"SELECT {_ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND idempotency_key = ?2",
+    "turn.last_in_scope": f"SELECT {_ROW['turn']} FROM turn WHERE scope_id = ?1 ORDER BY sequence DESC LIMIT 1",
+    "artifact.by_idempotency": (
+        f"SELECT {_ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND idempotency_key = ?2"
+    ),
+    "artifact.active_by_hash": (
+        f"SELECT {_ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND content_hash = ?2 AND artifact_type = ?3"
+        " AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
+    ),
+    "artifact.expiring": (
+        f"SELECT {_ROW['artifact']} FROM artifact WHERE expires_at <= ?1 AND retired_at IS NULL AND rolled_back_at IS NULL"
+    ),
+    "note.by_idempotency": f"SELECT {_ROW['note']} FROM note WHERE idempotency_key = ?1",
+    "note.by_fingerprint": (
+        f"SELECT {_ROW['note']} FROM note WHERE fingerprint = ?1 AND archived_at IS NULL AND superseded_by IS NULL"
+        " AND idempotency_key IS NULL"
+    ),
+    "note.mergeable": (
+        f"SELECT {_ROW['note']} FROM note WHERE entity = ?1 AND entity_type = ?2 AND note_type = ?3"
+        " AND archived_at IS NULL AND superseded_by IS NULL ORDER BY created_at, ordinal"
+    ),
+    # Ids are whole multiples of 16 bytes in the array; a match elsewhere is not an id.
+    "note.of_trajectory": (
+        f"SELECT {_ROW['note']} FROM note WHERE instr(source_trajectory_ids, ?1) % 16 = 1 ORDER BY created_at, ordinal"
+    ),
+    "lock.held": "SELECT token FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3",
+    # The newest row of a resource stays, expired or not: tokens must go on rising.
+    "lock.delete_expired": (
+        "DELETE FROM lock WHERE expires_at <= ?1"
+        " AND token < (SELECT max(token) FROM lock AS newer WHERE newer.resource = lock.resource)"
+    ),
+    "lock.last_token": "SELECT coalesce(max(token), 0) FROM lock WHERE resource = ?1",
+    "change.since": "SELECT sequence, writer, entries FROM change WHERE sequence > ?1 ORDER BY sequence",
+    "change.bounds": "SELECT coalesce(min(sequence), 0), coalesce(max(sequence), 0) FROM change",
+    "change.insert": "INSERT INTO change (writer, entries, created_at) VALUES (?1, ?2, ?3) RETURNING sequence",
+    "change.prune": (
+        "DELETE FROM change WHERE (created_at < ?1 OR sequence <= (SELECT max(sequence) FROM change) - ?2)"
+        " AND sequence < (SELECT max(sequence) FROM change)"
+    ),
+    "content.at": (
+        "SELECT body FROM content_version WHERE owner_type = ?1 AND owner_ordinal = ?2 AND owner_version >= ?3"
+        " ORDER BY owner_version LIMIT 1"
+    ),
+    # What was replaced before the oldest kept window was assembled can no longer be asked for.
+    "content.prune": (
+        "DELETE FROM content_version WHERE replaced_at < coalesce((SELECT min(assembled_at) FROM context_window),"
+        " 9223372036854775807)"
+    ),
+    "window.prune": "DELETE FROM context_window WHERE expires_at <= ?1 OR assembled_at < ?2",
+    "event.prune": "DELETE FROM event WHERE created_at < ?1 AND family <> 'audit'",
+    "embedding_cache.prune": "DELETE FROM embedding_cache WHERE created_at < ?1",
+    "embedding.pending_turn": _pending("turn", "turn_id", "content"),
+    "embedding.pending_artifact": _pending(
+        "artifact", "artifact_id", "content", "AND retired_at IS NULL AND rolled_back_at IS NULL"
+    ),
+    "embedding.pending_note": _pending("note", "note_id", "content"),
+    "embedding.pending_scope": _pending("scope", "scope_id", "summary"),
+    "embedding.drop_owner": f"DELETE FROM embedding WHERE owner_id = ?1 RETURNING {_ROW['embedding']}",
+    "usage.bump": (
+        "INSERT INTO usage (owner_type, owner_id, access_count, last_accessed_at, version) VALUES (?1, ?2, ?3, ?4, 1)"
+        " ON CONFLICT (owner_id) DO UPDATE SET access_count = access_count + excluded.access_count,"
+        " last_accessed_at = max(last_accessed_at, excluded.last_accessed_at), version = version + 1"
+        f" RETURNING {_ROW['usage']}"
+    ),
+    "checkpoint.prune": (
+        "DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal NOT IN (SELECT ordinal FROM checkpoint"
+        " WHERE trajectory_id = ?1 ORDER BY created_at DESC, ordinal DESC LIMIT ?2)"
+    ),
+}
+
+
+def _plan(name: str) -> Plan:
+    contract = IRREGULAR[name]
+    results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
+    return Plan(name, _TEXTS[name], contract.parameters, results)
+
+
+STATEMENTS: dict[str, Plan] = {name: _plan(name) for name in IRREGULAR}

@@ -1,0 +1,335 @@
+"""A SQLite file as a CALIBER store: create, migrate, open, read and write."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import apsw
+
+from caliber.backends.sqlite.connection import (
+    APPLICATION_ID,
+    Counter,
+    OpenOptions,
+    SqliteConnection,
+    check_version,
+)
+from caliber.backends.sqlite.dialect import DIALECT
+from caliber.backends.sqlite.statements import STATEMENTS
+from caliber.backends.sqlite.writer import SqliteWriter
+from caliber.model.errors import Conflict, SchemaMismatch, Unavailable
+from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations.runtime import Migration
+from caliber.model.time import from_us
+from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
+from caliber.storage.plan import RelationPlans, compile_relation
+from caliber.storage.protocol import Follower, StatementSession
+from caliber.storage.unit_of_work import UnitOfWork
+
+if TYPE_CHECKING:
+    from caliber.config import CaliberConfig
+
+T = TypeVar("T")
+
+PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DIALECT) for relation in RELATIONS}
+
+
+def options_of(config: CaliberConfig) -> OpenOptions:
+    """Return the connection's knobs from the configuration."""
+    storage = config.storage
+    return OpenOptions(
+        path=storage.resolved_path(),
+        busy_timeout_ms=storage.busy_timeout_ms,
+        mmap_bytes=storage.mmap_bytes,
+        cache_kib=storage.cache_kib,
+        wal_autocheckpoint_pages=storage.wal_autocheckpoint_pages,
+        statement_cache=storage.statement_cache,
+    )
+
+
+def _file_of(options: OpenOptions) -> Path:
+    path = options.shown
+    return Path(path.removeprefix("file:"))
+
+
+def _checksum(statements: list[str]) -> bytes:
+    return hashlib.sha256("\n".join(statements).encode()).digest()
+
+
+def _baseline(connection: SqliteConnection, now_us: int) -> None:
+    """Create every relation and record the schema version, in one transaction."""
+    statements = [statement for plans in PLANS.values() for statement in plans.create]
+    connection.command("BEGIN IMMEDIATE")
+    try:
+        for statement in statements:
+            connection.command(statement)
+        row = Migration(
+            schema_version=SCHEMA_VERSION,
+            name="baseline",
+            checksum=_checksum(statements),
+            min_reader_version=MIGRATIONS[SCHEMA_VERSION].min_reader_version,
+            min_writer_version=MIGRATIONS[SCHEMA_VERSION].min_writer_version,
+            epoch=str(uuid.uuid4()),
+            applied_at=from_us(now_us),
+        )
+        plans = PLANS[SCHEMA_MIGRATION.name]
+        connection.run(plans.insert, plans.codec.encode(row))
+        connection.command(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.command("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.command("ROLLBACK")
+        raise
+
+
+def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None:
+    """Create the store's file and schema.
+
+    Raises: Conflict when the file is there already and ``exist_ok`` is false; Unavailable when it cannot be made.
+    """
+    check_version()
+    options = options_of(config)
+    if options.in_memory:
+        raise SchemaMismatch(store=":memory:", reason="a store in memory is created by opening it; just open it")
+    file = _file_of(options)
+    if file.exists() and file.stat().st_size:
+        if not exist_ok:
+            raise Conflict(entity_type="store", id=str(file), reason="it exists already; open it, or pass exist_ok=True")
+        connection = SqliteConnection(options, Counter(), memory_name="")
+        try:
+            _check_schema(connection, options, writing=True)
+        finally:
+            connection.close()
+        return
+    if not file.parent.exists():
+        raise Unavailable(
+            f"cannot create {file.name}: its folder does not exist; create the folder first",
+            reason="cannot open",
+            retryable=False,
+        )
+    connection = SqliteConnection(options, Counter(), memory_name="", create=True)
+    try:
+        connection.command("PRAGMA journal_mode = WAL")
+        _baseline(connection, clock_us())
+        connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
+    _sync_folder(file.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    # A new file survives a crash only once its directory entry is on disk too.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _applied(connection: SqliteConnection, options: OpenOptions) -> list[Migration]:
+    application_id = connection.pragma("application_id")
+    if application_id != APPLICATION_ID:
+        empty = connection.command("SELECT count(*) FROM sqlite_schema")[0][0] == 0
+        raise SchemaMismatch(
+            store=options.shown,
+            reason="the file is empty; run `caliber create`" if empty else "the file is not a CALIBER store; choose another path",
+        )
+    plans = PLANS[SCHEMA_MIGRATION.name]
+    rows = connection.run(plans.lists["list_all"], ())
+    return [plans.codec.decode(row) for row in rows]
+
+
+def _check_schema(connection: SqliteConnection, options: OpenOptions, *, writing: bool) -> str:
+    applied = _applied(connection, options)
+    check_versions(options.shown, applied, writing=writing)
+    return str(applied[0].epoch)
+
+
+def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
+    """Apply every missing schema version, each in its own transaction; return the versions applied."""
+    options = options_of(config)
+    connection = _open_existing(options)
+    try:
+        applied = _applied(connection, options)
+        done = {migration.schema_version for migration in applied}
+        out = []
+        for version in sorted(MIGRATIONS):
+            step = MIGRATIONS[version]
+            if version in done or version <= min(done):
+                continue
+            connection.command("BEGIN IMMEDIATE")
+            try:
+                for statement in step.statements(DIALECT.name):
+                    connection.command(statement)
+                plans = PLANS[SCHEMA_MIGRATION.name]
+                row = Migration(
+                    version, step.name, _checksum(list(step.statements(DIALECT.name))), step.min_reader_version,
+                    step.min_writer_version, applied[0].epoch, from_us(clock_us()),
+                )
+                connection.run(plans.insert, plans.codec.encode(row))
+                connection.command("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.command("ROLLBACK")
+                raise
+            out.append(version)
+        return out
+    finally:
+        connection.close()
+
+
+def _open_existing(options: OpenOptions, counter: Counter | None = None) -> SqliteConnection:
+    if not options.in_memory:
+        file = _file_of(options)
+        if not file.exists():
+            raise Unavailable(
+                f"there is no store at {file}; run `caliber create`, or check storage.path",
+                reason="missing",
+                retryable=False,
+            )
+        if file.is_dir():
+            raise SchemaMismatch(store=str(file), reason="it is a folder; storage.path must name a file")
+    return SqliteConnection(options, counter or Counter(), memory_name=f"caliber-{uuid.uuid4()}")
+
+
+class SqliteStore:
+    """One open SQLite tenant. Source: C-474, K-178, design sections 3 and 4."""
+
+    adapter = "sqlite"
+    capabilities = frozenset({"feed", "group_commit"})
+
+    def __init__(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> None:
+        check_version()
+        self._options = options_of(config)
+        self._counter = Counter()
+        self._memory_name = f"caliber-{uuid.uuid4()}"
+        self.plans = PLANS
+        self.statements = STATEMENTS
+        if self._options.in_memory:
+            connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name, create=True)
+            _baseline(connection, clock_us())
+        else:
+            connection = _open_existing(self._options, self._counter)
+        try:
+            self.epoch = _check_schema(connection, self._options, writing=True)
+            if not self._options.in_memory and connection.pragma("journal_mode") != "wal":
+                connection.command("PRAGMA journal_mode = WAL")
+        except BaseException:
+            connection.close()
+            raise
+        storage = config.storage
+        self._connection = connection
+        self._writer = SqliteWriter(
+            connection,
+            PLANS,
+            STATEMENTS,
+            durability=storage.durability,
+            keep_content=config.keeps_windows,
+            group_max_batch=storage.group_max_batch,
+            group_wait_us=storage.group_wait_us,
+            busy_timeout_ms=storage.busy_timeout_ms,
+            clock_us=clock_us,
+        )
+        self._readers_max = storage.readers
+        self._readers: queue.LifoQueue[SqliteConnection | None] = queue.LifoQueue()
+        for _ in range(self._readers_max):
+            self._readers.put(None)
+        self._data_version = self._ask_data_version()
+        self._closed = False
+
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+        self._check_open()
+        return self._writer.write(work, deadline_ms=deadline_ms)
+
+    @contextmanager
+    def read(self) -> Iterator[StatementSession]:
+        self._check_open()
+        connection = self._readers.get()
+        if connection is None:
+            try:
+                connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name)
+            except BaseException:
+                self._readers.put(None)
+                raise
+        try:
+            connection.command("BEGIN")
+            yield connection
+        finally:
+            if connection.in_transaction:
+                connection.command("ROLLBACK")
+            self._readers.put(connection)
+
+    def follow(self, follower: Follower | None) -> None:
+        self._writer.follower = follower
+
+    def changed_elsewhere(self) -> bool:
+        # Asked on the writer's connection and outside its transactions: a reader's connection would also
+        # report our own commits (design, section 5).
+        if self._options.in_memory:
+            return False
+        self._check_open()
+        with self._writer.exclusive():
+            version = self._ask_data_version()
+            changed = version != self._data_version
+            self._data_version = version
+        return changed
+
+    def _ask_data_version(self) -> int:
+        return int(self._connection.pragma("data_version"))
+
+    def statement_count(self) -> int:
+        return self._counter.here()
+
+    def facts(self) -> dict[str, Any]:
+        self._check_open()
+        with self._writer.exclusive():
+            page_size = self._connection.pragma("page_size")
+            pages = self._connection.pragma("page_count")
+            journal = self._connection.pragma("journal_mode")
+            synchronous = self._connection.pragma("synchronous")
+        facts = {
+            "adapter": self.adapter,
+            "path": self._options.shown,
+            "sqlite": apsw.sqlite_lib_version(),
+            "apsw": apsw.apsw_version(),
+            "journal_mode": journal,
+            "synchronous": {0: "off", 1: "normal", 2: "full", 3: "extra"}.get(synchronous, str(synchronous)),
+            "bytes": page_size * pages,
+            "commits": self._writer.commits,
+        }
+        wal = Path(str(_file_of(self._options)) + "-wal")
+        facts["wal_bytes"] = wal.stat().st_size if wal.exists() else 0
+        return facts
+
+    def integrity(self) -> list[str]:
+        """Return what SQLite's own check finds; empty when sound."""
+        with self.read() as session:
+            connection: SqliteConnection = session  # type: ignore[assignment]
+            rows = connection.command("PRAGMA integrity_check(20)")
+            broken = [str(row[0]) for row in rows if row[0] != "ok"]
+            broken += [f"dangling reference in {row[0]}" for row in connection.command("PRAGMA foreign_key_check")]
+        return broken
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with self._writer.exclusive():
+            while True:
+                try:
+                    connection = self._readers.get_nowait()
+                except queue.Empty:
+                    break
+                if connection is not None:
+                    connection.close()
+            self._connection.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("the store is closed; open it again", reason="closed", retryable=False)

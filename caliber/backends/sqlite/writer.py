@@ -1,0 +1,210 @@
+"""The one writer of a SQLite store: transactions, and the sharing of one commit by many of them.
+
+At durability ``commit`` each piece of work is its own transaction. At ``group``, threads that arrive while
+another one commits wait in line; whoever gets the writer next takes all of them into one transaction, each in
+its own savepoint, and one sync to disk acknowledges them all. A call returns only when its work is durable.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from caliber.backends.sqlite.connection import SqliteConnection
+from caliber.model.enums import Durability
+from caliber.model.errors import CaliberError, Unavailable
+from caliber.storage.changes import pack_changes
+from caliber.storage.codec import Row
+from caliber.storage.plan import Plan, RelationPlans
+from caliber.storage.protocol import Follower
+from caliber.storage.unit_of_work import RowChange, UnitOfWork
+
+T = TypeVar("T")
+Work = Callable[[UnitOfWork], Any]
+
+
+class _Request:
+    __slots__ = ("done", "error", "result", "unit", "work")
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.unit: UnitOfWork | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = False
+
+
+class SqliteWriter:
+    """Runs pieces of work in write transactions, one transaction at a time."""
+
+    def __init__(
+        self,
+        connection: SqliteConnection,
+        plans: dict[str, RelationPlans],
+        statements: dict[str, Plan],
+        *,
+        durability: Durability,
+        keep_content: bool,
+        group_max_batch: int,
+        group_wait_us: int,
+        busy_timeout_ms: int,
+        clock_us: Callable[[], int],
+    ) -> None:
+        self._connection = connection
+        self._plans = plans
+        self._statements = statements
+        self._grouped = durability is Durability.GROUP
+        self._keep_content = keep_content
+        self._group_max_batch = group_max_batch
+        self._group_wait_s = group_wait_us / 1e6
+        self._busy_timeout_ms = busy_timeout_ms
+        self._clock_us = clock_us
+        self._lock = threading.Lock()
+        self._waiting: deque[_Request] = deque()
+        self.follower: Follower | None = None
+        self.identity = os.urandom(16)
+        self.commits = 0
+
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+        request = _Request(work)
+        deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1000
+        if self._grouped:
+            self._waiting.append(request)
+        if not self._lock.acquire(timeout=-1 if deadline_ms is None else deadline_ms / 1000):
+            return self._give_up(request)
+        try:
+            if not request.done:
+                batch = self._take_batch(request)
+                self._transaction(batch, deadline)
+        finally:
+            self._lock.release()
+        if request.error is not None:
+            raise request.error
+        return request.result  # type: ignore[no-any-return]
+
+    def exclusive(self) -> threading.Lock:
+        """Return the lock that keeps transactions out while the connection is used for something else."""
+        return self._lock
+
+    def _give_up(self, request: _Request) -> Any:
+        try:
+            self._waiting.remove(request)
+        except ValueError:
+            # Somebody took it into a transaction meanwhile: it is too late to give up, its end decides.
+            with self._lock:
+                pass
+            if request.error is not None:
+                raise request.error from None
+            if request.done:
+                return request.result
+        raise Unavailable("the deadline passed while other writers were busy; nothing was written", reason="timeout")
+
+    def _take_batch(self, own: _Request) -> list[_Request]:
+        if not self._grouped:
+            return [own]
+        if self._group_wait_s and len(self._waiting) < self._group_max_batch:
+            time.sleep(self._group_wait_s)
+        batch: list[_Request] = []
+        while self._waiting and len(batch) < self._group_max_batch:
+            batch.append(self._waiting.popleft())
+        if own not in batch:
+            self._waiting.remove(own)
+            batch.append(own)
+        return batch
+
+    def _transaction(self, batch: list[_Request], deadline: float | None) -> None:
+        connection = self._connection
+        limited = deadline is not None
+        try:
+            if limited:
+                left = max(1, int((deadline - time.monotonic()) * 1000))  # type: ignore[operator]
+                connection.raw.set_busy_timeout(min(self._busy_timeout_ms, left))
+            connection.command("BEGIN IMMEDIATE")
+            if self.follower is not None:
+                self.follower.begin(connection)
+            succeeded = self._work(batch)
+            changes = [change for request in succeeded for change in request.unit.changes]  # type: ignore[union-attr]
+            sequence = self._record(changes)
+            if any(request.unit is not None for request in succeeded):
+                connection.command("COMMIT")
+            else:
+                connection.command("ROLLBACK")
+        except BaseException as error:
+            self._roll_back()
+            for request in batch:
+                request.done = True
+                request.error = request.error or _copy_for(error, request, batch)
+            if not isinstance(error, CaliberError):
+                raise
+            return
+        finally:
+            if limited:
+                connection.raw.set_busy_timeout(self._busy_timeout_ms)
+        self.commits += 1
+        if sequence and self.follower is not None:
+            self.follower.committed(sequence, changes)
+        for request in batch:
+            request.done = True
+            if request.error is None and request.unit is not None:
+                for after in request.unit.on_commit:
+                    after()
+
+    def _work(self, batch: list[_Request]) -> list[_Request]:
+        """Run each request; return those whose changes stand."""
+        connection = self._connection
+        if len(batch) == 1:
+            request = batch[0]
+            unit = self._unit()
+            request.result = request.work(unit)
+            request.unit = unit
+            return batch
+        succeeded = []
+        for request in batch:
+            connection.command("SAVEPOINT work")
+            unit = self._unit()
+            try:
+                request.result = request.work(unit)
+            except Exception as error:
+                if not connection.in_transaction:
+                    raise  # SQLite itself gave up the whole transaction (disk full, I/O): nobody's work stands
+                connection.command("ROLLBACK TO work")
+                connection.command("RELEASE work")
+                request.error = error
+                continue
+            connection.command("RELEASE work")
+            request.unit = unit
+            succeeded.append(request)
+        return succeeded
+
+    def _unit(self) -> UnitOfWork:
+        return UnitOfWork(self._connection, self._plans, self._statements, self._clock_us(), self._keep_content)
+
+    def _record(self, changes: list[RowChange]) -> int:
+        if not changes:
+            return 0
+        entries = []
+        for change in changes:
+            version = change.row[self._plans[change.relation.name].codec.index("version")]
+            entries.append((change.relation.code, change.operation, change.row[0], version))
+        rows: list[Row] = self._connection.run(
+            self._statements["change.insert"], (self.identity, pack_changes(entries), self._clock_us())
+        )
+        sequence: int = rows[0][0]
+        return sequence
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.command("ROLLBACK")
+
+
+def _copy_for(error: BaseException, request: _Request, batch: list[_Request]) -> BaseException:
+    """Return the error itself for a lone request, else a fresh one: threads must not share a traceback."""
+    if len(batch) == 1 or not isinstance(error, CaliberError):
+        return error
+    copy = type(error)(error.message, retryable=error.retryable, **error.context)
+    copy.__cause__ = error
+    return copy

@@ -1,0 +1,1 @@
+"""Resident memory: columnar mirrors that reads are served from."""

@@ -1,0 +1,63 @@
+"""Growable arrays for mirrors: fixed-size segments, appended to, never moved, never changed in place.
+
+A reader that knows a length may read everything below it while a writer appends above it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+
+class SegmentedColumn:
+    """One column of a mirror. Shapes: ``[n]``, or ``[n, width]``."""
+
+    __slots__ = ("_dtype", "_rows", "_segments", "_width")
+
+    def __init__(self, dtype: DTypeLike, segment_rows: int, width: int = 0) -> None:
+        self._dtype = np.dtype(dtype)
+        self._rows = segment_rows
+        self._width = width
+        self._segments: list[NDArray[Any]] = []
+
+    def _segment(self, number: int) -> NDArray[Any]:
+        while len(self._segments) <= number:
+            shape = (self._rows, self._width) if self._width else (self._rows,)
+            # Untouched pages of a fresh segment cost address space, not memory.
+            self._segments.append(np.empty(shape, self._dtype))
+        return self._segments[number]
+
+    def put(self, row: int, value: Any) -> None:
+        """Write the value of a row that no reader can see yet."""
+        self._segment(row // self._rows)[row % self._rows] = value
+
+    def put_many(self, start: int, values: NDArray[Any]) -> None:
+        """Write the values of rows that no reader can see yet."""
+        done = 0
+        while done < len(values):
+            row = start + done
+            at = row % self._rows
+            count = min(self._rows - at, len(values) - done)
+            self._segment(row // self._rows)[at : at + count] = values[done : done + count]
+            done += count
+
+    def at(self, row: int) -> Any:
+        """Return the value of one row."""
+        return self._segments[row // self._rows][row % self._rows]
+
+    def view(self, length: int) -> NDArray[Any]:
+        """Return the first ``length`` rows; without a copy while they fit one segment."""
+        if length <= self._rows:
+            view = self._segment(0)[:length]
+        else:
+            full, rest = divmod(length, self._rows)
+            parts = self._segments[:full] + ([self._segments[full][:rest]] if rest else [])
+            view = np.concatenate(parts)
+        view.flags.writeable = False
+        return view
+
+    def nbytes(self, length: int) -> int:
+        """Return the bytes that ``length`` rows take."""
+        return length * self._dtype.itemsize * (self._width or 1)

@@ -1,0 +1,475 @@
+"""Resident memory of one tenant: every mirror, one position, and how they follow the store.
+
+Writers (our own commits and the feed of other processes) apply changes under one lock and then publish a new
+``ResidentSnapshot`` in a single assignment. A reader takes that snapshot once and sees one commit boundary.
+
+Source: design, section 5.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caliber.model.entities import EmbeddingSpace
+from caliber.model.enums import EntityType
+from caliber.model.errors import InvalidConfigValue, NotFound
+from caliber.model.windows import Position
+from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapshot
+from caliber.resident.vectors import VectorIndex, VectorSnapshot
+from caliber.schema.relation import Relation
+from caliber.schema.relations import BY_CODE, EMBEDDING, EMBEDDING_SPACE, MIRRORED
+from caliber.storage.changes import DELETE, unpack_changes
+from caliber.storage.codec import Row, codec_of, dump_json
+from caliber.storage.protocol import StatementSession, Store
+from caliber.storage.unit_of_work import RowChange, unpack_content
+
+_COMPACT_FROM_ROWS = 1_024
+"""Below this a compaction costs more than it gives back."""
+
+_ENTITY_RELATIONS = ("turn", "note", "artifact", "scope", "trajectory", "session", "edge")
+"""Where ``get`` looks for an id; most asked first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentSnapshot:
+    """Everything resident at one commit boundary."""
+
+    position: Position
+    relations: dict[str, RelationSnapshot]
+    vectors: dict[tuple[str, uuid.UUID], VectorSnapshot]
+    spaces: dict[uuid.UUID, EmbeddingSpace]
+
+    def __getitem__(self, relation: str) -> RelationSnapshot:
+        return self.relations[relation]
+
+    def locate(self, key: bytes) -> tuple[RelationSnapshot, int] | None:
+        """Return the relation and row of an id, whatever kind of record it names, or None."""
+        for name in _ENTITY_RELATIONS:
+            snapshot = self.relations[name]
+            number = snapshot.find(key)
+            if number >= 0:
+                return snapshot, number
+        return None
+
+
+@dataclass(slots=True)
+class ResidentStats:
+    """What resident memory holds and has done."""
+
+    applied_own: int = 0
+    applied_foreign: int = 0
+    reloads: int = 0
+    evicted_texts_read: int = 0
+    compactions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing in which a mirror and the store disagree."""
+
+    relation: str
+    ordinal: int
+    what: str
+
+
+class ResidentMemory:
+    """The mirrors of one tenant, and the ``Follower`` of its store."""
+
+    def __init__(self, store: Store, *, segment_rows: int, resident_bytes: int, compact_dead_ratio: float) -> None:
+        self._store = store
+        self._segment_rows = segment_rows
+        self._budget = resident_bytes
+        self._compact_dead_ratio = compact_dead_ratio
+        self._lock = threading.RLock()
+        self._layouts = {relation.name: Layout(relation) for relation in MIRRORED if relation is not EMBEDDING}
+        self._generations: dict[str, Generation] = {}
+        self._indexes: dict[tuple[str, uuid.UUID], VectorIndex] = {}
+        self._spaces: dict[uuid.UUID, EmbeddingSpace] = {}
+        self._sequence = 0
+        self._stale = False
+        self._embedding_codec = codec_of(EMBEDDING)
+        self.stats = ResidentStats()
+        self.snapshot: ResidentSnapshot
+        self.on_change: Callable[[], None] | None = None
+        with store.read() as session:
+            self._load(session)
+
+    # --- loading ---------------------------------------------------------------------------------
+
+    def _load(self, session: StatementSession) -> None:
+        """Read everything in one session, hence at one commit boundary."""
+        plans = self._store.plans
+        self._sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
+        self._generations = {}
+        self._indexes = {}
+        self._spaces = {}
+        for name, layout in self._layouts.items():
+            generation = Generation(layout, self._segment_rows)
+            rows: list[Row] = []
+            last = -1
+            # One long page: the session sees one boundary anyway, and fewer calls are quicker.
+            while page := session.run(plans[name].page, (last, 1_000_000)):
+                rows.extend(page)
+                last = page[-1][0]
+                if len(page) < 1_000_000:
+                    break
+            generation.load(rows)
+            self._generations[name] = generation
+            if name == EMBEDDING_SPACE.name:
+                for row in rows:
+                    self._note_space(row)
+        self._load_vectors(session)
+        self._stale = False
+        self._publish(set(self._layouts))
+        self._enforce_budget()
+
+    def _load_vectors(self, session: StatementSession) -> None:
+        codec = self._embedding_codec
+        space_at, type_at, owner_at = codec.index("space_id"), codec.index("owner_type"), codec.index("owner_id")
+        vector_at, version_at = codec.index("vector"), codec.index("version")
+        parts: dict[tuple[str, uuid.UUID], tuple[list[int], list[int], list[bytes], list[bytes]]] = {}
+        keys: dict[tuple[str, bytes], tuple[str, uuid.UUID]] = {}
+        last = -1
+        while page := session.run(self._store.plans[EMBEDDING.name].page, (last, 100_000)):
+            for row in page:
+                raw = (row[type_at], row[space_at])
+                key = keys.get(raw)
+                if key is None:
+                    key = keys[raw] = (row[type_at], uuid.UUID(bytes=row[space_at]))
+                    parts[key] = ([], [], [], [])
+                ordinals, versions, owners, vectors = parts[key]
+                ordinals.append(row[0])
+                versions.append(row[version_at])
+                owners.append(row[owner_at])
+                vectors.append(row[vector_at])
+            last = page[-1][0]
+        for key, (ordinals, versions, owners, vectors) in parts.items():
+            self._index_of(key).load(ordinals, versions, owners, vectors, self._generations[key[0]].index)
+
+    def _index_of(self, key: tuple[str, uuid.UUID]) -> VectorIndex:
+        index = self._indexes.get(key)
+        if index is None:
+            space = self._spaces.get(key[1])
+            if space is None:
+                raise NotFound(entity_type="embedding_space", id=str(key[1]))
+            index = VectorIndex(space.dimensions, space.metric.value, self._segment_rows)
+            self._indexes[key] = index
+        return index
+
+    def _note_space(self, row: Row) -> None:
+        space = codec_of(EMBEDDING_SPACE).decode(row)
+        self._spaces[space.space_id] = space
+
+    def _publish(self, changed: set[str], vectors_changed: set[tuple[str, uuid.UUID]] | None = None) -> None:
+        before = getattr(self, "snapshot", None)
+        relations = dict(before.relations) if before is not None else {}
+        for name in changed:
+            if name in self._generations:
+                relations[name] = RelationSnapshot(self._generations[name])
+        if before is None or vectors_changed is None:
+            vectors = {key: VectorSnapshot(index, self._spaces[key[1]].model_id) for key, index in self._indexes.items()}
+        else:
+            vectors = dict(before.vectors)
+            for key in vectors_changed:
+                vectors[key] = VectorSnapshot(self._indexes[key], self._spaces[key[1]].model_id)
+        self.snapshot = ResidentSnapshot(Position(self._store.epoch, self._sequence), relations, vectors, dict(self._spaces))
+
+    # --- following -------------------------------------------------------------------------------
+
+    def begin(self, session: StatementSession) -> None:
+        """Apply what other processes committed; called inside each write transaction of ours."""
+        records = session.run(self._store.statements["change.since"], (self._sequence,))
+        if not records and not self._stale:
+            return
+        with self._lock:
+            first = records[0][0] if records else self._sequence + 1
+            if self._stale or first != self._sequence + 1:
+                # The feed no longer reaches back to where we are: everything is read anew.
+                self.stats.reloads += 1
+                self._load(session)
+            else:
+                self._apply_foreign(session, records)
+        if self.on_change is not None:
+            self.on_change()
+
+    def _apply_foreign(self, session: StatementSession, records: Sequence[Row]) -> None:
+        wanted: dict[int, dict[int, int]] = {}
+        for _, _, entries in records:
+            for code, operation, ordinal, _ in unpack_changes(entries):
+                wanted.setdefault(code, {})[ordinal] = operation
+        changes: list[RowChange] = []
+        deleted: list[tuple[Relation, int]] = []
+        # Spaces first: their vectors may come in the same batch.
+        for code in sorted(wanted, key=lambda code: (BY_CODE[code] is not EMBEDDING_SPACE, BY_CODE[code] is EMBEDDING, code)):
+            relation = BY_CODE[code]
+            upserts = [ordinal for ordinal, operation in wanted[code].items() if operation != DELETE]
+            plan = self._store.plans[relation.name].get_many
+            assert plan is not None
+            rows = session.run(plan, (dump_json(upserts),)) if upserts else []
+            changes.extend(RowChange(relation, 1, row) for row in rows)
+            found = {row[0] for row in rows}
+            deleted.extend((relation, ordinal) for ordinal in wanted[code] if ordinal not in found)
+        self._sequence = records[-1][0]
+        self.stats.applied_foreign += len(changes) + len(deleted)
+        self._apply(changes, deleted)
+
+    def committed(self, sequence: int, changes: Sequence[RowChange]) -> None:
+        """Apply a commit of ours, in the order of commits."""
+        with self._lock:
+            self._sequence = sequence
+            self.stats.applied_own += len(changes)
+            try:
+                self._apply(changes, ())
+            except BaseException:
+                # The store is right and we are not: read everything anew before the next write.
+                self._stale = True
+                raise
+        if self.on_change is not None:
+            self.on_change()
+
+    def _apply(self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]) -> None:
+        touched: set[str] = set()
+        vectors: set[tuple[str, uuid.UUID]] = set()
+        retire: dict[str, list[int]] = {}
+        for change in changes:
+            name = change.relation.name
+            if name == EMBEDDING.name:
+                vectors.add(self._apply_embedding(change))
+                continue
+            touched.add(name)
+            self._apply_row(change, retire.setdefault(name, []))
+            if name == EMBEDDING_SPACE.name:
+                self._note_space(change.row)
+        for relation, ordinal in deleted:
+            if relation is EMBEDDING:
+                for key, index in self._indexes.items():
+                    if index.remove(ordinal):
+                        vectors.add(key)
+                continue
+            touched.add(relation.name)
+            self._retire_ordinal(relation.name, ordinal, retire.setdefault(relation.name, []))
+        for name, numbers in retire.items():
+            self._generations[name].retire(numbers)
+        for name in list(touched):
+            vectors |= self._compact_if_due(name)
+        self._publish(touched, vectors)
+        self._enforce_budget()
+
+    def _apply_row(self, change: RowChange, retire: list[int]) -> None:
+        name = change.relation.name
+        generation = self._generations[name]
+        layout = generation.layout
+        key = layout.key_of(change.row)
+        old = generation.index.get(key, -1)
+        if change.operation == DELETE:
+            if old >= 0:
+                retire.append(old)
+                del generation.index[key]
+            return
+        if old >= 0:
+            if generation.row(old)[layout.version_place] >= change.row[layout.version_place]:
+                return
+            retire.append(old)
+        number = generation.append(change.row)
+        for (owner_type, _), index in self._indexes.items():
+            if owner_type == name:
+                index.owner_moved(key, number)
+
+    def _retire_ordinal(self, name: str, ordinal: int, retire: list[int]) -> None:
+        generation = self._generations[name]
+        ordinals = generation.ordinals.view(generation.length)
+        for number in (ordinals == ordinal).nonzero()[0].tolist():
+            if generation.live[number]:
+                retire.append(number)
+                generation.index.pop(generation.layout.key_of(generation.row(number)), None)
+
+    def _apply_embedding(self, change: RowChange) -> tuple[str, uuid.UUID]:
+        codec = self._embedding_codec
+        row = change.row
+        owner_type = row[codec.index("owner_type")]
+        key = (owner_type, uuid.UUID(bytes=row[codec.index("space_id")]))
+        index = self._index_of(key)
+        if change.operation == DELETE:
+            index.remove(row[0])
+            return key
+        version = row[codec.index("version")]
+        if index.versions.get(row[0], 0) >= version:
+            return key
+        owner = row[codec.index("owner_id")]
+        index.put(row[0], version, owner, row[codec.index("vector")], self._generations[owner_type].index.get(owner, -1))
+        return key
+
+    def _compact_if_due(self, name: str) -> set[tuple[str, uuid.UUID]]:
+        generation = self._generations[name]
+        if generation.length < _COMPACT_FROM_ROWS or generation.dead < self._compact_dead_ratio * generation.length:
+            return set()
+        return self._compact(name)
+
+    def _compact(self, name: str) -> set[tuple[str, uuid.UUID]]:
+        fresh = self._generations[name].compacted()
+        self._generations[name] = fresh
+        self.stats.compactions += 1
+        renumbered = set()
+        for key, index in self._indexes.items():
+            if key[0] == name:
+                index.renumber(fresh.index)
+                renumbered.add(key)
+        return renumbered
+
+    def compact(self) -> None:
+        """Drop dead rows of every mirror now; snapshots already out stay as they are."""
+        with self._lock:
+            vectors: set[tuple[str, uuid.UUID]] = set()
+            for name in self._generations:
+                vectors |= self._compact(name)
+            self._publish(set(self._generations), vectors)
+
+    def reload(self) -> None:
+        """Read everything from the store again."""
+        with self._lock, self._store.read() as session:
+            self.stats.reloads += 1
+            self._load(session)
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    @property
+    def column_bytes(self) -> int:
+        """Bytes of columns, packed rows, indexes and vectors: what never leaves memory."""
+        columns = sum(generation.column_bytes for generation in self._generations.values())
+        return columns + sum(index.nbytes for index in self._indexes.values())
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of the texts that are in memory."""
+        return sum(generation.text_bytes for generation in self._generations.values())
+
+    def _enforce_budget(self) -> None:
+        texts = self.text_bytes
+        if texts < self._budget // 2 and self._sequence % 64:
+            return  # far below the limit: the exact sum can wait
+        fixed = self.column_bytes
+        if fixed > self._budget:
+            raise InvalidConfigValue(
+                field="resident.resident_bytes",
+                value=str(self._budget),
+                reason=f"the columns and vectors of this store alone need {fixed} bytes; raise the limit",
+            )
+        excess = fixed + texts - self._budget
+        for name in ("artifact", "turn", "note", "scope", "trajectory"):
+            if excess <= 0:
+                break
+            excess -= self._generations[name].evict_texts(excess)
+
+    def texts(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
+        """Return the texts of rows; what has left memory is read back in one statement and counted."""
+        out = [snapshot.text(number) for number in numbers]
+        missing = [at for at, text in enumerate(out) if text is EVICTED]
+        if not missing:
+            return out
+        layout = snapshot.layout
+        wanted = {}
+        for at in missing:
+            packed = snapshot.packed(numbers[at])
+            wanted[at] = (packed[0], packed[layout.version_place])
+        plan = self._store.plans[snapshot.relation.name].get_many
+        assert plan is not None
+        with self._store.read() as session:
+            ordinals = sorted({ordinal for ordinal, _ in wanted.values()})
+            rows = {row[0]: row for row in session.run(plan, (dump_json(ordinals),))}
+            for at, (ordinal, version) in wanted.items():
+                out[at] = self._text_at(session, snapshot.relation, ordinal, version, rows.get(ordinal))
+        self.stats.evicted_texts_read += len(missing)
+        return out
+
+    def _text_at(self, session: StatementSession, relation: Relation, ordinal: int, version: int, row: Row | None) -> Any:
+        layout = self._layouts[relation.name]
+        if row is not None and row[layout.version_place] == version:
+            return row[layout.text_place]
+        # Changed since: what it said at our boundary was kept beside it.
+        kept = session.run(self._store.statements["content.at"], (EntityType(relation.name).value, ordinal, version))
+        if kept:
+            return unpack_content(kept[0][0])[relation.columns[layout.text_place - 1].name]
+        if row is None:
+            raise NotFound(entity_type=relation.name, id=f"ordinal {ordinal}")
+        return row[layout.text_place]
+
+    def entity(self, snapshot: RelationSnapshot, number: int) -> Any:
+        """Return the entity of one row."""
+        layout = snapshot.layout
+        row = snapshot.row(number)
+        if layout.text_place >= 0 and row[layout.text_place] is EVICTED:
+            text = self.texts(snapshot, [number])[0]
+            row = (*row[: layout.text_place], text, *row[layout.text_place + 1 :])
+        return layout.codec.decode(row)
+
+    # --- verifying -------------------------------------------------------------------------------
+
+    def verify(self) -> list[Difference]:
+        """Compare every mirror with the store, row by row; return what differs, nothing when all is well."""
+        with self._lock, self._store.read() as session:
+            last = session.run(self._store.statements["change.bounds"], ())[0][1]
+            if last != self._sequence:
+                # Somebody committed in between: compare at the store's boundary.
+                records = session.run(self._store.statements["change.since"], (self._sequence,))
+                self._apply_foreign(session, records)
+            out: list[Difference] = []
+            for name, generation in self._generations.items():
+                out.extend(self._verify_relation(session, name, generation))
+            out.extend(self._verify_vectors(session))
+            return out
+
+    def _verify_relation(self, session: StatementSession, name: str, generation: Generation) -> list[Difference]:
+        out = []
+        layout = generation.layout
+        mirrored = {}
+        for number in generation.live[: generation.length].nonzero()[0].tolist():
+            row = generation.row(number)
+            mirrored[row[0]] = (number, row)
+        last = -1
+        while page := session.run(self._store.plans[name].page, (last, 10_000)):
+            for stored in page:
+                found = mirrored.pop(stored[0], None)
+                if found is None:
+                    out.append(Difference(name, stored[0], "missing in memory"))
+                    continue
+                number, row = found
+                if layout.text_place >= 0 and row[layout.text_place] is EVICTED:
+                    row = (*row[: layout.text_place], stored[layout.text_place], *row[layout.text_place + 1 :])
+                if row != stored:
+                    out.append(Difference(name, stored[0], "packed row differs"))
+                out.extend(self._verify_columns(generation, number, stored))
+            last = page[-1][0]
+        out.extend(Difference(name, ordinal, "not in the store") for ordinal in mirrored)
+        return out
+
+    def _verify_columns(self, generation: Generation, number: int, stored: Row) -> list[Difference]:
+        layout = generation.layout
+        out = []
+        if generation.index.get(layout.key_of(stored)) != number:
+            out.append(Difference(layout.relation.name, stored[0], "index points elsewhere"))
+        for column, place, residence, kind, null in layout.columns:
+            expected = generation._value(column, residence, kind, null, stored[place])
+            if generation.arrays[column].at(number) != expected:
+                out.append(Difference(layout.relation.name, stored[0], f"column {column} differs"))
+        return out
+
+    def _verify_vectors(self, session: StatementSession) -> list[Difference]:
+        codec = self._embedding_codec
+        mirrored = {ordinal: value for index in self._indexes.values() for ordinal, value in index.content().items()}
+        out = []
+        last = -1
+        while page := session.run(self._store.plans[EMBEDDING.name].page, (last, 10_000)):
+            for row in page:
+                expected = (row[codec.index("owner_id")], row[codec.index("vector")], row[codec.index("version")])
+                found = mirrored.pop(row[0], None)
+                if found is None:
+                    out.append(Difference("embedding", row[0], "missing in memory"))
+                elif found != expected:
+                    out.append(Difference("embedding", row[0], "vector differs"))
+            last = page[-1][0]
+        out.extend(Difference("embedding", ordinal, "not in the store") for ordinal in mirrored)
+        return out

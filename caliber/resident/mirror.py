@@ -1,0 +1,344 @@
+"""The mirror of one relation: columns for filters and ranking, packed rows for everything else.
+
+An update appends the new row and retires the old one; a delete retires. Readers hold a ``RelationSnapshot``: a
+length, a live mask and the generation they belong to. Nothing they can see ever changes, except that texts may
+leave memory, which reading them reports as ``EVICTED``.
+"""
+
+from __future__ import annotations
+
+import marshal
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.resident.columns import SegmentedColumn
+from caliber.schema.relation import ColumnType, Relation, Residence
+from caliber.storage.codec import Row, codec_of
+
+
+class _Evicted:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "EVICTED"
+
+
+EVICTED: Final = _Evicted()
+"""Stands in a mirror for a text that has left memory; the store still has it."""
+
+_NO_INDEX: Final[dict[bytes, list[int]]] = {}
+_DTYPES = {
+    ColumnType.INT: np.int64,
+    ColumnType.INSTANT: np.int64,
+    ColumnType.FLOAT: np.float64,
+    ColumnType.BOOL: np.uint8,
+    ColumnType.ENUM: np.int8,
+}
+# Measured on CPython 3.11 to 3.14: a bytes object, a list slot and the dict entry of a 16-byte key.
+_ROW_OVERHEAD_BYTES = 33 + 8 + 49 + 104 + 28
+
+
+class Layout:
+    """What the mirror of a relation keeps where; computed once from the declaration."""
+
+    __slots__ = ("codec", "columns", "enum_codes", "groups", "has_tie", "key_places", "ordinal_place", "relation", "text_place", "version_place")
+
+    def __init__(self, relation: Relation) -> None:
+        self.relation = relation
+        self.codec = codec_of(relation)
+        self.key_places = tuple(self.codec.index(name) for name in relation.key)
+        self.version_place = self.codec.index("version")
+        texts = [column.name for column in relation.columns if column.residence is Residence.TEXT]
+        self.text_place = self.codec.index(texts[0]) if texts else -1
+        self.columns: list[tuple[str, int, Residence, ColumnType, Any]] = []
+        self.enum_codes: dict[str, dict[str, int]] = {}
+        for column in relation.columns:
+            if column.residence in (Residence.COLUMN, Residence.FLAG, Residence.INTERNED):
+                place = self.codec.index(column.name)
+                self.columns.append((column.name, place, column.residence, column.type, column.resident_null))
+                if column.enum is not None:
+                    self.enum_codes[column.name] = {member.value: code for code, member in enumerate(column.enum)}
+        self.groups = tuple((name, self.codec.index(name)) for name in relation.groups)
+        self.has_tie = len(relation.key) == 1 and relation.column(relation.key[0]).type is ColumnType.UUID
+
+    def key_of(self, row: Row) -> bytes:
+        """Return the bytes a row is looked up by."""
+        if len(self.key_places) == 1:
+            key: bytes = row[self.key_places[0]]
+            return key
+        return b"\x00".join(part if isinstance(part, bytes) else str(part).encode() for part in (row[p] for p in self.key_places))
+
+    def dtype_of(self, residence: Residence, kind: ColumnType) -> Any:
+        if residence is Residence.FLAG:
+            return np.uint8
+        if residence is Residence.INTERNED:
+            return np.int32
+        return _DTYPES[kind]
+
+
+class Generation:
+    """The memory of one relation between two compactions. Written by one thread at a time."""
+
+    __slots__ = ("_interned_codes", "arrays", "groups", "index", "interned", "layout", "length", "live", "ordinals", "packed", "packed_bytes", "previous", "segment_rows", "text_bytes", "texts", "ties", "dead", "evict_at")
+
+    def __init__(self, layout: Layout, segment_rows: int) -> None:
+        self.layout = layout
+        self.segment_rows = segment_rows
+        self.length = 0
+        self.dead = 0
+        self.evict_at = 0
+        self.packed: list[bytes] = []
+        self.texts: list[Any] = []
+        self.text_bytes = 0
+        self.packed_bytes = 0
+        self.index: dict[bytes, int] = {}
+        self.live: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.ordinals = SegmentedColumn(np.int64, segment_rows)
+        self.previous = SegmentedColumn(np.int64, segment_rows)
+        self.ties = SegmentedColumn(np.uint64, segment_rows, 2)
+        self.arrays = {
+            name: SegmentedColumn(layout.dtype_of(residence, kind), segment_rows)
+            for name, _, residence, kind, _ in layout.columns
+        }
+        self.groups: dict[str, dict[bytes, list[int]]] = {name: {} for name, _ in layout.groups}
+        self.interned: dict[str, list[Any]] = {}
+        self._interned_codes: dict[str, dict[Any, int]] = {}
+        for name, _, residence, _, _ in layout.columns:
+            if residence is Residence.INTERNED:
+                self.interned[name] = []
+                self._interned_codes[name] = {}
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def _value(self, name: str, residence: Residence, kind: ColumnType, null: Any, value: Any) -> Any:
+        if residence is Residence.FLAG:
+            return value is not None
+        if residence is Residence.INTERNED:
+            codes = self._interned_codes[name]
+            code = codes.get(value)
+            if code is None:
+                code = len(self.interned[name])
+                self.interned[name].append(value)
+                codes[value] = code
+            return code
+        if value is None:
+            return null
+        if kind is ColumnType.ENUM:
+            return self.layout.enum_codes[name][value]
+        return value
+
+    def _grow_live(self, length: int) -> None:
+        if length > len(self.live):
+            grown = np.zeros(max(length, 2 * len(self.live), 256), np.bool_)
+            grown[: len(self.live)] = self.live
+            self.live = grown
+
+    def append(self, row: Row) -> int:
+        """Add a row as the newest of its key and return its number; retiring the old one is the caller's."""
+        layout = self.layout
+        number = self.length
+        key = layout.key_of(row)
+        self.ordinals.put(number, row[0])
+        self.previous.put(number, self.index.get(key, -1))
+        if layout.has_tie:
+            self.ties.put(number, (int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")))
+        for name, place, residence, kind, null in layout.columns:
+            self.arrays[name].put(number, self._value(name, residence, kind, null, row[place]))
+        self._append_packed(row)
+        for name, place in layout.groups:
+            value = row[place]
+            if value is not None:
+                self.groups[name].setdefault(value, []).append(number)
+        self._grow_live(number + 1)
+        self.live[number] = True
+        self.length = number + 1
+        self.index[key] = number
+        return number
+
+    def _append_packed(self, row: Row) -> None:
+        place = self.layout.text_place
+        if place >= 0:
+            text = row[place]
+            row = (*row[:place], None, *row[place + 1 :])
+            self.texts.append(text)
+            self.text_bytes += 0 if text is None else len(text)
+        packed = marshal.dumps(row)
+        self.packed_bytes += len(packed)
+        self.packed.append(packed)
+
+    def load(self, rows: Sequence[Row]) -> None:
+        """Fill an empty generation in bulk."""
+        layout = self.layout
+        count = len(rows)
+        if not count:
+            return
+        self.ordinals.put_many(0, np.fromiter((row[0] for row in rows), np.int64, count))
+        self.previous.put_many(0, np.full(count, -1, np.int64))
+        if layout.has_tie:
+            joined = b"".join(row[layout.key_places[0]] for row in rows)
+            self.ties.put_many(0, np.frombuffer(joined, ">u8").reshape(count, 2).astype(np.uint64))
+        for name, place, residence, kind, null in layout.columns:
+            values = np.fromiter(
+                (self._value(name, residence, kind, null, row[place]) for row in rows),
+                layout.dtype_of(residence, kind),
+                count,
+            )
+            self.arrays[name].put_many(0, values)
+        for number, row in enumerate(rows):
+            self._append_packed(row)
+            self.index[layout.key_of(row)] = number
+        for name, place in layout.groups:
+            group = self.groups[name]
+            for number, row in enumerate(rows):
+                if row[place] is not None:
+                    group.setdefault(row[place], []).append(number)
+        self._grow_live(count)
+        self.live[:count] = True
+        self.length = count
+
+    def retire(self, numbers: Iterable[int]) -> None:
+        """Hide rows from the snapshots to come; those already out keep their own mask."""
+        numbers = list(numbers)
+        if not numbers:
+            return
+        live = self.live.copy()
+        live[numbers] = False
+        self.live = live
+        self.dead += len(numbers)
+
+    def evict_texts(self, wanted_bytes: int) -> int:
+        """Let the oldest texts leave memory until ``wanted_bytes`` are free; return how many bytes are."""
+        freed = 0
+        while freed < wanted_bytes and self.evict_at < len(self.texts):
+            text = self.texts[self.evict_at]
+            if text is not None and text is not EVICTED:
+                freed += len(text)
+                self.texts[self.evict_at] = EVICTED
+            self.evict_at += 1
+        self.text_bytes -= freed
+        return freed
+
+    @property
+    def column_bytes(self) -> int:
+        """Bytes of everything but texts."""
+        arrays = sum(array.nbytes(self.length) for array in self.arrays.values())
+        fixed = self.ordinals.nbytes(self.length) + self.previous.nbytes(self.length) + self.ties.nbytes(self.length)
+        return arrays + fixed + len(self.live) + self.packed_bytes + self.length * _ROW_OVERHEAD_BYTES
+
+    def compacted(self) -> Generation:
+        """Return a new generation that holds only what is live."""
+        fresh = Generation(self.layout, self.segment_rows)
+        rows = []
+        for number in np.flatnonzero(self.live[: self.length]).tolist():
+            rows.append(self.row(number))
+        evicted = [at for at, row in enumerate(rows) if self.layout.text_place >= 0 and row[self.layout.text_place] is EVICTED]
+        if evicted:
+            place = self.layout.text_place
+            for at in evicted:
+                rows[at] = (*rows[at][:place], None, *rows[at][place + 1 :])
+        fresh.load(rows)
+        for at in evicted:
+            fresh.texts[at] = EVICTED
+        return fresh
+
+    def row(self, number: int) -> Row:
+        """Return a row as the driver stores it; an evicted text is EVICTED."""
+        row: Row = marshal.loads(self.packed[number])
+        place = self.layout.text_place
+        if place >= 0:
+            return (*row[:place], self.texts[number], *row[place + 1 :])
+        return row
+
+
+class RelationSnapshot:
+    """One relation as it was at one commit boundary. Safe to read from any thread while others write."""
+
+    __slots__ = ("_cache", "generation", "layout", "length", "live_mask")
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self.layout = generation.layout
+        self.length = generation.length
+        self.live_mask = generation.live[: generation.length]
+        self._cache: dict[str, NDArray[Any]] = {}
+
+    @property
+    def relation(self) -> Relation:
+        return self.layout.relation
+
+    def count(self) -> int:
+        """Return how many live rows there are."""
+        return int(np.count_nonzero(self.live_mask))
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a resident column over all rows, dead ones included. Shapes: ``[length]``."""
+        cached = self._cache.get(name)
+        if cached is None:
+            source = self.generation.ordinals if name == "ordinal" else self.generation.arrays[name]
+            cached = self._cache[name] = source.view(self.length)
+        return cached
+
+    def ties(self) -> NDArray[np.uint64]:
+        """Return ids as big-endian pairs, in whose order equal scores are broken. Shapes: ``[length, 2]``."""
+        cached = self._cache.get("\x00ties")
+        if cached is None:
+            cached = self._cache["\x00ties"] = self.generation.ties.view(self.length)
+        return cached
+
+    def interned(self, name: str) -> list[Any]:
+        """Return the distinct values of an interned column; codes index it."""
+        return self.generation.interned[name]
+
+    def enum_code(self, name: str, value: str) -> int:
+        """Return the code that stands for an enum's value in its column."""
+        return self.layout.enum_codes[name][value]
+
+    def find(self, key: bytes) -> int:
+        """Return the row number of a key at this boundary, or -1."""
+        number = self.generation.index.get(key, -1)
+        while number >= self.length:
+            number = int(self.generation.previous.at(number))
+        if number >= 0 and self.live_mask[number]:
+            return number
+        return -1
+
+    def current(self, number: int) -> int:
+        """Return the row that stood for row ``number``'s key at this boundary, or -1."""
+        while number >= self.length:
+            number = int(self.generation.previous.at(number))
+        return number
+
+    def group(self, name: str, key: bytes) -> NDArray[np.int64]:
+        """Return the live rows whose column ``name`` is ``key``, in the order they were written."""
+        numbers = self.generation.groups[name].get(key)
+        if not numbers:
+            return np.empty(0, np.int64)
+        rows = np.array(numbers, np.int64)
+        rows = rows[rows < self.length]
+        return rows[self.live_mask[rows]]
+
+    def rows(self) -> NDArray[np.int64]:
+        """Return the numbers of all live rows."""
+        return np.flatnonzero(self.live_mask)
+
+    def row(self, number: int) -> Row:
+        """Return one row as the driver stores it; an evicted text is EVICTED."""
+        return self.generation.row(number)
+
+    def packed(self, number: int) -> Row:
+        """Return one row with None in place of its text: cheaper, when the text is not needed."""
+        row: Row = marshal.loads(self.generation.packed[number])
+        return row
+
+    def text(self, number: int) -> Any:
+        """Return the text of a row: bytes, str, None or EVICTED."""
+        return self.generation.texts[number]
+
+    def entity_id(self, number: int) -> uuid.UUID:
+        """Return the id of a row."""
+        high, low = self.generation.ties.at(number)
+        return uuid.UUID(int=(int(high) << 64) | int(low))

@@ -1,0 +1,181 @@
+"""The vectors of one kind of record in one embedding space, searched by the native kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.kernels import VectorMatrix
+from caliber.resident.columns import SegmentedColumn
+from caliber.resident.mirror import RelationSnapshot
+
+
+class VectorIndex:
+    """Vectors, and which row of the owner's mirror each belongs to. Written by one thread at a time."""
+
+    __slots__ = ("_by_ordinal", "_by_owner", "dimensions", "matrix", "metric", "owner_rows", "segment_rows", "versions")
+
+    def __init__(self, dimensions: int, metric: str, segment_rows: int) -> None:
+        self.dimensions = dimensions
+        self.metric = metric
+        self.segment_rows = segment_rows
+        self.matrix = VectorMatrix(dimensions, metric)
+        # Changed in place when an owner's row moves: a reader of an older boundary sees a row number that it
+        # does not know yet and walks back (RelationSnapshot.current).
+        self.owner_rows = SegmentedColumn(np.int64, segment_rows)
+        self._by_owner: dict[bytes, list[int]] = {}
+        self._by_ordinal: dict[int, tuple[bytes, int]] = {}
+        self.versions: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_ordinal)
+
+    def load(self, ordinals: Sequence[int], versions: Sequence[int], owners: Sequence[bytes], vectors: Sequence[bytes], owner_index: dict[bytes, int]) -> None:
+        """Add many vectors at once."""
+        if not ordinals:
+            return
+        rows = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), self.dimensions)
+        numbers = self.matrix.append(np.ascontiguousarray(rows, np.float32))
+        start = int(numbers[0])
+        self.owner_rows.put_many(start, np.fromiter((owner_index.get(owner, -1) for owner in owners), np.int64, len(owners)))
+        for offset, (ordinal, version, owner) in enumerate(zip(ordinals, versions, owners, strict=True)):
+            self._by_owner.setdefault(owner, []).append(start + offset)
+            self._by_ordinal[ordinal] = (owner, start + offset)
+            self.versions[ordinal] = version
+
+    def put(self, ordinal: int, version: int, owner: bytes, vector: bytes, owner_row: int) -> None:
+        """Add or replace the vector of an embedding row."""
+        self.remove(ordinal)
+        row = np.frombuffer(vector, "<f4").astype(np.float32).reshape(1, self.dimensions)
+        number = int(self.matrix.append(row)[0])
+        self.owner_rows.put(number, owner_row)
+        self._by_owner.setdefault(owner, []).append(number)
+        self._by_ordinal[ordinal] = (owner, number)
+        self.versions[ordinal] = version
+
+    def remove(self, ordinal: int) -> bool:
+        """Retire the vector of an embedding row; return whether there was one."""
+        known = self._by_ordinal.pop(ordinal, None)
+        if known is None:
+            return False
+        owner, number = known
+        self.versions.pop(ordinal, None)
+        self.matrix.retire(np.array([number], np.int64))
+        numbers = self._by_owner[owner]
+        numbers.remove(number)
+        if not numbers:
+            del self._by_owner[owner]
+        return True
+
+    def owner_moved(self, owner: bytes, row: int) -> None:
+        """Note that the owner's newest row in its mirror is now ``row``."""
+        for number in self._by_owner.get(owner, ()):
+            self.owner_rows.put(number, row)
+
+    def renumber(self, owner_index: dict[bytes, int]) -> None:
+        """Take over the owners' row numbers after a compaction of their mirror."""
+        fresh = SegmentedColumn(np.int64, self.segment_rows)
+        total = len(self.matrix.snapshot())
+        fresh.put_many(0, np.full(total, -1, np.int64))
+        for owner, numbers in self._by_owner.items():
+            for number in numbers:
+                fresh.put(number, owner_index.get(owner, -1))
+        self.owner_rows = fresh
+
+    def has_owner(self, owner: bytes) -> bool:
+        return owner in self._by_owner
+
+    def content(self) -> dict[int, tuple[bytes, bytes, int]]:
+        """Return owner, vector bytes and version by ordinal; what the verifier compares."""
+        snapshot = self.matrix.snapshot()
+        out = {}
+        for ordinal, (owner, number) in self._by_ordinal.items():
+            vector = np.asarray(snapshot.rows(np.array([number], np.int64))[0], "<f4").tobytes()
+            out[ordinal] = (owner, vector, self.versions[ordinal])
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.matrix.snapshot().nbytes) + len(self._by_ordinal) * 300
+
+
+class VectorSnapshot:
+    """The vectors of one kind of owner at one commit boundary."""
+
+    __slots__ = ("_length", "_matrix", "_owner_rows", "dimensions", "metric", "model_id")
+
+    def __init__(self, index: VectorIndex, model_id: str) -> None:
+        # Compaction of the owners gives the index a new column; this one keeps the numbers of its boundary.
+        self._owner_rows = index.owner_rows
+        self._matrix = index.matrix.snapshot()
+        self._length = len(self._matrix)
+        self.dimensions = index.dimensions
+        self.metric = index.metric
+        self.model_id = model_id
+
+    def owner_rows(self, owners: RelationSnapshot) -> NDArray[np.int64]:
+        """Return, for each vector row, the owner's row at this boundary; -1 where it has none."""
+        rows: NDArray[np.int64] = self._owner_rows.view(self._length)
+        late = np.flatnonzero(rows >= owners.length)
+        if len(late):
+            rows = rows.copy()
+            for at in late.tolist():
+                rows[at] = owners.current(int(rows[at]))
+        return rows
+
+    def best(
+        self,
+        query: NDArray[np.float32],
+        owners: RelationSnapshot,
+        allowed: NDArray[np.bool_],
+        k: int,
+        min_similarity: float | None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the rows of the ``k`` most similar allowed owners, best first, ties by id, and their scores.
+
+        Shapes: query ``f32[d]``; allowed ``bool[owners.length]``.
+        """
+        rows = self.owner_rows(owners)
+        known = rows >= 0
+        mask = np.zeros(self._length, np.bool_)
+        mask[known] = allowed[rows[known]]
+        if not mask.any():
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        ties = np.zeros((self._length, 2), np.uint64)
+        ties[known] = owners.ties()[rows[known]]
+        numbers, scores = self._matrix.topk(query, k, min_similarity=min_similarity, mask=mask, tie=ties)
+        return rows[numbers], scores
+
+    def scores(self, query: NDArray[np.float32], owners: RelationSnapshot, wanted: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Return the similarity of given owner rows, and which of them have a vector at all.
+
+        Shapes: wanted ``int64[m]``; scores ``f32[m]``, 0 where there is no vector.
+        """
+        rows = self.owner_rows(owners)
+        number_of = np.full(owners.length, -1, np.int64)
+        live = np.asarray(self._matrix.live, np.bool_)
+        known = np.flatnonzero((rows >= 0) & live)
+        number_of[rows[known]] = known
+        numbers = number_of[wanted]
+        present = numbers >= 0
+        scores = np.zeros(len(wanted), np.float32)
+        if present.any():
+            scores[present] = self._matrix.scores(query, numbers[present])
+        return scores, present
+
+
+Vectors = dict[tuple[str, str], VectorSnapshot]
+"""By (owner relation, model id)."""
+
+
+def empty_scores(count: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return what ``scores`` gives when a space has no vectors."""
+    return np.zeros(count, np.float32), np.zeros(count, np.bool_)
+
+
+def as_query(vector: Any, dimensions: int) -> NDArray[np.float32]:
+    """Return a query vector as the kernels want it; its length is checked by the caller."""
+    return np.ascontiguousarray(vector, np.float32).reshape(dimensions)

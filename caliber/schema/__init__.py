@@ -1,0 +1,1 @@
+"""Relations as data: what is durable, declared once."""

@@ -1,0 +1,216 @@
+"""Relations as data: everything durable is declared once, here, and compiled elsewhere.
+
+A ``Relation`` names its entity, columns, keys, access paths and resident columns. The plan compiler
+(``caliber.storage``) turns it into DDL and statements, the mirrors (``caliber.resident``) into columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from caliber.model.errors import InternalError
+
+
+class ColumnType(StrEnum):
+    """What a column holds; each backend maps it to its own type (design, section 3)."""
+
+    UUID = "uuid"
+    INSTANT = "instant"
+    TEXT = "text"
+    INT = "int"
+    FLOAT = "float"
+    BOOL = "bool"
+    BYTES = "bytes"
+    JSON = "json"
+    TEXT_ARRAY = "text[]"
+    UUID_ARRAY = "uuid[]"
+    ENUM = "enum"
+    VECTOR = "vector"
+
+
+class Residence(StrEnum):
+    """Where a mirrored column lives in memory.
+
+    PACKED in the row's record; COLUMN besides as an array; FLAG besides as an array that says whether it is
+    set; INTERNED besides as an array of codes of its distinct values; TEXT apart, evicted first.
+    """
+
+    PACKED = "packed"
+    COLUMN = "column"
+    FLAG = "flag"
+    INTERNED = "interned"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. ``check`` is a closed numeric range; ``resident_null`` stands for NULL in the mirror's array."""
+
+    name: str
+    type: ColumnType
+    nullable: bool = False
+    enum: type[StrEnum] | None = None
+    check: tuple[float | None, float | None] | None = None
+    length: int | None = None
+    json_encode: Callable[[Any], Any] | None = None
+    json_decode: Callable[[Any], Any] | None = None
+    residence: Residence = Residence.PACKED
+    resident_null: int | float | None = None
+    content: bool = False
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """An entity field that is spread over columns: ``parts`` maps the class's attributes to columns."""
+
+    field: str
+    cls: type[Any]
+    parts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """A reference. ``on_delete`` is ``cascade`` for owned rows, ``set null`` for mere mentions (K-038)."""
+
+    column: str
+    relation: str
+    target: str
+    on_delete: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """A uniqueness rule, partial when ``where`` names columns and whether they must be null."""
+
+    columns: tuple[str, ...]
+    where: tuple[tuple[str, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPath:
+    """A way callers list rows: equality on ``by``, in ``order``; an index serves it.
+
+    ``where`` holds (column, must_be_null) pairs and makes the index partial; ``descending`` turns the order.
+    """
+
+    name: str
+    by: tuple[str, ...]
+    order: tuple[str, ...]
+    where: tuple[tuple[str, bool], ...] = ()
+    descending: bool = False
+    limited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One durable kind of record.
+
+    ``ordinal`` adds a never reused integer that names a row shortly (change records, window records).
+    ``mirrored`` rows live in resident memory; ``groups`` are the columns a mirror looks rows up by.
+    """
+
+    name: str
+    plural: str
+    entity: type[Any]
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    code: int
+    comment: str
+    ordinal: bool = False
+    versioned: bool = False
+    mirrored: bool = False
+    composites: tuple[Composite, ...] = ()
+    uniques: tuple[Unique, ...] = ()
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    paths: tuple[AccessPath, ...] = ()
+    groups: tuple[str, ...] = ()
+    auto_key: bool = False
+    without_rowid: bool = False
+    _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for index, column in enumerate(self.columns):
+            if column.name in self._by_name:
+                raise InternalError(f"relation {self.name}: column {column.name} is declared twice")
+            self._by_name[column.name] = index
+        named = [*self.key, *self.groups]
+        named += [name for unique in self.uniques for name in (*unique.columns, *(w[0] for w in unique.where))]
+        named += [name for path in self.paths for name in (*path.by, *path.order, *(w[0] for w in path.where))]
+        named += [key.column for key in self.foreign_keys]
+        for name in named:
+            if name not in self._by_name and name != "ordinal":
+                raise InternalError(f"relation {self.name}: column {name} is used but not declared")
+
+    def index(self, column: str) -> int:
+        """Return the place of ``column`` in ``columns``."""
+        return self._by_name[column]
+
+    def column(self, name: str) -> Column:
+        """Return the declaration of column ``name``."""
+        return self.columns[self._by_name[name]]
+
+    def has(self, name: str) -> bool:
+        """Return whether the relation has a column ``name``."""
+        return name in self._by_name
+
+    @property
+    def content_columns(self) -> tuple[str, ...]:
+        """The columns a window's text is made of; changing one keeps its old value for replay."""
+        return tuple(column.name for column in self.columns if column.content)
+
+
+def uuid_(name: str, **options: Any) -> Column:
+    return Column(name, ColumnType.UUID, **options)
+
+
+def instant(name: str, **options: Any) -> Column:
+    return Column(name, ColumnType.INSTANT, **options)
+
+
+def text(name: str, **options: Any) -> Column:
+    return Column(name, ColumnType.TEXT, **options)
+
+
+def integer(name: str, **options: Any) -> Column:
+    return Column(name, ColumnType.INT, **options)
+
+
+def real(name: str, **options: Any) -> Column:
+    return Column(name, ColumnType.FLOAT, **options)
+
+
+def boolean(name: str, **options: Any) -> Column:
+    return Column(name, ColumnType.BOOL, **options)
+
+
+def blob(name: str, **options: Any) -> Column:
+    return Column(name, ColumnType.BYTES, **options)
+
+
+def enum(name: str, members: type[StrEnum], **options: Any) -> Column:
+    return Column(name, ColumnType.ENUM, enum=members, **options)
+
+
+def json_(name: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any], **options: Any) -> Column:
+    return Column(name, ColumnType.JSON, json_encode=encode, json_decode=decode, **options)
+
+
+def text_array(name: str, **options: Any) -> Column:
+    return Column(name, ColumnType.TEXT_ARRAY, **options)
+
+
+def uuid_array(name: str, **options: Any) -> Column:
+    return Column(name, ColumnType.UUID_ARRAY, **options)
+
+
+def vector(name: str, **options: Any) -> Column:
+    return Column(name, ColumnType.VECTOR, **options)
+
+
+def version() -> Column:
+    """The optimistic lock of a mutable row."""
+    return Column("version", ColumnType.INT, check=(1, None), residence=Residence.COLUMN)

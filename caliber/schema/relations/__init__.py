@@ -1,0 +1,62 @@
+"""Every built-in relation, one module a subsystem, in an order in which references already exist."""
+
+from caliber.schema.relation import Relation
+from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW
+from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
+from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
+from caliber.schema.relations.runtime import CHANGE, CONFIG_DOCUMENT, EVENT, LOCK, SCHEMA_MIGRATION
+from caliber.schema.relations.trajectory import ARTIFACT, CHECKPOINT, SCOPE, SESSION, TRAJECTORY, TURN
+
+RELATIONS: tuple[Relation, ...] = (
+    SESSION,
+    TRAJECTORY,
+    SCOPE,
+    TURN,
+    ARTIFACT,
+    CHECKPOINT,
+    NOTE,
+    USAGE,
+    EDGE,
+    EMBEDDING_SPACE,
+    EMBEDDING,
+    EMBEDDING_CACHE,
+    CONTEXT_WINDOW,
+    CONTENT_VERSION,
+    LOCK,
+    EVENT,
+    CHANGE,
+    CONFIG_DOCUMENT,
+    SCHEMA_MIGRATION,
+)
+
+MIRRORED: tuple[Relation, ...] = tuple(relation for relation in RELATIONS if relation.mirrored)
+
+BY_CODE: dict[int, Relation] = {relation.code: relation for relation in RELATIONS}
+BY_NAME: dict[str, Relation] = {relation.name: relation for relation in RELATIONS}
+
+__all__ = [
+    "ARTIFACT",
+    "BY_CODE",
+    "BY_NAME",
+    "CHANGE",
+    "CHECKPOINT",
+    "CONFIG_DOCUMENT",
+    "CONTENT_VERSION",
+    "CONTEXT_WINDOW",
+    "EDGE",
+    "EMBEDDING",
+    "EMBEDDING_CACHE",
+    "EMBEDDING_SPACE",
+    "EVENT",
+    "LOCK",
+    "MIRRORED",
+    "NOTE",
+    "RELATIONS",
+    "SCHEMA_MIGRATION",
+    "SCOPE",
+    "SESSION",
+    "TRAJECTORY",
+    "TURN",
+    "USAGE",
+    "Relation",
+]

@@ -1,0 +1,84 @@
+"""embedding_space, embedding, embedding_cache. Source: K-042, K-187, C-396."""
+
+from __future__ import annotations
+
+from caliber.model.entities import CachedEmbedding, Embedding, EmbeddingSpace
+from caliber.model.enums import DistanceMetric, EntityType, SpaceState
+from caliber.schema.relation import (
+    AccessPath,
+    ForeignKey,
+    Relation,
+    Unique,
+    blob,
+    enum,
+    instant,
+    integer,
+    text,
+    uuid_,
+    vector,
+    version,
+)
+
+EMBEDDING_SPACE = Relation(
+    name="embedding_space",
+    plural="embedding_spaces",
+    entity=EmbeddingSpace,
+    code=20,
+    comment="One model's vectors; several spaces live side by side.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("space_id",),
+    columns=(
+        uuid_("space_id"),
+        text("model_id"),
+        integer("dimensions", check=(1, 16384)),
+        enum("metric", DistanceMetric),
+        enum("state", SpaceState),
+        instant("created_at"),
+        version(),
+    ),
+    uniques=(Unique(("model_id", "dimensions", "metric")),),
+)
+
+EMBEDDING = Relation(
+    name="embedding",
+    plural="embeddings",
+    entity=Embedding,
+    code=21,
+    comment="The vector of one record, or of one chunk of it, in one space.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("space_id", "owner_id", "chunk_index"),
+    columns=(
+        uuid_("space_id"),
+        enum("owner_type", EntityType),
+        uuid_("owner_id"),
+        integer("chunk_index", check=(0, None)),
+        blob("content_hash", length=32),
+        vector("vector"),
+        instant("generated_at"),
+        version(),
+    ),
+    foreign_keys=(ForeignKey("space_id", "embedding_space", "space_id", "cascade"),),
+    paths=(AccessPath("list_by_owner", ("owner_id",), ("chunk_index",)),),
+)
+
+EMBEDDING_CACHE = Relation(
+    name="embedding_cache",
+    plural="embedding_cache",
+    entity=CachedEmbedding,
+    code=22,
+    comment="Vectors of texts seen before, so that a provider is asked once.",
+    key=("content_hash", "model_id", "dimensions"),
+    without_rowid=False,
+    columns=(
+        blob("content_hash", length=32),
+        text("model_id"),
+        integer("dimensions", check=(1, 16384)),
+        vector("vector"),
+        instant("created_at"),
+    ),
+    paths=(AccessPath("list_older", (), ("created_at",), limited=True),),
+)

@@ -1,0 +1,133 @@
+"""note, usage, edge. Source: C-391, K-196, K-200, K-201, O-10."""
+
+from __future__ import annotations
+
+from caliber.model.entities import Edge, EntityRef, Note, Usage
+from caliber.model.enums import EdgeRelation, EntityType, NoteType
+from caliber.schema.relation import (
+    AccessPath,
+    Composite,
+    ForeignKey,
+    Relation,
+    Residence,
+    Unique,
+    blob,
+    boolean,
+    enum,
+    instant,
+    integer,
+    real,
+    text,
+    text_array,
+    uuid_,
+    uuid_array,
+    version,
+)
+from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
+
+_COLUMN = Residence.COLUMN
+
+NOTE = Relation(
+    name="note",
+    plural="notes",
+    entity=Note,
+    code=10,
+    comment="Knowledge kept beyond its trajectory; deactivated, never deleted, except by forget and purge.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("note_id",),
+    columns=(
+        uuid_("note_id"),
+        text("entity", content=True),
+        text("entity_type"),
+        enum("note_type", NoteType, residence=_COLUMN, content=True),
+        text("content", residence=Residence.TEXT, content=True),
+        blob("content_hash", length=32),
+        blob("fingerprint", length=32, comment="of everything that makes two notes the same statement"),
+        real("confidence", check=(0, 1), residence=_COLUMN),
+        integer("token_count", check=(0, None), residence=_COLUMN),
+        instant("created_at", residence=_COLUMN),
+        instant("updated_at", residence=_COLUMN),
+        real("importance", nullable=True, check=(1, 10), residence=_COLUMN, resident_null=-1.0),
+        real("base_importance", nullable=True, check=(1, 10)),
+        instant("valid_from", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US),
+        instant("valid_until", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
+        uuid_array("source_trajectory_ids"),
+        instant("occurred_at", nullable=True),
+        text("namespace", nullable=True),
+        text_array("tags"),
+        text_array("visible_to", nullable=True, residence=Residence.INTERNED),
+        text("created_by", nullable=True),
+        uuid_("superseded_by", nullable=True, residence=Residence.FLAG),
+        instant("archived_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
+        text("idempotency_key", nullable=True),
+        version(),
+    ),
+    uniques=(
+        Unique(("fingerprint",), where=(("archived_at", True), ("superseded_by", True), ("idempotency_key", True))),
+        Unique(("idempotency_key",), where=(("idempotency_key", False),)),
+    ),
+    foreign_keys=(ForeignKey("superseded_by", "note", "note_id", "set null"),),
+    paths=(
+        AccessPath("find_by_entity", ("entity", "entity_type"), ("created_at", "ordinal")),
+        AccessPath("list_by_type", ("note_type",), ("created_at", "ordinal"), limited=True),
+    ),
+)
+
+USAGE = Relation(
+    name="usage",
+    plural="usages",
+    entity=Usage,
+    code=11,
+    comment="Hot counters, written behind: a crash may lose the last buffered counts and nothing else.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("owner_id",),
+    columns=(
+        enum("owner_type", EntityType),
+        uuid_("owner_id"),
+        integer("access_count", check=(0, None), residence=_COLUMN),
+        instant("last_accessed_at", residence=_COLUMN),
+        version(),
+    ),
+)
+
+EDGE = Relation(
+    name="edge",
+    plural="edges",
+    entity=Edge,
+    code=12,
+    comment="A typed link between two records; removed softly.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("edge_id",),
+    composites=(
+        Composite("source", EntityRef, (("entity_type", "source_type"), ("id", "source_id"))),
+        Composite("target", EntityRef, (("entity_type", "target_type"), ("id", "target_id"))),
+    ),
+    columns=(
+        uuid_("edge_id"),
+        enum("source_type", EntityType),
+        uuid_("source_id"),
+        enum("target_type", EntityType),
+        uuid_("target_id"),
+        enum("relation", EdgeRelation, residence=_COLUMN),
+        real("weight", check=(0, 1), residence=_COLUMN),
+        real("base_weight", check=(0, 1)),
+        instant("created_at"),
+        boolean("auto_linked"),
+        boolean("user_created"),
+        instant("last_traversed_at", nullable=True),
+        instant("removed_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
+        version(),
+    ),
+    uniques=(Unique(("source_id", "target_id", "relation"), where=(("removed_at", True),)),),
+    groups=("source_id", "target_id"),
+    paths=(
+        AccessPath("list_by_source", ("source_id",), ("created_at", "ordinal")),
+        AccessPath("list_by_target", ("target_id",), ("created_at", "ordinal")),
+    ),
+)

@@ -1,0 +1,154 @@
+"""lock, event, change, config_document, schema_migration. Source: C-395, C-398, K-036, K-037, K-205."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from caliber.model.entities import ConfigDocument, Event, Lock
+from caliber.model.enums import EntityType, EventFamily, LockMode
+from caliber.schema.relation import (
+    AccessPath,
+    Relation,
+    blob,
+    enum,
+    instant,
+    integer,
+    json_,
+    text,
+    uuid_,
+    version,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one transaction wrote, as packed ordinals and versions, never values (design, section 5)."""
+
+    sequence: int
+    writer: bytes
+    entries: bytes
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One applied schema version, and which versions of CALIBER may read and write it."""
+
+    schema_version: int
+    name: str
+    checksum: bytes
+    min_reader_version: int
+    min_writer_version: int
+    epoch: str
+    applied_at: datetime
+
+
+def _same(value: dict[str, Any]) -> dict[str, Any]:
+    return value
+
+
+LOCK = Relation(
+    name="lock",
+    plural="locks",
+    entity=Lock,
+    code=40,
+    comment="Leases with fencing tokens; an expired one no longer counts.",
+    ordinal=True,
+    versioned=True,
+    key=("lock_id",),
+    columns=(
+        uuid_("lock_id"),
+        text("resource"),
+        text("holder"),
+        enum("mode", LockMode),
+        integer("token", check=(1, None)),
+        instant("acquired_at"),
+        instant("expires_at"),
+        version(),
+    ),
+    paths=(
+        AccessPath("list_by_resource", ("resource",), ("token",)),
+        AccessPath("list_expiring", (), ("expires_at",), limited=True),
+    ),
+)
+
+EVENT = Relation(
+    name="event",
+    plural="events",
+    entity=Event,
+    code=41,
+    comment="The append-only log of what happened, by family.",
+    ordinal=True,
+    key=("event_id",),
+    columns=(
+        uuid_("event_id"),
+        enum("family", EventFamily),
+        text("event_type"),
+        instant("created_at"),
+        uuid_("trajectory_id", nullable=True),
+        uuid_("scope_id", nullable=True),
+        enum("subject_type", EntityType, nullable=True),
+        uuid_("subject_id", nullable=True),
+        text("principal", nullable=True),
+        json_("payload", _same, _same),
+        integer("duration_ms", nullable=True, check=(0, None)),
+    ),
+    paths=(
+        AccessPath("list_by_trajectory", ("trajectory_id",), ("ordinal",), where=(("trajectory_id", False),), descending=True, limited=True),
+        AccessPath("list_by_trajectory_and_type", ("trajectory_id", "event_type"), ("ordinal",), where=(("trajectory_id", False),), descending=True, limited=True),
+        AccessPath("list_by_subject", ("subject_id",), ("ordinal",), where=(("subject_id", False),)),
+        AccessPath("list_oldest", ("family",), ("created_at",), limited=True),
+    ),
+)
+
+CHANGE = Relation(
+    name="change",
+    plural="changes",
+    entity=Change,
+    code=42,
+    comment="The feed that mirrors of other processes follow; one row per transaction.",
+    key=("sequence",),
+    auto_key=True,
+    columns=(
+        integer("sequence"),
+        blob("writer", length=16),
+        blob("entries"),
+        instant("created_at"),
+    ),
+)
+
+CONFIG_DOCUMENT = Relation(
+    name="config_document",
+    plural="config_documents",
+    entity=ConfigDocument,
+    code=43,
+    comment="Every configuration this store was opened with, by hash; secrets are references.",
+    key=("config_hash",),
+    columns=(
+        blob("config_hash", length=32),
+        text("kind"),
+        text("body"),
+        instant("created_at"),
+    ),
+)
+
+SCHEMA_MIGRATION = Relation(
+    name="schema_migration",
+    plural="schema_migrations",
+    entity=Migration,
+    code=44,
+    comment="Applied schema versions, and which versions of CALIBER may read and write them.",
+    key=("schema_version",),
+    columns=(
+        integer("schema_version"),
+        text("name"),
+        blob("checksum", length=32),
+        integer("min_reader_version"),
+        integer("min_writer_version"),
+        text("epoch"),
+        instant("applied_at"),
+    ),
+    paths=(AccessPath("list_all", (), ("schema_version",)),),
+)

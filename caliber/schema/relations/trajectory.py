@@ -1,0 +1,322 @@
+"""session, trajectory, scope, turn, artifact, checkpoint. Source: C-388 to C-393, K-021 to K-043, K-210."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from caliber.model.entities import (
+    TTL,
+    Artifact,
+    Checkpoint,
+    EntityRef,
+    Scope,
+    Session,
+    ToolCall,
+    Trajectory,
+    TrajectoryOutcome,
+    Turn,
+)
+from caliber.model.enums import (
+    ArtifactType,
+    EntityType,
+    ExtractionMethod,
+    OutcomeStatus,
+    TrajectoryStatus,
+    TTLKind,
+    TurnRole,
+)
+from caliber.model.ids import ArtifactId, NoteId
+from caliber.schema.relation import (
+    AccessPath,
+    Composite,
+    ForeignKey,
+    Relation,
+    Residence,
+    Unique,
+    blob,
+    boolean,
+    enum,
+    instant,
+    integer,
+    json_,
+    real,
+    text,
+    uuid_,
+    uuid_array,
+    text_array,
+    version,
+)
+
+_COLUMN = Residence.COLUMN
+_TEXT = Residence.TEXT
+NEVER_US = 2**63 - 1
+"""Stands for a missing end of validity in resident columns: later than any instant."""
+ALWAYS_US = -(2**63)
+"""Stands for a missing start of validity in resident columns: earlier than any instant."""
+
+
+def _outcome_to_json(outcome: TrajectoryOutcome) -> dict[str, Any]:
+    return {
+        "status": outcome.status.value,
+        "summary": outcome.summary,
+        "artifacts_produced": [str(item) for item in outcome.artifacts_produced],
+        "notes_generated": [str(item) for item in outcome.notes_generated],
+        "duration_ms": outcome.duration_ms,
+        "tokens_input": outcome.tokens_input,
+        "tokens_output": outcome.tokens_output,
+    }
+
+
+def _outcome_from_json(body: dict[str, Any]) -> TrajectoryOutcome:
+    return TrajectoryOutcome(
+        status=OutcomeStatus(body["status"]),
+        summary=body["summary"],
+        artifacts_produced=tuple(ArtifactId(uuid.UUID(item)) for item in body["artifacts_produced"]),
+        notes_generated=tuple(NoteId(uuid.UUID(item)) for item in body["notes_generated"]),
+        duration_ms=body["duration_ms"],
+        tokens_input=body["tokens_input"],
+        tokens_output=body["tokens_output"],
+    )
+
+
+def _calls_to_json(calls: tuple[ToolCall, ...]) -> list[list[str]]:
+    return [[call.id, call.name, call.arguments] for call in calls]
+
+
+def _calls_from_json(body: list[list[str]]) -> tuple[ToolCall, ...]:
+    return tuple(ToolCall(*item) for item in body)
+
+
+_INITIATOR = Composite("initiator", EntityRef, (("entity_type", "initiator_type"), ("id", "initiator_id")))
+
+SESSION = Relation(
+    name="session",
+    plural="sessions",
+    entity=Session,
+    code=1,
+    comment="A span of work that temporary artifacts and working memory hang on.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("session_id",),
+    composites=(_INITIATOR,),
+    columns=(
+        uuid_("session_id"),
+        enum("initiator_type", EntityType),
+        uuid_("initiator_id"),
+        instant("started_at"),
+        instant("last_active_at"),
+        instant("ended_at", nullable=True),
+        version(),
+    ),
+    paths=(AccessPath("list_open", (), ("started_at",), where=(("ended_at", True),)),),
+)
+
+TRAJECTORY = Relation(
+    name="trajectory",
+    plural="trajectories",
+    entity=Trajectory,
+    code=2,
+    comment="A task of an agent, from its goal to its outcome.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("trajectory_id",),
+    composites=(_INITIATOR,),
+    columns=(
+        uuid_("trajectory_id"),
+        enum("status", TrajectoryStatus, residence=_COLUMN),
+        enum("initiator_type", EntityType),
+        uuid_("initiator_id"),
+        blob("goal_hash", length=32),
+        instant("created_at", residence=_COLUMN),
+        instant("updated_at"),
+        instant("last_activity_at"),
+        text("goal", nullable=True, residence=_TEXT),
+        text_array("tags"),
+        json_("outcome", _outcome_to_json, _outcome_from_json, nullable=True),
+        uuid_("parent_trajectory_id", nullable=True),
+        uuid_("session_id", nullable=True),
+        integer("turn_count", check=(0, None)),
+        integer("tokens_input", check=(0, None)),
+        integer("tokens_output", check=(0, None)),
+        version(),
+    ),
+    foreign_keys=(
+        ForeignKey("parent_trajectory_id", "trajectory", "trajectory_id", "set null"),
+        ForeignKey("session_id", "session", "session_id", "set null"),
+    ),
+    groups=("parent_trajectory_id", "session_id"),
+    paths=(
+        AccessPath("list_by_status", ("status",), ("created_at", "ordinal"), limited=True),
+        AccessPath("list_children", ("parent_trajectory_id",), ("created_at", "ordinal"), where=(("parent_trajectory_id", False),)),
+        AccessPath("list_by_initiator", ("initiator_type", "initiator_id"), ("created_at", "ordinal"), limited=True),
+        AccessPath("list_by_session", ("session_id",), ("created_at", "ordinal"), where=(("session_id", False),)),
+    ),
+)
+
+SCOPE = Relation(
+    name="scope",
+    plural="scopes",
+    entity=Scope,
+    code=3,
+    comment="A stretch of a trajectory, one context's worth; never reopens once closed.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("scope_id",),
+    columns=(
+        uuid_("scope_id"),
+        uuid_("trajectory_id"),
+        integer("sequence_number", check=(0, None), residence=_COLUMN),
+        integer("start_turn", check=(0, None)),
+        instant("opened_at", residence=_COLUMN),
+        instant("last_activity_at"),
+        integer("end_turn", nullable=True, check=(0, None)),
+        uuid_("start_turn_id", nullable=True),
+        uuid_("end_turn_id", nullable=True),
+        instant("closed_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
+        text("summary", nullable=True, residence=_TEXT, content=True),
+        integer("summary_tokens", check=(0, None), residence=_COLUMN),
+        uuid_array("artifact_ids"),
+        uuid_("checkpoint_id", nullable=True),
+        integer("next_sequence", check=(0, None)),
+        integer("turn_count", check=(0, None)),
+        integer("tokens_input", check=(0, None)),
+        integer("tokens_output", check=(0, None)),
+        version(),
+    ),
+    uniques=(Unique(("trajectory_id", "sequence_number")),),
+    foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),),
+    groups=("trajectory_id",),
+    paths=(
+        AccessPath("list_by_trajectory", ("trajectory_id",), ("sequence_number",)),
+        AccessPath("list_open", ("trajectory_id",), ("sequence_number",), where=(("closed_at", True),)),
+    ),
+)
+
+TURN = Relation(
+    name="turn",
+    plural="turns",
+    entity=Turn,
+    code=4,
+    comment="One message in a scope. Content is kept as bytes, whatever they are.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("turn_id",),
+    columns=(
+        uuid_("turn_id"),
+        uuid_("trajectory_id"),
+        uuid_("scope_id"),
+        integer("sequence", check=(0, None)),
+        integer("turn_number", check=(0, None), residence=_COLUMN),
+        enum("role", TurnRole, residence=_COLUMN, content=True),
+        blob("content", residence=_TEXT, content=True),
+        integer("token_count", check=(0, None), residence=_COLUMN),
+        instant("created_at", residence=_COLUMN),
+        instant("occurred_at", nullable=True),
+        text("name", nullable=True, content=True),
+        json_("tool_calls", _calls_to_json, _calls_from_json, content=True),
+        text("tool_call_id", nullable=True, content=True),
+        text("model_id", nullable=True),
+        text("idempotency_key", nullable=True),
+        version(),
+    ),
+    uniques=(
+        Unique(("scope_id", "sequence")),
+        Unique(("trajectory_id", "turn_number")),
+        Unique(("trajectory_id", "idempotency_key"), where=(("idempotency_key", False),)),
+    ),
+    foreign_keys=(
+        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+        ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
+    ),
+    groups=("scope_id",),
+    paths=(AccessPath("list_by_scope", ("scope_id",), ("sequence",)),),
+)
+
+ARTIFACT = Relation(
+    name="artifact",
+    plural="artifacts",
+    entity=Artifact,
+    code=5,
+    comment="A typed output kept beyond its scope; equal content is kept once per trajectory and type.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("artifact_id",),
+    composites=(Composite("ttl", TTL, (("kind", "ttl_kind"), ("duration_ms", "ttl_ms"))),),
+    columns=(
+        uuid_("artifact_id"),
+        uuid_("trajectory_id"),
+        uuid_("scope_id"),
+        enum("artifact_type", ArtifactType, residence=_COLUMN, content=True),
+        text("schema_version"),
+        blob("content", residence=_TEXT, content=True),
+        blob("content_hash", length=32),
+        enum("extraction_method", ExtractionMethod),
+        enum("ttl_kind", TTLKind),
+        integer("ttl_ms", nullable=True, check=(1, None)),
+        integer("token_count", check=(0, None), residence=_COLUMN),
+        instant("created_at", residence=_COLUMN),
+        instant("updated_at"),
+        real("confidence", nullable=True, check=(0, 1), residence=_COLUMN, resident_null=-1.0),
+        integer("source_turn", nullable=True, check=(0, None)),
+        uuid_("session_id", nullable=True),
+        instant("expires_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
+        uuid_("superseded_by", nullable=True, residence=Residence.FLAG),
+        instant("rolled_back_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
+        instant("retired_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
+        instant("occurred_at", nullable=True),
+        text("idempotency_key", nullable=True),
+        version(),
+    ),
+    uniques=(
+        Unique(("trajectory_id", "content_hash", "artifact_type"), where=(("superseded_by", True), ("rolled_back_at", True), ("retired_at", True))),
+        Unique(("trajectory_id", "idempotency_key"), where=(("idempotency_key", False),)),
+    ),
+    foreign_keys=(
+        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+        ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
+        ForeignKey("session_id", "session", "session_id", "set null"),
+        ForeignKey("superseded_by", "artifact", "artifact_id", "set null"),
+    ),
+    groups=("trajectory_id",),
+    paths=(
+        AccessPath("list_by_trajectory", ("trajectory_id",), ("created_at", "ordinal")),
+        AccessPath("list_by_scope", ("scope_id",), ("created_at", "ordinal")),
+        AccessPath("list_by_type", ("trajectory_id", "artifact_type"), ("created_at", "ordinal")),
+        AccessPath("list_by_hash", ("trajectory_id", "content_hash"), ("created_at", "ordinal")),
+        AccessPath("list_by_session", ("session_id",), ("created_at", "ordinal"), where=(("session_id", False),)),
+        AccessPath("list_superseded_by", ("superseded_by",), ("created_at", "ordinal"), where=(("superseded_by", False),)),
+    ),
+)
+
+CHECKPOINT = Relation(
+    name="checkpoint",
+    plural="checkpoints",
+    entity=Checkpoint,
+    code=6,
+    comment="A point a trajectory can be recovered from.",
+    ordinal=True,
+    key=("checkpoint_id",),
+    columns=(
+        uuid_("checkpoint_id"),
+        uuid_("trajectory_id"),
+        integer("turn_number", check=(0, None)),
+        text("codec"),
+        blob("state"),
+        boolean("recoverable"),
+        instant("created_at"),
+        uuid_("scope_id", nullable=True),
+    ),
+    foreign_keys=(
+        ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
+        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+    ),
+    paths=(
+        AccessPath("list_by_trajectory", ("trajectory_id",), ("created_at", "ordinal"), descending=True, limited=True),
+    ),
+)

@@ -1,0 +1,52 @@
+"""Change records: what a transaction wrote, as packed ordinals and versions (design, section 5)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from caliber.model.errors import StorageError
+
+UPSERT = 1
+DELETE = 2
+
+_HEAD = struct.Struct("<BBI")
+_ENTRY = struct.Struct("<qi")
+
+ChangeEntry = tuple[int, int, int, int]
+"""(relation code, operation, ordinal, version)"""
+
+
+def pack_changes(entries: Sequence[ChangeEntry]) -> bytes:
+    """Return entries as bytes: runs of (relation, operation, count) followed by (ordinal, version) pairs."""
+    out = bytearray()
+    start = 0
+    while start < len(entries):
+        relation, operation = entries[start][:2]
+        end = start
+        while end < len(entries) and entries[end][0] == relation and entries[end][1] == operation:
+            end += 1
+        out += _HEAD.pack(relation, operation, end - start)
+        for entry in entries[start:end]:
+            out += _ENTRY.pack(entry[2], entry[3])
+        start = end
+    return bytes(out)
+
+
+def unpack_changes(raw: bytes) -> Iterable[ChangeEntry]:
+    """Yield the entries of a change record.
+
+    Raises: StorageError when the record is damaged.
+    """
+    at = 0
+    while at < len(raw):
+        if at + _HEAD.size > len(raw):
+            raise StorageError("a change record is damaged; run `caliber doctor`")
+        relation, operation, count = _HEAD.unpack_from(raw, at)
+        at += _HEAD.size
+        if operation not in (UPSERT, DELETE) or at + count * _ENTRY.size > len(raw):
+            raise StorageError("a change record is damaged; run `caliber doctor`")
+        for _ in range(count):
+            ordinal, version = _ENTRY.unpack_from(raw, at)
+            at += _ENTRY.size
+            yield relation, operation, ordinal, version

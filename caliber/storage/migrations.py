@@ -1,0 +1,56 @@
+"""Schema versions: what each adds, and which versions of CALIBER may read and write a store that has it.
+
+Migrations expand first and contract later, so that old and new processes can run side by side. ``create`` makes
+the newest schema at once; ``migrate`` brings an older one up to it; ``open`` does neither and says what to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from caliber.model.errors import SchemaMismatch
+from caliber.schema.relations.runtime import Migration
+
+SCHEMA_VERSION = 1
+"""The schema that this version of CALIBER writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStep:
+    """One schema version. ``texts`` holds each backend's statements by its name."""
+
+    name: str
+    min_reader_version: int
+    min_writer_version: int
+    texts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def statements(self, dialect: str) -> tuple[str, ...]:
+        """Return the statements of this step for one database."""
+        return dict(self.texts)[dialect]
+
+
+MIGRATIONS: dict[int, MigrationStep] = {
+    1: MigrationStep("baseline", min_reader_version=1, min_writer_version=1),
+}
+
+
+def check_versions(store: str, applied: Sequence[Migration], *, writing: bool) -> None:
+    """Refuse a store that this version of CALIBER may not use.
+
+    Raises: SchemaMismatch, saying whether to migrate the store or to upgrade CALIBER.
+    """
+    if not applied:
+        raise SchemaMismatch(store=store, reason="its schema was never finished; remove the file and run `caliber create`")
+    newest = max(applied, key=lambda migration: migration.schema_version)
+    needed = newest.min_writer_version if writing else newest.min_reader_version
+    if needed > SCHEMA_VERSION:
+        raise SchemaMismatch(
+            store=store,
+            reason=f"its schema version {newest.schema_version} needs a newer CALIBER; upgrade the package caliber-memory",
+        )
+    if newest.schema_version < SCHEMA_VERSION:
+        raise SchemaMismatch(
+            store=store,
+            reason=f"its schema version is {newest.schema_version}, this CALIBER needs {SCHEMA_VERSION}; run `caliber db migrate`",
+        )

@@ -1,0 +1,224 @@
+"""The plan compiler: from a relation to the statements that serve it.
+
+``compile_relation`` yields every regular statement of a relation once; at run time a plan's text goes to the
+driver unchanged, so no SQL is built for a request. What differs between databases is a ``Dialect``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from caliber.schema.relation import AccessPath, Column, Relation, Unique
+from caliber.storage.codec import Codec, codec_of
+
+
+class Dialect(Protocol):
+    """What one database spells in its own way."""
+
+    name: str
+    ordinal_definition: str
+    auto_key_definition: str
+    table_suffix: str
+
+    def type_of(self, column: Column) -> str:
+        """Return the column's type."""
+        ...
+
+    def checks_of(self, column: Column) -> list[str]:
+        """Return the column's CHECK expressions."""
+        ...
+
+    def placeholder(self, position: int) -> str:
+        """Return the placeholder of the parameter at ``position``, counted from 1."""
+        ...
+
+    def in_integers(self, position: int) -> str:
+        """Return a row source of the integers packed in one parameter."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One statement: its name, its text and the columns its parameters and results stand for, in order."""
+
+    name: str
+    sql: str
+    binds: tuple[str, ...]
+    results: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RelationPlans:
+    """All regular statements of one relation."""
+
+    relation: Relation
+    codec: Codec
+    create: tuple[str, ...]
+    insert: Plan
+    insert_or_ignore: Plan
+    upsert: Plan
+    get: Plan
+    update: Plan | None
+    delete: Plan
+    count: Plan
+    page: Plan
+    get_many: Plan | None
+    lists: dict[str, Plan] = field(default_factory=dict)
+
+
+def quote(name: str) -> str:
+    """Return an identifier in double quotes; names come from declarations, never from callers."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _where(conditions: tuple[tuple[str, bool], ...]) -> str:
+    return " AND ".join(f"{quote(name)} IS {'' if null else 'NOT '}NULL" for name, null in conditions)
+
+
+def _definition(relation: Relation, column: Column, dialect: Dialect) -> str:
+    if relation.auto_key and relation.key == (column.name,):
+        return f"{quote(column.name)} {dialect.auto_key_definition}"
+    parts = [quote(column.name), dialect.type_of(column)]
+    if not column.nullable:
+        parts.append("NOT NULL")
+    checks = dialect.checks_of(column)
+    low, high = column.check or (None, None)
+    if low is not None:
+        checks.append(f"{quote(column.name)} >= {low}")
+    if high is not None:
+        checks.append(f"{quote(column.name)} <= {high}")
+    if column.enum is not None:
+        members = ", ".join("'" + member.value + "'" for member in column.enum)
+        checks.append(f"{quote(column.name)} IN ({members})")
+    if column.length is not None:
+        checks.append(f"length({quote(column.name)}) = {column.length}")
+    parts.extend(f"CHECK ({check})" for check in checks)
+    return " ".join(parts)
+
+
+def _unique_name(relation: Relation, unique: Unique) -> str:
+    return f"uq_{relation.name}_{'_'.join(unique.columns)}"
+
+
+def _ddl(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
+    lines = []
+    if relation.ordinal:
+        lines.append(f"{quote('ordinal')} {dialect.ordinal_definition}")
+    lines += [_definition(relation, column, dialect) for column in relation.columns]
+    if not relation.auto_key:
+        keys = ", ".join(quote(name) for name in relation.key)
+        lines.append(f"UNIQUE ({keys})" if relation.ordinal else f"PRIMARY KEY ({keys})")
+    for key in relation.foreign_keys:
+        lines.append(
+            f"FOREIGN KEY ({quote(key.column)}) REFERENCES {quote(key.relation)} ({quote(key.target)})"
+            f" ON DELETE {key.on_delete.upper()}"
+        )
+    body = ",\n  ".join(lines)
+    statements = [f"CREATE TABLE {quote(relation.name)} (\n  {body}\n){dialect.table_suffix}"]
+    for unique in relation.uniques:
+        columns = ", ".join(quote(name) for name in unique.columns)
+        where = f" WHERE {_where(unique.where)}" if unique.where else ""
+        name = quote(_unique_name(relation, unique))
+        statements.append(f"CREATE UNIQUE INDEX {name} ON {quote(relation.name)} ({columns}){where}")
+    indexed = {unique.columns for unique in relation.uniques if not unique.where} | {relation.key}
+    for path in relation.paths:
+        # The ordinal ends every SQLite index by itself; naming it there would store it twice.
+        order = tuple(name for name in path.order if name != "ordinal") if dialect.name == "sqlite" else path.order
+        columns_of_index = (*path.by, *order)
+        if not columns_of_index or any(known[: len(columns_of_index)] == columns_of_index for known in indexed):
+            continue
+        where = f" WHERE {_where(path.where)}" if path.where else ""
+        columns = ", ".join(quote(name) for name in columns_of_index)
+        name = quote(f"ix_{relation.name}_{path.name}")
+        statements.append(f"CREATE INDEX {name} ON {quote(relation.name)} ({columns}){where}")
+    # References are followed backwards when their target goes: without an index each delete is a scan.
+    leading = {columns[0] for columns in indexed} | {path.by[0] for path in relation.paths if path.by}
+    for key in relation.foreign_keys:
+        if key.column not in leading:
+            name = quote(f"ix_{relation.name}_{key.column}")
+            where = f" WHERE {_where(((key.column, False),))}" if relation.column(key.column).nullable else ""
+            statements.append(f"CREATE INDEX {name} ON {quote(relation.name)} ({quote(key.column)}){where}")
+    return tuple(statements)
+
+
+def _list_plan(relation: Relation, path: AccessPath, codec: Codec, dialect: Dialect) -> Plan:
+    conditions = [f"{quote(name)} = {dialect.placeholder(at)}" for at, name in enumerate(path.by, start=1)]
+    binds = list(path.by)
+    if path.where:
+        conditions.append(_where(path.where))
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    direction = " DESC" if path.descending else ""
+    order = ", ".join(quote(name) + direction for name in path.order)
+    limit = ""
+    if path.limited:
+        binds.append("limit")
+        limit = f" LIMIT {dialect.placeholder(len(binds))}"
+    selected = ", ".join(quote(name) for name in codec.names)
+    sql = f"SELECT {selected} FROM {quote(relation.name)}{where} ORDER BY {order}{limit}"
+    return Plan(f"{relation.name}.{path.name}", sql, tuple(binds), codec.names)
+
+
+def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
+    """Return every regular statement of ``relation`` in the words of ``dialect``."""
+    codec = codec_of(relation)
+    table = quote(relation.name)
+    names = codec.names
+    selected = ", ".join(quote(name) for name in names)
+    marks = ", ".join(dialect.placeholder(at) for at in range(1, len(names) + 1))
+    returning = f" RETURNING {quote('ordinal')}" if relation.ordinal else ""
+    insert = f"INSERT INTO {table} ({selected}) VALUES ({marks})"
+    key_names = ", ".join(quote(name) for name in relation.key)
+    settable = [name for name in names if name not in relation.key and name != "ordinal"]
+    overwrite = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in settable)
+    key_where = " AND ".join(f"{quote(name)} = {dialect.placeholder(at)}" for at, name in enumerate(relation.key, start=1))
+    update = None
+    if relation.versioned:
+        assignments = ", ".join(f"{quote(name)} = {dialect.placeholder(at)}" for at, name in enumerate(settable, start=1))
+        after = len(settable)
+        match = " AND ".join(
+            f"{quote(name)} = {dialect.placeholder(after + at)}" for at, name in enumerate((*relation.key, "version"), start=1)
+        )
+        update = Plan(
+            f"{relation.name}.update", f"UPDATE {table} SET {assignments} WHERE {match}", (*settable, *relation.key, "version")
+        )
+    page_key = "ordinal" if relation.ordinal else relation.key[0]
+    get_many = None
+    if relation.ordinal:
+        get_many = Plan(
+            f"{relation.name}.get_many",
+            f"SELECT {selected} FROM {table} WHERE {quote('ordinal')} IN ({dialect.in_integers(1)})",
+            ("ordinals",),
+            names,
+        )
+    return RelationPlans(
+        relation=relation,
+        codec=codec,
+        create=_ddl(relation, dialect),
+        insert=Plan(f"{relation.name}.insert", insert + returning, names, ("ordinal",) if returning else ()),
+        insert_or_ignore=Plan(
+            f"{relation.name}.insert_or_ignore",
+            f"{insert} ON CONFLICT DO NOTHING{returning}",
+            names,
+            ("ordinal",) if returning else (),
+        ),
+        upsert=Plan(
+            f"{relation.name}.upsert",
+            f"{insert} ON CONFLICT ({key_names}) DO UPDATE SET {overwrite}{returning}",
+            names,
+            ("ordinal",) if returning else (),
+        ),
+        get=Plan(f"{relation.name}.get", f"SELECT {selected} FROM {table} WHERE {key_where}", relation.key, names),
+        update=update,
+        delete=Plan(f"{relation.name}.delete", f"DELETE FROM {table} WHERE {key_where}", relation.key),
+        count=Plan(f"{relation.name}.count", f"SELECT count(*) FROM {table}", (), ("count",)),
+        page=Plan(
+            f"{relation.name}.page",
+            f"SELECT {selected} FROM {table} WHERE {quote(page_key)} > {dialect.placeholder(1)}"
+            f" ORDER BY {quote(page_key)} LIMIT {dialect.placeholder(2)}",
+            (page_key, "limit"),
+            names,
+        ),
+        get_many=get_many,
+        lists={path.name: _list_plan(relation, path, codec, dialect) for path in relation.paths},
+    )

@@ -1,0 +1,92 @@
+"""What storage asks of a database, and what others may ask of storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from caliber.storage.codec import Row
+from caliber.storage.plan import Plan, RelationPlans
+
+if TYPE_CHECKING:
+    from caliber.config import CaliberConfig
+    from caliber.storage.unit_of_work import RowChange, UnitOfWork
+
+T = TypeVar("T")
+
+
+class StatementSession(Protocol):
+    """One connection inside one transaction."""
+
+    def run(self, plan: Plan, parameters: Sequence[Any]) -> list[Row]:
+        """Run a plan and return all its rows."""
+        ...
+
+    def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
+        """Run a plan and return how many rows it changed."""
+        ...
+
+    def stream(self, plan: Plan, parameters: Sequence[Any]) -> Iterable[Row]:
+        """Run a plan and yield its rows one by one."""
+        ...
+
+
+class Follower(Protocol):
+    """Who keeps up with the store: the resident mirrors."""
+
+    def begin(self, session: StatementSession) -> None:
+        """Called inside each write transaction before anything else: apply what other processes wrote."""
+        ...
+
+    def committed(self, sequence: int, changes: Sequence[RowChange]) -> None:
+        """Called after each commit of ours, in the order of commits, before the writer is released."""
+        ...
+
+
+class Store(Protocol):
+    """One open tenant of one database."""
+
+    adapter: str
+    epoch: str
+    plans: dict[str, RelationPlans]
+    statements: dict[str, Plan]
+    capabilities: frozenset[str]
+
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+        """Run ``work`` in a write transaction and return its result once it is durable."""
+        ...
+
+    def read(self) -> AbstractContextManager[StatementSession]:
+        """Return a session that sees one commit boundary."""
+        ...
+
+    def follow(self, follower: Follower | None) -> None:
+        """Set who is told of commits."""
+        ...
+
+    def changed_elsewhere(self) -> bool:
+        """Return whether another process committed since the last question; cheap."""
+        ...
+
+    def statement_count(self) -> int:
+        """Return how many statements the calling thread has run."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return what ``doctor`` and ``stats`` show of the database."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; further calls raise Unavailable."""
+        ...
+
+
+class BackendModule(Protocol):
+    """What a room under ``caliber.backends`` offers."""
+
+    def create(self, config: CaliberConfig, *, exist_ok: bool) -> None: ...
+
+    def migrate(self, config: CaliberConfig) -> list[int]: ...
+
+    def open_store(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> Store: ...

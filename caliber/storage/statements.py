@@ -1,0 +1,52 @@
+"""The irregular statements, by name: what each takes and gives. Every backend writes its own text for each.
+
+A test proves that a backend has them all, with these parameters and results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Irregular:
+    """The contract of one irregular statement; ``rows_of`` names the relation whose whole rows it returns."""
+
+    parameters: tuple[str, ...]
+    rows_of: str | None = None
+    results: tuple[str, ...] = ()
+
+
+IRREGULAR: dict[str, Irregular] = {
+    "append.scope": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="scope"),
+    "append.trajectory": Irregular(("tokens_input", "tokens_output", "now", "turns", "trajectory_id"), rows_of="trajectory"),
+    "scope.next_sequence": Irregular(("trajectory_id",), results=("sequence",)),
+    "turn.by_idempotency": Irregular(("trajectory_id", "idempotency_key"), rows_of="turn"),
+    "turn.last_in_scope": Irregular(("scope_id",), rows_of="turn"),
+    "artifact.by_idempotency": Irregular(("trajectory_id", "idempotency_key"), rows_of="artifact"),
+    "artifact.active_by_hash": Irregular(("trajectory_id", "content_hash", "artifact_type"), rows_of="artifact"),
+    "artifact.expiring": Irregular(("now",), rows_of="artifact"),
+    "note.by_idempotency": Irregular(("idempotency_key",), rows_of="note"),
+    "note.by_fingerprint": Irregular(("fingerprint",), rows_of="note"),
+    "note.mergeable": Irregular(("entity", "entity_type", "note_type"), rows_of="note"),
+    "note.of_trajectory": Irregular(("trajectory_id",), rows_of="note"),
+    "lock.held": Irregular(("resource", "token", "now"), results=("token",)),
+    "lock.delete_expired": Irregular(("now",)),
+    "lock.last_token": Irregular(("resource",), results=("token",)),
+    "change.since": Irregular(("sequence",), results=("sequence", "writer", "entries")),
+    "change.bounds": Irregular((), results=("first", "last")),
+    "change.insert": Irregular(("writer", "entries", "created_at"), results=("sequence",)),
+    "change.prune": Irregular(("older_than", "keep_rows")),
+    "content.at": Irregular(("owner_type", "owner_ordinal", "owner_version"), results=("body",)),
+    "content.prune": Irregular(()),
+    "window.prune": Irregular(("now", "older_than")),
+    "event.prune": Irregular(("older_than",)),
+    "embedding_cache.prune": Irregular(("older_than",)),
+    "embedding.pending_turn": Irregular(("space_id", "limit"), results=("owner_id", "content")),
+    "embedding.pending_artifact": Irregular(("space_id", "limit"), results=("owner_id", "content")),
+    "embedding.pending_note": Irregular(("space_id", "limit"), results=("owner_id", "content")),
+    "embedding.pending_scope": Irregular(("space_id", "limit"), results=("owner_id", "content")),
+    "embedding.drop_owner": Irregular(("owner_id",), rows_of="embedding"),
+    "usage.bump": Irregular(("owner_type", "owner_id", "count", "now"), rows_of="usage"),
+    "checkpoint.prune": Irregular(("trajectory_id", "keep")),
+}

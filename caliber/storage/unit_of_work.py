@@ -1,0 +1,265 @@
+"""The unit of work: one connection, one transaction, one batch of changes.
+
+Services write through it and through nothing else. Row changes are handed to the mirrors after the commit,
+events are published after the commit, and nothing of either happens when the transaction rolls back.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caliber.model.entities import Event, LockToken
+from caliber.model.enums import EntityType
+from caliber.model.errors import Conflict, InsertFailed, InternalError, LockExpired, NotFound
+from caliber.schema.relation import Relation
+from caliber.schema.relations import CONTENT_VERSION, EVENT
+from caliber.storage.changes import DELETE, UPSERT
+from caliber.storage.codec import Row, dump_json
+from caliber.storage.plan import Plan, RelationPlans
+from caliber.storage.protocol import StatementSession
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """One row written (``row`` is its new value) or deleted (``row`` is its last value)."""
+
+    relation: Relation
+    operation: int
+    row: Row
+
+
+def pack_content(relation: Relation, row: Row) -> str:
+    """Return the content columns of a row as JSON; bytes as base64."""
+    body: dict[str, Any] = {}
+    offset = 1 if relation.ordinal else 0
+    for name in relation.content_columns:
+        value = row[relation.index(name) + offset]
+        body[name] = {"b64": base64.b64encode(value).decode("ascii")} if isinstance(value, bytes) else value
+    return dump_json(body)
+
+
+def unpack_content(body: str) -> dict[str, Any]:
+    """Return what ``pack_content`` kept."""
+    loaded: dict[str, Any] = json.loads(body)
+    return {
+        name: base64.b64decode(value["b64"]) if isinstance(value, dict) and "b64" in value else value
+        for name, value in loaded.items()
+    }
+
+
+class UnitOfWork:
+    """What one piece of work reads and writes inside the write transaction."""
+
+    __slots__ = ("_held", "_keep_content", "_plans", "_session", "_statements", "changes", "events", "now_us", "on_commit")
+
+    def __init__(
+        self,
+        session: StatementSession,
+        plans: dict[str, RelationPlans],
+        statements: dict[str, Plan],
+        now_us: int,
+        keep_content: bool,
+    ) -> None:
+        self._session = session
+        self._plans = plans
+        self._statements = statements
+        self._keep_content = keep_content
+        self._held: dict[tuple[str, tuple[Any, ...]], Row] = {}
+        self.now_us = now_us
+        self.changes: list[RowChange] = []
+        self.events: list[Event] = []
+        self.on_commit: list[Callable[[], None]] = []
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def find(self, relation: Relation, *key: Any) -> Any | None:
+        """Return the entity under ``key`` (driver values), or None."""
+        plans = self._plans[relation.name]
+        rows = self._session.run(plans.get, key)
+        if not rows:
+            return None
+        return self._hold(plans, rows[0])
+
+    def get(self, relation: Relation, *key: Any) -> Any:
+        """Return the entity under ``key``.
+
+        Raises: NotFound.
+        """
+        entity = self.find(relation, *key)
+        if entity is None:
+            raise NotFound(entity_type=relation.name, id=_show_key(key))
+        return entity
+
+    def list(self, relation: Relation, path: str, *key: Any) -> list[Any]:
+        """Return the entities of one access path, in its order."""
+        plans = self._plans[relation.name]
+        return [self._hold(plans, row) for row in self._session.run(plans.lists[path], key)]
+
+    def select(self, statement: str, *parameters: Any) -> list[Row]:
+        """Run an irregular statement and return its rows."""
+        return self._session.run(self._statements[statement], parameters)
+
+    def select_entities(self, relation: Relation, statement: str, *parameters: Any) -> list[Any]:
+        """Run an irregular statement that returns whole rows of ``relation``."""
+        plans = self._plans[relation.name]
+        return [self._hold(plans, row) for row in self._session.run(self._statements[statement], parameters)]
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def insert(self, relation: Relation, entity: Any) -> int | None:
+        """Insert an entity and return its ordinal.
+
+        Raises: InsertFailed or Conflict when a key or a uniqueness rule is broken.
+        """
+        plans = self._plans[relation.name]
+        row = plans.codec.encode(entity)
+        returned = self._session.run(plans.insert, row)
+        return self._inserted(plans, row, returned)
+
+    def insert_new(self, relation: Relation, entity: Any) -> bool:
+        """Insert an entity unless a uniqueness rule says it is already there; return whether it was inserted."""
+        plans = self._plans[relation.name]
+        row = plans.codec.encode(entity)
+        if relation.ordinal:
+            returned = self._session.run(plans.insert_or_ignore, row)
+            if not returned:
+                return False
+            self._inserted(plans, row, returned)
+            return True
+        return self._session.changed(plans.insert_or_ignore, row) == 1
+
+    def upsert(self, relation: Relation, entity: Any) -> None:
+        """Insert an entity, or overwrite the row with the same key."""
+        plans = self._plans[relation.name]
+        row = plans.codec.encode(entity)
+        returned = self._session.run(plans.upsert, row)
+        self._inserted(plans, row, returned)
+
+    def update(self, relation: Relation, entity: Any) -> Any:
+        """Write an entity that was read in this unit of work, if nobody changed it; return it as stored.
+
+        The version is raised here. When content columns change, their old value is kept for replay.
+
+        Raises: Conflict when the row's version is no longer the one that was read.
+        """
+        plans = self._plans[relation.name]
+        key = self._key_of(plans, plans.codec.encode(entity))
+        old = self._held.get((relation.name, key))
+        if old is None or plans.update is None:
+            raise InternalError(f"{relation.name} was updated without being read first")
+        row = list(plans.codec.encode(entity, old[0] if relation.ordinal else None))
+        place = plans.codec.index("version")
+        row[place] = old[place] + 1
+        new = tuple(row)
+        values = [new[plans.codec.index(name)] for name in plans.update.binds[: -len(key) - 1]]
+        if self._session.changed(plans.update, (*values, *key, old[place])) != 1:
+            raise Conflict(entity_type=relation.name, id=_show_key(key), reason="another writer changed it first")
+        self._keep_old_content(plans, old, new)
+        self._held[relation.name, key] = new
+        if relation.mirrored:
+            self.changes.append(RowChange(relation, UPSERT, new))
+        return plans.codec.decode(new)
+
+    def delete(self, relation: Relation, entity: Any) -> None:
+        """Delete an entity that was read in this unit of work, keeping its content for replay."""
+        plans = self._plans[relation.name]
+        key = self._key_of(plans, plans.codec.encode(entity))
+        old = self._held.pop((relation.name, key), None)
+        if old is None:
+            raise InternalError(f"{relation.name} was deleted without being read first")
+        if self._session.changed(plans.delete, key) != 1:
+            raise NotFound(entity_type=relation.name, id=_show_key(key))
+        self._keep_old_content(plans, old, None)
+        if relation.mirrored:
+            self.changes.append(RowChange(relation, DELETE, old))
+
+    def change(self, relation: Relation, statement: str, *parameters: Any) -> list[Any]:
+        """Run an irregular statement that updates rows of ``relation`` and returns them whole; return the entities.
+
+        For narrow updates of hot counters, where reading first would only cost time. It must not touch content.
+        """
+        plans = self._plans[relation.name]
+        out = []
+        for row in self._session.run(self._statements[statement], parameters):
+            self.changes.append(RowChange(relation, UPSERT, row))
+            out.append(self._hold(plans, row))
+        return out
+
+    def execute(self, statement: str, *parameters: Any) -> int:
+        """Run an irregular statement on a relation that is not mirrored; return how many rows it changed."""
+        return self._session.changed(self._statements[statement], parameters)
+
+    # --- around ----------------------------------------------------------------------------------
+
+    def guard(self, token: LockToken | None) -> None:
+        """Check a fencing token inside this very transaction.
+
+        Raises: LockExpired when the lock has expired, was released or was taken over.
+        """
+        if token is None:
+            return
+        if not self.select("lock.held", token.resource, token.token, self.now_us):
+            raise LockExpired(resource=token.resource)
+
+    def emit(self, event: Event) -> None:
+        """Queue an event for after the commit."""
+        self.events.append(event)
+
+    def audit(self, event: Event) -> None:
+        """Write an event in this transaction, and queue it for after the commit."""
+        self.insert(EVENT, event)
+        self.events.append(event)
+
+    def _inserted(self, plans: RelationPlans, row: Row, returned: Sequence[Row]) -> int | None:
+        relation = plans.relation
+        if not relation.ordinal:
+            return None
+        if not returned:
+            raise InsertFailed(entity_type=relation.name, reason="the database returned no ordinal")
+        ordinal: int = returned[0][0]
+        full = (ordinal, *row[1:])
+        self._held[relation.name, self._key_of(plans, full)] = full
+        if relation.mirrored:
+            self.changes.append(RowChange(relation, UPSERT, full))
+        return ordinal
+
+    def _hold(self, plans: RelationPlans, row: Row) -> Any:
+        self._held[plans.relation.name, self._key_of(plans, row)] = row
+        return plans.codec.decode(row)
+
+    def _key_of(self, plans: RelationPlans, row: Row) -> tuple[Any, ...]:
+        relation = plans.relation
+        offset = 1 if relation.ordinal else 0
+        return tuple(row[relation.index(name) + offset] for name in relation.key)
+
+    def _keep_old_content(self, plans: RelationPlans, old: Row, new: Row | None) -> None:
+        relation = plans.relation
+        if not self._keep_content or not relation.content_columns:
+            return
+        offset = 1 if relation.ordinal else 0
+        places = [relation.index(name) + offset for name in relation.content_columns]
+        if new is not None and all(old[place] == new[place] for place in places):
+            return
+        keep = self._plans[CONTENT_VERSION.name]
+        self._session.run(
+            keep.insert_or_ignore,
+            (
+                EntityType(relation.name).value,
+                old[0],
+                old[plans.codec.index("version")],
+                old[relation.index(relation.key[0]) + offset],
+                pack_content(relation, old),
+                self.now_us,
+            ),
+        )
+
+
+def _show_key(key: tuple[Any, ...]) -> str:
+    # Keys are ids or natural keys; only ids are shown, as content must not appear in messages.
+    import uuid
+
+    return ", ".join(str(uuid.UUID(bytes=part)) if isinstance(part, bytes) and len(part) == 16 else "…" for part in key)
