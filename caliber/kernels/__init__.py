@@ -1,0 +1,84 @@
+"""The Python face of the C kernels: arrays in, arrays out.
+
+Which implementation runs is decided once, at the first call: the best this machine has, or what the environment
+variable ``CALIBER_NATIVE`` names (``off``, ``scalar``, ``avx2``). All give the same bits. Names are loaded when first
+used, so importing this package is cheap.
+
+Source: design sections 5 and 6; O-5, O-7; csrc/include/caliber.h.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from caliber.kernels.digest import sha256_batch, sha256_spans
+    from caliber.kernels.dispatch import active_path, available_paths, forced_path
+    from caliber.kernels.identifiers import uuid7, uuid7_batch
+    from caliber.kernels.rank import FillDecision, RankColumns, rank_and_fill
+    from caliber.kernels.similarity import Pairs, cosine_batch, cosine_topk, pairs_above
+    from caliber.kernels.tokens import (
+        BytesEstimator,
+        estimate_tokens,
+        estimate_tokens_batch,
+        estimate_tokens_spans,
+        truncate_to_tokens,
+    )
+    from caliber.kernels.vectors import Metric, Snapshot, VectorMatrix
+
+__all__ = [
+    "BytesEstimator",
+    "FillDecision",
+    "Metric",
+    "Pairs",
+    "RankColumns",
+    "Snapshot",
+    "VectorMatrix",
+    "active_path",
+    "available_paths",
+    "cosine_batch",
+    "cosine_topk",
+    "estimate_tokens",
+    "estimate_tokens_batch",
+    "estimate_tokens_spans",
+    "forced_path",
+    "pairs_above",
+    "rank_and_fill",
+    "sha256_batch",
+    "sha256_spans",
+    "truncate_to_tokens",
+    "uuid7",
+    "uuid7_batch",
+]
+
+_HOME = {
+    "digest": ("sha256_batch", "sha256_spans"),
+    "dispatch": ("active_path", "available_paths", "forced_path"),
+    "identifiers": ("uuid7", "uuid7_batch"),
+    "rank": ("FillDecision", "RankColumns", "rank_and_fill"),
+    "similarity": ("Pairs", "cosine_batch", "cosine_topk", "pairs_above"),
+    "tokens": (
+        "BytesEstimator",
+        "estimate_tokens",
+        "estimate_tokens_batch",
+        "estimate_tokens_spans",
+        "truncate_to_tokens",
+    ),
+    "vectors": ("Metric", "Snapshot", "VectorMatrix"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

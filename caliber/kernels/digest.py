@@ -1,0 +1,74 @@
+"""SHA-256 of many items in one call.
+
+Source: FIPS 180-4; C-306; design section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from caliber.kernels import checks, dispatch, reference
+from caliber.model.errors import DTypeError, InvalidValue
+
+
+def sha256_batch(items: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+    """Return the SHA-256 of each item.
+
+    Shapes:  n items -> uint8[n, 32]
+    Raises:  DTypeError
+    """
+    try:
+        # Joining copies at memory speed, far faster than hashing, and spares a pointer per item.
+        data = b"".join(items)
+        lengths = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
+    except TypeError as error:
+        raise DTypeError(field="items", expected="a sequence of bytes", got=str(error)) from error
+    offsets = np.zeros(len(items) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if offsets[-1] != len(data):  # a memoryview of wider elements counts them, not its bytes
+        raise DTypeError(field="items", expected="a sequence of bytes", got="a view of wider elements")
+    return sha256_spans(np.frombuffer(data, dtype=np.uint8), offsets)
+
+
+def sha256_spans(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64 | np.int32]) -> npt.NDArray[np.uint8]:
+    """Return the SHA-256 of each span data[offsets[i] : offsets[i + 1]]; the buffers of an Arrow array fit as they are.
+
+    Shapes:  data uint8[s]; offsets int32 or int64[n + 1] -> uint8[n, 32]
+    Raises:  DTypeError, ShapeError, InvalidValue
+    """
+    data = checks.view(data, checks.U8, 1, field="data")
+    edges = checks.offsets(offsets)
+    count = edges.shape[0] - 1
+    native = dispatch.native()
+    if native is None:
+        check_edges(edges, data.shape[0])
+        return reference.sha256_spans(data, edges)
+    out = np.empty((count, 32), dtype=np.uint8)
+    buffer = native.ffi.from_buffer
+    if edges.dtype == checks.I32:
+        call, kind = native.lib.cal_sha256_spans_i32, "int32_t[]"
+    else:
+        call, kind = native.lib.cal_sha256_spans_i64, "int64_t[]"
+    status = call(
+        native.features,
+        buffer("uint8_t[]", data),
+        data.shape[0],
+        buffer(kind, edges),
+        count,
+        buffer("uint8_t[]", out),
+    )
+    dispatch.check(status, offsets="offsets")
+    return out
+
+
+def check_edges(edges: npt.NDArray[np.int64 | np.int32], size: int) -> None:
+    """Refuse what C refuses with CAL_E_OFFSETS.
+
+    Raises:  InvalidValue
+    """
+    wide = edges.astype(np.int64)
+    if wide.shape[0] > 1 and (wide[0] < 0 or wide[-1] > size or (np.diff(wide) < 0).any()):
+        raise InvalidValue(field="offsets", reason="offsets decrease, are negative or pass the end of the data")

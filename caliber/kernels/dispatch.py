@@ -1,0 +1,147 @@
+"""Which implementation of the kernels runs, and what the status codes of C mean.
+
+Source: design section 6; O-7.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from caliber.model.errors import (
+    CaliberError,
+    InternalError,
+    InvalidConfigValue,
+    InvalidValue,
+    MissingRequired,
+    NonFiniteError,
+)
+
+if TYPE_CHECKING:
+    from caliber._native import _FFI, _Lib
+
+VARIABLE = "CALIBER_NATIVE"
+OFF = "off"
+SCALAR = "scalar"
+AVX2 = "avx2"
+
+
+class Native(NamedTuple):
+    """The loaded module and the CPU features that its functions may use."""
+
+    ffi: _FFI
+    lib: _Lib
+    features: int
+    name: str
+
+
+# None: not chosen yet. A tuple, so that "off" (no native module) is different from "not chosen".
+_chosen: tuple[Native | None] | None = None
+
+
+def native() -> Native | None:
+    """Return the native path in use, or None for the twins (``CALIBER_NATIVE=off``).
+
+    Raises:  InvalidConfigValue for an unknown or missing path, MissingRequired without the native module
+    """
+    global _chosen
+    if _chosen is None:
+        _chosen = (_choose(os.environ.get(VARIABLE)),)
+    return _chosen[0]
+
+
+def active_path() -> str:
+    """Return the name of the path in use: ``off``, ``scalar`` or ``avx2``."""
+    path = native()
+    return OFF if path is None else path.name
+
+
+def available_paths() -> tuple[str, ...]:
+    """Return the paths this machine can run, the best last."""
+    _, lib = _load()
+    names = [OFF, SCALAR]
+    if lib.cal_cpu_features() & lib.CAL_CPU_AVX2:
+        names.append(AVX2)
+    return tuple(names)
+
+
+@contextmanager
+def forced_path(name: str) -> Iterator[None]:
+    """Run the whole process on one path for a while; for tests and benchmarks.
+
+    Raises:  InvalidConfigValue, MissingRequired
+    """
+    global _chosen
+    before = _chosen
+    _chosen = (_choose(name),)
+    try:
+        yield
+    finally:
+        _chosen = before
+
+
+def _load() -> tuple[_FFI, _Lib]:
+    try:
+        from caliber._native import ffi, lib
+    except ImportError as error:
+        raise MissingRequired(
+            "the native module caliber._native is not built or cannot be loaded. In a checkout run 'make setup' "
+            "(it needs a C compiler and CMake); otherwise reinstall with 'pip install --force-reinstall "
+            f"caliber-memory'. {VARIABLE}={OFF} runs on NumPy instead, much slower",
+            field="caliber._native",
+        ) from error
+    return ffi, lib
+
+
+def _choose(name: str | None) -> Native | None:
+    if name == OFF:
+        return None
+    ffi, lib = _load()
+    present = lib.cal_cpu_features()
+    if name is None or name == "":
+        return Native(ffi, lib, present, AVX2 if present & lib.CAL_CPU_AVX2 else SCALAR)
+    if name == SCALAR:
+        return Native(ffi, lib, 0, SCALAR)
+    if name == AVX2:
+        if not present & lib.CAL_CPU_AVX2:
+            raise InvalidConfigValue(field=VARIABLE, value=name, reason="this CPU or this build has no AVX2")
+        return Native(ffi, lib, present, AVX2)
+    if name == "neon":
+        raise InvalidConfigValue(field=VARIABLE, value=name, reason="this build contains no NEON kernels")
+    raise InvalidConfigValue(
+        field=VARIABLE, value=name, reason=f"expected one of {OFF}, {SCALAR}, {AVX2}, neon, or nothing for the best"
+    )
+
+
+def check(status: int, **fields: str) -> None:
+    """Raise the error that a status of C stands for; ``fields`` names the argument at fault by status.
+
+    Raises:  NonFiniteError, InvalidValue, InvalidConfigValue, InternalError
+    """
+    if status:
+        _fail(status, fields)
+
+
+def _fail(status: int, fields: dict[str, str]) -> NoReturn:
+    _, lib = _load()
+    rows: dict[int, tuple[str, type[CaliberError], str]] = {
+        lib.CAL_E_NON_FINITE: ("non_finite", NonFiniteError, ""),
+        lib.CAL_E_OFFSETS: ("offsets", InvalidValue, "offsets decrease, are negative or pass the end of the data"),
+        lib.CAL_E_SECTION: ("section", InvalidValue, "a section number is outside [0, sections)"),
+        lib.CAL_E_GROUP: ("group", InvalidValue, "a group number below -1, or a group over two sections"),
+        lib.CAL_E_NEGATIVE: ("negative", InvalidValue, "a negative number of tokens"),
+        lib.CAL_E_OVERFLOW: ("overflow", InvalidValue, "the result does not fit its type"),
+        lib.CAL_E_ARGUMENT: ("argument", InvalidValue, "outside its range"),
+    }
+    if status == lib.CAL_E_UNSUPPORTED:
+        raise InvalidConfigValue(field=VARIABLE, value=active_path(), reason="this CPU or this build lacks it")
+    row = rows.get(status)
+    if row is None or row[0] not in fields:
+        raise InternalError(f"a kernel answered with the unexpected status {status}", status=status)
+    key, kind, reason = row
+    context: dict[str, Any] = {"field": fields[key]}
+    if reason:
+        context["reason"] = reason
+    raise kind(**context)

@@ -1,0 +1,170 @@
+"""Ranking candidates and filling a token budget with them.
+
+Source: C-223, C-456 to C-461; design sections 5 and 6; the exact arithmetic is in csrc/include/caliber.h.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from caliber.kernels import checks, dispatch, reference
+from caliber.model.errors import InvalidValue, NonFiniteError
+
+
+class FillDecision(IntEnum):
+    """Why a candidate is in the window or not."""
+
+    INCLUDED = 1
+    EXCLUDED_RELEVANCE = 2
+    EXCLUDED_SECTION_BUDGET = 3
+    EXCLUDED_BUDGET = 4
+    EXCLUDED_GROUP = 5  # its group did not fit whole; the group's best-ranked member carries the reason
+
+
+@dataclass(frozen=True, slots=True)
+class RankColumns:
+    """One row a candidate.
+
+    Shapes:  priority int32[n], relevance f32[n], age_us int64[n], tokens int32[n], tie u64[n, 2], group int32[n]
+             (-1: alone), section int32[n]
+    """
+
+    priority: npt.NDArray[np.int32]
+    relevance: npt.NDArray[np.float32]
+    age_us: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.int32]
+    tie: npt.NDArray[np.uint64]
+    group: npt.NDArray[np.int32]
+    section: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return int(self.priority.shape[0])
+
+
+_C_TYPES = {
+    "priority": "int32_t *",
+    "relevance": "float *",
+    "age_us": "int64_t *",
+    "tokens": "int32_t *",
+    "tie": "uint64_t *",
+    "group": "int32_t *",
+    "section": "int32_t *",
+}
+
+
+def rank_and_fill(
+    columns: RankColumns,
+    *,
+    budget: int,
+    section_budget: npt.NDArray[np.int32],
+    section_overhead: npt.NDArray[np.int32],
+    separator_tokens: int,
+    min_relevance: float,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Return all candidates in order, and for each one, by its index, a ``FillDecision``.
+
+    The order is priority descending, relevance descending, age ascending, tie ascending, index ascending; members of a
+    group follow its best-ranked member. One walk in that order takes each unit (a candidate alone, or a whole group)
+    that passes, in this sequence: its best relevance >= min_relevance; the section's budget (-1: none); the budget.
+    Its cost is its tokens plus ``separator_tokens`` between its members, plus the section's overhead if it is the
+    section's first unit, else one more separator. What is refused costs nothing; later, smaller units may fit.
+
+    Shapes:  section_budget and section_overhead int32[s] -> order int64[n], decision uint8[n]
+    Units:   tokens; min_relevance is rounded to f32 as the relevances are, -inf for none
+    Raises:  ShapeError, DTypeError, NonFiniteError, InvalidValue
+    """
+    columns = _checked(columns)
+    limit = checks.whole(budget, field="budget")
+    separator = checks.whole(separator_tokens, field="separator_tokens", high=2**31 - 1)
+    floor = checks.threshold(min_relevance, field="min_relevance")
+    caps = checks.view(section_budget, checks.I32, 1, field="section_budget")
+    overhead = checks.shaped(section_overhead, checks.I32, (caps.shape[0],), field="section_overhead")
+    _check_limits(columns, caps, overhead)
+    native = dispatch.native()
+    if native is None:
+        _check_columns(columns, caps.shape[0])
+        return reference.rank_and_fill(
+            columns,
+            budget=limit,
+            section_budget=caps,
+            section_overhead=overhead,
+            separator_tokens=separator,
+            min_relevance=floor,
+        )
+    count, sections = len(columns), int(caps.shape[0])
+    ffi = native.ffi
+    buffer = ffi.from_buffer
+    # Pointers of the struct do not keep their arrays alive; `columns` does until C has returned.
+    struct = ffi.new(
+        "cal_rank_columns *",
+        {name: ffi.cast(kind, buffer("uint8_t[]", getattr(columns, name))) for name, kind in _C_TYPES.items()},
+    )
+    entries = np.empty((2 * count, 3), dtype=np.uint64)
+    links = np.empty((2, count), dtype=np.int64)
+    section_used = np.empty(sections, dtype=np.int64)
+    order, decision = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.uint8)
+    status = native.lib.cal_rank_and_fill(
+        struct,
+        count,
+        sections,
+        limit,
+        buffer("int32_t[]", caps),
+        buffer("int32_t[]", overhead),
+        separator,
+        floor,
+        ffi.cast("cal_rank_entry *", buffer("uint8_t[]", entries)),
+        buffer("int64_t[]", links[0]),
+        buffer("int64_t[]", links[1]),
+        buffer("int64_t[]", section_used),
+        buffer("int64_t[]", order),
+        buffer("uint8_t[]", decision),
+    )
+    dispatch.check(status, non_finite="relevance", section="section", group="group", negative="tokens")
+    return order, decision
+
+
+def _checked(columns: RankColumns) -> RankColumns:
+    priority = checks.view(columns.priority, checks.I32, 1, field="priority")
+    n = priority.shape[0]
+    group = checks.shaped(columns.group, checks.I32, (n,), field="group")
+    if n and int(group.max()) >= n:
+        # C wants group numbers below n, so that its tables are arrays.
+        dense = np.unique(group, return_inverse=True)[1].astype(np.int32)
+        group = np.ascontiguousarray(dense - (1 if int(group.min()) == -1 else 0))
+    return RankColumns(
+        priority=priority,
+        relevance=checks.shaped(columns.relevance, checks.F32, (n,), field="relevance"),
+        age_us=checks.shaped(columns.age_us, checks.I64, (n,), field="age_us"),
+        tokens=checks.shaped(columns.tokens, checks.I32, (n,), field="tokens"),
+        tie=checks.shaped(columns.tie, checks.U64, (n, 2), field="tie"),
+        group=group,
+        section=checks.shaped(columns.section, checks.I32, (n,), field="section"),
+    )
+
+
+def _check_limits(columns: RankColumns, caps: npt.NDArray[np.int32], overhead: npt.NDArray[np.int32]) -> None:
+    if (caps < -1).any():
+        raise InvalidValue(field="section_budget", reason="must be -1 (none) or more")
+    if (overhead < 0).any():
+        raise InvalidValue(field="section_overhead", reason="must not be negative")
+    if len(columns) and int(columns.group.min()) < -1:
+        raise InvalidValue(field="group", reason="must be -1 (alone) or more")
+
+
+def _check_columns(columns: RankColumns, sections: int) -> None:
+    """Refuse what C refuses, on behalf of the twin, which does not check."""
+    if not np.isfinite(columns.relevance).all():
+        raise NonFiniteError(field="relevance")
+    if (columns.tokens < 0).any():
+        raise InvalidValue(field="tokens", reason="a negative number of tokens")
+    if ((columns.section < 0) | (columns.section >= sections)).any():
+        raise InvalidValue(field="section", reason="a section number is outside [0, sections)")
+    grouped = columns.group >= 0
+    groups, first = np.unique(columns.group[grouped], return_index=True)
+    home = columns.section[grouped][first]
+    if (home[np.searchsorted(groups, columns.group[grouped])] != columns.section[grouped]).any():
+        raise InvalidValue(field="group", reason="a group over two sections")
