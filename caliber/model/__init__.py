@@ -79,6 +79,7 @@ from caliber.model.windows import (
 )
 
 __all__ = [
+    "TTL",
     "AgentRole",
     "Artifact",
     "ArtifactType",
@@ -137,7 +138,6 @@ __all__ = [
     "SpaceState",
     "StoredWindow",
     "SystemClock",
-    "TTL",
     "TTLKind",
     "TokenType",
     "ToolCall",

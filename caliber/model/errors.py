@@ -130,7 +130,7 @@ class TransactionFailed(StorageError):
     template = "the transaction failed: {reason}"
 
 
-class IndexError_(StorageError):  # noqa: N801, N818  (the source's name; the builtin must stay visible)
+class IndexError_(StorageError):  # noqa: N801  (the source's name; the builtin must stay visible)
     template = "index {index_name}: {reason}"
 
 

@@ -1,0 +1,79 @@
+"""The configuration tree, its validation, its files and its profiles."""
+
+from caliber.config.context import (
+    AssemblyConfig,
+    DebugConfig,
+    PersistenceConfig,
+    SectionPriorities,
+    TokensConfig,
+)
+from caliber.config.knobs import FrozenMap
+from caliber.config.lifecycle import (
+    AccessConfig,
+    CloseConfig,
+    NotesConfig,
+    PolicyEngineConfig,
+    PrincipalConfig,
+    TrajectoryConfig,
+    VisibilityConfig,
+)
+from caliber.config.loading import load_config_file
+from caliber.config.pcp import (
+    AntiSprawlConfig,
+    ContextDagConfig,
+    DosageConfig,
+    GroundingConfig,
+    PCPConfig,
+    RecoveryConfig,
+)
+from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig, PolicyTarget, RuleConfig
+from caliber.config.providers import EmbeddingConfig, ProviderConfig, RetryConfig, SearchConfig, VectorConfig
+from caliber.config.secret import SecretRef
+from caliber.config.storage import (
+    AioConfig,
+    ResidentConfig,
+    RetentionConfig,
+    StorageConfig,
+    WriteBehindConfig,
+)
+from caliber.config.tree import CaliberConfig
+
+__all__ = [
+    "AccessConfig",
+    "ActionConfig",
+    "AioConfig",
+    "AntiSprawlConfig",
+    "AssemblyConfig",
+    "CaliberConfig",
+    "CloseConfig",
+    "ContextDagConfig",
+    "DebugConfig",
+    "DosageConfig",
+    "EmbeddingConfig",
+    "FrozenMap",
+    "GroundingConfig",
+    "NotesConfig",
+    "PCPConfig",
+    "PersistenceConfig",
+    "PolicyAction",
+    "PolicyConfig",
+    "PolicyEngineConfig",
+    "PolicyTarget",
+    "PrincipalConfig",
+    "ProviderConfig",
+    "RecoveryConfig",
+    "ResidentConfig",
+    "RetentionConfig",
+    "RetryConfig",
+    "RuleConfig",
+    "SearchConfig",
+    "SecretRef",
+    "SectionPriorities",
+    "StorageConfig",
+    "TokensConfig",
+    "TrajectoryConfig",
+    "VectorConfig",
+    "VisibilityConfig",
+    "WriteBehindConfig",
+    "load_config_file",
+]

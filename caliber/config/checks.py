@@ -1,0 +1,244 @@
+"""Rules between knobs of different sections.
+
+Each check names the paths it reads. It runs whenever those are valid, even when other parts of the
+configuration are not, so that one attempt reports everything.
+
+Source: C-109, C-120, C-489, C-493, K-006, K-007 and as noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Final
+
+import pydantic
+from pydantic import BaseModel, TypeAdapter
+
+from caliber.config.context import SECTION_NAMES
+from caliber.config.faults import section_in, wrong
+from caliber.model.enums import ContextPersistence, EmbedMode, PrincipalKind, VectorIndexType
+from caliber.model.errors import ConfigError, IncompatibleOptions, InternalError, MissingRequired
+
+HALFVEC_MAX: Final = 4_000  # pgvector indexes up to here; above it only exact search is possible (C-493)
+PGVECTOR_MAX: Final = 16_000  # pgvector stores no more
+
+Rule = Callable[..., Iterator[ConfigError]]
+_CHECKS: list[tuple[tuple[str, ...], Rule]] = []
+
+
+def check(*paths: str) -> Callable[[Rule], Rule]:
+    """Register a rule that is given the values at ``paths``, in order."""
+
+    def register(rule: Rule) -> Rule:
+        _CHECKS.append((paths, rule))
+        return rule
+
+    return register
+
+
+def _clash(option_a: str, option_b: str, reason: str) -> IncompatibleOptions:
+    return IncompatibleOptions(option_a=option_a, option_b=option_b, reason=reason)
+
+
+# --- two numbers for one behaviour (K-006) -------------------------------------------------------
+
+
+@check("checkpoint_retention", "pcp.recovery_points.max_checkpoints")
+def _checkpoints(kept: int, most: int) -> Iterator[ConfigError]:
+    if kept != most:
+        yield _clash("checkpoint_retention", "pcp.recovery_points.max_checkpoints", f"{kept} and {most} must be equal")
+
+
+@check("stale_threshold", "pcp.grounding.stale_data_max_age_ms")
+def _stale(threshold: int, most: int) -> Iterator[ConfigError]:
+    if threshold != most:
+        reason = f"{threshold} ms and {most} ms must be equal"
+        yield _clash("stale_threshold", "pcp.grounding.stale_data_max_age_ms", reason)
+
+
+@check("token_budget", "pcp.dosage.max_context_tokens")
+def _dosage(budget: int, most: int) -> Iterator[ConfigError]:
+    if most > budget:
+        yield _clash("pcp.dosage.max_context_tokens", "token_budget", f"{most} must not exceed {budget}")
+
+
+# --- providers and vectors -----------------------------------------------------------------------
+
+
+@check("llm_retry_config.initial_backoff", "llm_retry_config.max_backoff")
+def _backoff(initial: int, most: int) -> Iterator[ConfigError]:
+    if most < initial:
+        reason = f"max_backoff ({most} ms) must be >= initial_backoff ({initial} ms)"
+        yield _clash("llm_retry_config.max_backoff", "llm_retry_config.initial_backoff", reason)
+
+
+@check("embedding_provider", "vector")
+def _vector_needed(provider: object, vector: object) -> Iterator[ConfigError]:
+    if provider is not None and vector is None:
+        yield MissingRequired(field="vector")
+
+
+@check("embedding_provider.dimensions", "vector.dimensions")
+def _dimensions(provider: int | None, vector: int | None) -> Iterator[ConfigError]:
+    if provider is not None and vector is not None and provider != vector:
+        reason = f"{provider} and {vector} must be equal"
+        yield _clash("embedding_provider.dimensions", "vector.dimensions", reason)
+
+
+@check("vector.dimensions", "vector.index_type")
+def _index(dimensions: int | None, index: VectorIndexType | None) -> Iterator[ConfigError]:
+    if dimensions is None:
+        return
+    if dimensions > PGVECTOR_MAX:
+        reason = f"no adapter stores more than {PGVECTOR_MAX} dimensions on every database"
+        yield _clash("vector.dimensions", "storage.adapter", reason)
+    elif dimensions > HALFVEC_MAX and index is not VectorIndexType.EXACT:
+        reason = f"above {HALFVEC_MAX} dimensions only index_type exact is possible"
+        yield _clash("vector.dimensions", "vector.index_type", reason)
+
+
+@check("vector.hnsw_m", "vector.hnsw_ef_construction")
+def _hnsw(links: int | None, candidates: int | None) -> Iterator[ConfigError]:
+    if links is not None and candidates is not None and candidates < 2 * links:
+        reason = f"hnsw_ef_construction ({candidates}) must be at least twice hnsw_m ({links})"
+        yield _clash("vector.hnsw_ef_construction", "vector.hnsw_m", reason)
+
+
+def _embed(name: str) -> Rule:
+    def rule(mode: EmbedMode, provider: object, vector: object) -> Iterator[ConfigError]:
+        if mode is not EmbedMode.OFF and provider is None and vector is None:
+            reason = "without embedding_provider and vector nothing can be embedded: choose off"
+            yield _clash(f"embedding.{name}", "embedding_provider", reason)
+
+    return rule
+
+
+for _name in ("embed_turns", "embed_notes", "embed_artifacts", "embed_summaries"):
+    check(f"embedding.{_name}", "embedding_provider", "vector")(_embed(_name))
+
+
+@check("search.default_limit", "search.limit_max")
+def _limits(default: int, most: int) -> Iterator[ConfigError]:
+    if default > most:
+        yield _clash("search.default_limit", "search.limit_max", f"{default} must not exceed {most}")
+
+
+# --- context -------------------------------------------------------------------------------------
+
+
+@check("context_window_persistence.kind", "context_window_persistence.ttl_ms")
+def _persistence(kind: ContextPersistence, ttl: int | None) -> Iterator[ConfigError]:
+    if kind is ContextPersistence.TTL and ttl is None:
+        yield MissingRequired(field="context_window_persistence.ttl_ms")
+    if kind is not ContextPersistence.TTL and ttl is not None:
+        yield _clash("context_window_persistence.ttl_ms", "context_window_persistence.kind", "only kind ttl takes it")
+
+
+@check("context_window_persistence.kind", "context_window_persistence.ttl_ms", "retention.windows_ms")
+def _windows(kind: ContextPersistence, ttl: int | None, kept: int | None) -> Iterator[ConfigError]:
+    if kept is None:
+        return
+    if kind is ContextPersistence.PERMANENT:
+        reason = 'permanent windows need retention.windows_ms = "forever"'
+        yield _clash("context_window_persistence.kind", "retention.windows_ms", reason)
+    elif kind is ContextPersistence.TTL and ttl is not None and ttl > kept:
+        reason = f"windows that live {ttl} ms would be removed after {kept} ms"
+        yield _clash("context_window_persistence.ttl_ms", "retention.windows_ms", reason)
+
+
+@check("assembly.section_max_tokens", "section_priorities.custom")
+def _caps(caps: Mapping[str, int] | None, custom: tuple[tuple[str, int], ...]) -> Iterator[ConfigError]:
+    known = {*SECTION_NAMES, *(name for name, _ in custom)}
+    for name in caps or ():
+        if name not in known:
+            reason = "there is no such section; known are " + ", ".join(sorted(known))
+            yield wrong("assembly.section_max_tokens", name, reason)
+
+
+@check("pcp.anti_sprawl.vocabulary_enforcement", "pcp.anti_sprawl.vocabulary")
+def _vocabulary(enforced: bool, terms: tuple[str, ...]) -> Iterator[ConfigError]:
+    if enforced and not terms:
+        reason = "an empty vocabulary allows no term at all"
+        yield _clash("pcp.anti_sprawl.vocabulary_enforcement", "pcp.anti_sprawl.vocabulary", reason)
+
+
+@check("principal.kind", "principal.role")
+def _role(kind: PrincipalKind, role: object) -> Iterator[ConfigError]:
+    if role is not None and kind is not PrincipalKind.AGENT:
+        yield _clash("principal.role", "principal.kind", "only an agent has a role (M-118)")
+
+
+# --- running them --------------------------------------------------------------------------------
+
+
+class _Unreadable(Exception):
+    """The value at a path is missing or wrong, which is reported elsewhere."""
+
+
+def run_valid(config: BaseModel) -> list[ConfigError]:
+    """Return the faults between the knobs of a configuration whose single values are all right."""
+    return [fault for paths, rule in _CHECKS for fault in rule(*(_get(config, path) for path in paths))]
+
+
+def run(root: type[BaseModel], data: Mapping[str, Any]) -> list[ConfigError]:
+    """Return the faults between those knobs of ``data`` that are right by themselves."""
+    out: list[ConfigError] = []
+    for paths, rule in _CHECKS:
+        try:
+            values = [_read(root, data, path) for path in paths]
+        except _Unreadable:
+            continue
+        out.extend(rule(*values))
+    return out
+
+
+def _get(config: Any, path: str) -> Any:
+    value = config
+    for part in path.split("."):
+        if value is None:
+            return None
+        value = getattr(value, part)
+    return value
+
+
+def _read(root: type[BaseModel], data: Any, path: str) -> Any:
+    """Return the value at a path of unvalidated data, validated by itself."""
+    section: type[BaseModel] = root
+    node = data
+    *parents, last = path.split(".")
+    for part in parents:
+        node = _child(section, node, part)
+        if node is None:
+            return None
+        inner = section_in(section.model_fields[part].annotation)
+        if inner is None:
+            raise InternalError(f"a check of the configuration names {path}, which does not exist")
+        section = inner
+    value = _child(section, node, last)
+    field = section.model_fields[last]
+    if value is None and not field.is_required():
+        return None
+    if section_in(field.annotation) is not None:
+        return value
+    kind: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except pydantic.ValidationError:
+        pass
+    raise _Unreadable
+
+
+def _child(section: type[BaseModel], node: Any, name: str) -> Any:
+    if isinstance(node, BaseModel):
+        return getattr(node, name)
+    if not isinstance(node, Mapping):
+        raise _Unreadable
+    if name in node:
+        value = node[name]
+    elif section.model_fields[name].is_required():
+        raise _Unreadable
+    else:
+        value = None
+    if value is None and section.model_fields[name].is_required() and section_in(section.model_fields[name].annotation):
+        raise _Unreadable
+    return value

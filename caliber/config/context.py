@@ -1,0 +1,109 @@
+"""Sections of context assembly: priorities, limits, tokens, how long windows stay."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from caliber.config.knobs import AsList, Duration, Flag, FrozenMap, Int, Name, Real, Section, Text, knob
+from caliber.model.enums import ContextPersistence
+
+SECTION_NAMES: Final = ("system", "persona", "user", "artifacts", "notes", "history")
+TOKEN_BUDGET_MAX: Final = 2_000_000
+PRIORITY_MAX: Final = 2**31 - 1
+
+Priority = Annotated[Int, Field(ge=0, le=PRIORITY_MAX)]
+
+
+def _custom_names(value: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    names = [name for name, _ in value]
+    for name in names:
+        if name in SECTION_NAMES:
+            raise PydanticCustomError("custom", "{name} is a built-in section", {"name": name})
+        if names.count(name) > 1:
+            raise PydanticCustomError("custom", "{name} is named twice", {"name": name})
+    return value
+
+
+class SectionPriorities(Section):
+    """Which section wins when the budget is short; higher first."""
+
+    user: Priority = knob("The conversation.", "C-096")
+    system: Priority = knob("System instructions.", "C-096")
+    persona: Priority = knob("The persona.", "C-096")
+    artifacts: Priority = knob("Typed outputs of the trajectory.", "C-096")
+    notes: Priority = knob("Knowledge kept beyond trajectories.", "C-096")
+    history: Priority = knob("Summaries of closed scopes.", "C-096")
+    custom: Annotated[
+        tuple[Annotated[tuple[Name, Priority], AsList], ...], AsList, AfterValidator(_custom_names)
+    ] = knob("Further sections, each a name and a priority, fed by extra_sections.", "C-096", seed=())
+
+    def of(self, section: str) -> int:
+        """Return the priority of a section, built-in or custom.
+
+        Raises: KeyError for a name that is neither.
+        """
+        if section in SECTION_NAMES:
+            return int(getattr(self, section))
+        return dict(self.custom)[section]
+
+
+class PersistenceConfig(Section):
+    """Whether assembled windows are kept for explain and replay."""
+
+    kind: ContextPersistence = knob("Never stored, stored for ttl_ms, or stored without expiry.", "C-100")
+    ttl_ms: Duration | None = knob("How long, with kind ttl and only then.", "C-100", unit="ms", optional=True, gt=0)
+
+
+class TokensConfig(Section):
+    """How tokens are counted without a tokenizer."""
+
+    estimator: Literal["bytes"] = knob("Tokens are estimated from UTF-8 bytes.", "C-121")
+    bytes_per_token: Real = knob("UTF-8 bytes of one token.", "C-121", unit="bytes", seed=3.5, gt=0, le=1_024)
+
+
+class AssemblyConfig(Section):
+    """How a window is filled."""
+
+    order: Literal["priority", "stable_first"] = knob(
+        "Sections by priority, or those that change least first, so that providers can cache the prefix.", "design"
+    )
+    evict_block_turns: Int = knob(
+        "With stable_first, old turns leave in blocks of this many.", "design", unit="turns", ge=1, le=65_536
+    )
+    fill_ratio: Real = knob("Share of the budget at which filling stops.", "C-121", seed=0.95, gt=0, le=1)
+    relevant_limit: Int = knob("Most records of a source picked by relevance.", "C-121", seed=20, ge=0)
+    recency_fallback_limit: Int = knob("Newest records taken where there is no query.", "C-121", seed=10, ge=0)
+    note_search_limit: Int = knob("Most notes picked for a query.", "C-121", seed=20, ge=0)
+    note_min_similarity: Real = knob("Least similarity of a note to the query.", "C-121", seed=0.5, ge=-1, le=1)
+    notes_without_query: Int = knob("Newest notes taken when there is no query; 0 for none.", "C-453", ge=0)
+    neutral_relevance: Real = knob("Relevance of a record without a vector.", "C-121", seed=0.5, ge=0, le=1)
+    overflow_policy: Literal["truncate", "exclude"] = knob(
+        "A record too long for the rest of the budget is cut, or left out.", "C-121"
+    )
+    truncate_min_tokens: Int = knob("Smallest rest worth cutting a record for.", "ours", unit="tokens", ge=1)
+    message_overhead_tokens: Int = knob(
+        "Tokens that each message costs beyond its text.", "O-14", unit="tokens", ge=0, le=1_024
+    )
+    max_turns: Int = knob("Most turns considered.", "ours", unit="turns", ge=0)
+    artifact_limit: Int = knob("Most artifacts considered.", "ours", ge=0)
+    summary_limit: Int = knob("Most summaries of closed scopes considered.", "ours", ge=0)
+    section_max_tokens: FrozenMap[Annotated[Int, Field(ge=0)]] | None = knob(
+        "Most tokens of a section, by its name.", "C-219", unit="tokens", optional=True
+    )
+    separator: Text = knob("Text between the items of a section.", "C-461", seed="\n\n", max_length=64)
+    section_headers: Flag = knob("Begin each section with its name.", "ours")
+
+    def section_cap(self, section: str) -> int | None:
+        """Return the most tokens of a section, or None when it has no cap of its own."""
+        caps: Any = self.section_max_tokens
+        return None if caps is None else caps.get(section)
+
+
+class DebugConfig(Section):
+    """What views for people show."""
+
+    trace_limit: Int = knob("Events that trace returns.", "C-121", seed=100, ge=1)
+    view_limit: Int = knob("Rows that a debug view returns.", "C-121", seed=100, ge=1)

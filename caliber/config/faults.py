@@ -1,0 +1,144 @@
+"""From pydantic's findings to the project's errors: path, value, reason, never a secret.
+
+Source: C-078 to C-082, C-093, C-122 to C-124, K-007.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, get_args
+
+import pydantic
+from pydantic import BaseModel
+
+from caliber.config.secret import REDACTED, show
+from caliber.model.errors import (
+    ConfigError,
+    IncompatibleOptions,
+    InvalidConfigValue,
+    MissingRequired,
+    ProviderNotSupported,
+)
+
+Location = tuple[int | str, ...]
+
+NOT_SHOWN: Final = "<not shown>"
+_KEY_CHARS: Final = 64
+_REASONS: Final = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be text",
+    "string_unicode": "contains characters that are not valid Unicode text",
+    "string_pattern_mismatch": "does not have the form that is expected here",
+    "bool_type": "must be true or false",
+    "model_type": "must be a table of knobs",
+    "model_attributes_type": "must be a table of knobs",
+    "dict_type": "must be a table",
+    "mapping_type": "must be a table",
+    "invalid_key": "names of knobs are text",
+}
+# Errors about the kind of a value: shown are only simple values, since a whole section may hold anything.
+_STRUCTURAL: Final = frozenset(("model_type", "model_attributes_type", "dict_type", "mapping_type", "list"))
+
+
+def path_of(location: Location) -> str:
+    """Return a location as a dotted path, such as ``policies[0].rules[1].on``."""
+    out = ""
+    for part in location:
+        if isinstance(part, int):
+            out += f"[{part}]"
+        elif part != "[key]":
+            name = part if len(part) <= _KEY_CHARS else part[:_KEY_CHARS] + "..."
+            out += f".{name}" if out else name
+    return out
+
+
+def wrong(field: str, value: object, reason: str, *, shown: str | None = None) -> InvalidConfigValue:
+    """Return the fault of one value, the value shortened and without secrets."""
+    names = tuple(field.split("."))
+    return InvalidConfigValue(field=field, value=show(value, names) if shown is None else shown, reason=reason)
+
+
+def translate(error: pydantic.ValidationError, root: type[BaseModel]) -> list[ConfigError]:
+    """Return every finding as an error of the project, in the order of the configuration."""
+    out: list[ConfigError] = []
+    for item in error.errors(include_url=False):
+        out.extend(_translate(item, root))
+    return out
+
+
+def _translate(item: Any, root: type[BaseModel]) -> Iterator[ConfigError]:
+    location: Location = item["loc"]
+    kind: str = item["type"]
+    field = path_of(location)
+    context: dict[str, Any] = item.get("ctx", {})
+    if kind == "missing":
+        yield MissingRequired(field=field)
+    elif kind == "extra_forbidden":
+        shown = NOT_SHOWN if isinstance(item["input"], (str, bytes)) else None
+        yield wrong(field, item["input"], _unknown(location, root), shown=shown)
+    elif kind == "section_faults":
+        for what, name, reason in context["faults"]:
+            path = f"{field}.{name}" if field else name
+            if what == "missing":
+                yield MissingRequired(field=path)
+            elif what == "wrong":
+                yield wrong(path, _inner(item["input"], name), reason)
+            else:
+                other = what.removeprefix("clash:")
+                yield IncompatibleOptions(option_a=path, option_b=f"{field}.{other}" if field else other, reason=reason)
+    elif kind == "unsupported":
+        provider = context["provider"]
+        yield ProviderNotSupported(f"{field} = {provider!r} is not supported: {item['msg']}", provider=provider)
+    else:
+        shown = REDACTED if kind == "secret" else None
+        if kind in _STRUCTURAL and isinstance(item["input"], (str, bytes)):
+            shown = NOT_SHOWN
+        yield wrong(field, item["input"], _reason(item), shown=shown)
+
+
+def _reason(item: Any) -> str:
+    known = _REASONS.get(item["type"])
+    if known is not None:
+        return known
+    text: str = item["msg"]
+    return "must" + text.removeprefix("Input should") if text.startswith("Input should") else text
+
+
+def _inner(value: Any, name: str) -> Any:
+    return value.get(name) if hasattr(value, "get") else getattr(value, name, None)
+
+
+def _unknown(location: Location, root: type[BaseModel]) -> str:
+    section = section_at(location[:-1], root)
+    if section is None:
+        return "there is no such knob"
+    import difflib
+
+    near = difflib.get_close_matches(str(location[-1])[:_KEY_CHARS], section.model_fields, n=1)
+    return f"there is no such knob; did you mean {near[0]}?" if near else "there is no such knob"
+
+
+def section_at(location: Location, root: type[BaseModel]) -> type[BaseModel] | None:
+    """Return the section that a location leads to, or None when it leads elsewhere."""
+    section: type[BaseModel] | None = root
+    for part in location:
+        if isinstance(part, int):
+            continue
+        if section is None or part not in section.model_fields:
+            return None
+        section = section_in(section.model_fields[part].annotation)
+    return section
+
+
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the section inside an annotation such as ``X``, ``X | None`` or ``tuple[X, ...]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in get_args(annotation):
+        found = section_in(inner)
+        if found is not None:
+            return found
+    return None

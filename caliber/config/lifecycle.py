@@ -1,0 +1,75 @@
+"""Sections of the runtime: closing, completing, policies' failures, notes, who acts and who sees."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from caliber.config.knobs import AsList, Flag, Int, Name, Real, Section, knob
+from caliber.model.access import Principal
+from caliber.model.enums import AgentRole, PrincipalKind
+
+Roles = Annotated[tuple[AgentRole, ...], AsList]
+
+
+class CloseConfig(Section):
+    """Closing a scope; what is done then is said by the policies on scope_close."""
+
+    on_llm_failure: Literal["fail", "close_without_summary"] = knob(
+        "When summarizing or embedding fails after its retries.", "C-215"
+    )
+    summary_max_tokens: Int = knob("Longest summary of a scope.", "ours", unit="tokens", ge=1)
+
+
+class PolicyEngineConfig(Section):
+    """How policies are run."""
+
+    on_error: Literal["abort", "continue"] = knob("After an action failed: stop, or go on to the next.", "C-229")
+
+
+class TrajectoryConfig(Section):
+    """Tasks."""
+
+    children_on_complete: Literal["reject", "cascade_fail", "detach"] = knob(
+        "Completing a trajectory whose children are active: refuse, fail them, or let them go on alone.", "C-237"
+    )
+    store_goal_text: Flag = knob("Keep the text of a goal, not only its hash.", "K-027")
+
+
+class NotesConfig(Section):
+    """Knowledge kept beyond its trajectory."""
+
+    initial_confidence: Real = knob("Confidence of a note made by consolidation.", "C-121", seed=1.0, ge=0, le=1)
+
+
+class PrincipalConfig(Section):
+    """Who acts when a call does not say."""
+
+    kind: PrincipalKind = knob("A human, an agent, or the system.", "design")
+    id: Name = knob("Its name.", "design", max_length=256)
+    role: AgentRole | None = knob("Role of an agent; decides what it sees.", "M-118", optional=True)
+    admin: Flag = knob("May see and change everything.", "K-131")
+
+    def to_principal(self) -> Principal:
+        """Return it as the principal that calls are made for."""
+        return Principal(kind=self.kind, id=self.id, role=self.role, admin=self.admin)
+
+
+class VisibilityConfig(Section):
+    """Which roles see what an agent of a role wrote, when the note does not say."""
+
+    orchestrator: Roles = knob("Who sees notes of an orchestrator.", "M-131", seed=("orchestrator", "optimizer"))
+    optimizer: Roles = knob("Who sees notes of an optimizer.", "M-131", seed=("optimizer", "executor"))
+    reviewer: Roles = knob("Who sees notes of a reviewer.", "M-131", seed=("reviewer", "executor"))
+    executor: Roles = knob("Who sees notes of an executor.", "M-131", seed=("executor", "reviewer"))
+
+    def for_role(self, role: AgentRole) -> tuple[AgentRole, ...]:
+        """Return the roles that see what ``role`` wrote."""
+        roles: tuple[AgentRole, ...] = getattr(self, role.value)
+        return roles
+
+
+class AccessConfig(Section):
+    """Who sees and changes notes."""
+
+    default_visibility: VisibilityConfig = knob("Which roles see what, by the author's role.", "M-131")
+    ownership: Literal["agent", "role"] = knob("A note may be changed by its author, or by all of its role.", "K-131")

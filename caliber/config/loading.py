@@ -1,0 +1,70 @@
+"""Configuration files: which parser, where relative paths lead, and what is said when they do not parse.
+
+Source: C-123, design section 8.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from caliber.config.faults import wrong
+from caliber.config.parsing import MAX_BYTES, fail, parse_json, parse_toml
+from caliber.config.secret import PREFIX
+from caliber.config.storage import MEMORY
+from caliber.config.tree import CaliberConfig
+from caliber.model.errors import InvalidConfigValue, ProviderNotSupported
+
+
+def load_config_file(path: str | os.PathLike[str]) -> CaliberConfig:
+    """Return the configuration in a ``.toml`` or ``.json`` file.
+
+    Relative paths in it lead from the file's own folder, wherever the program was started.
+    Raises: MultipleErrors with every fault.
+    """
+    file = Path(path)
+    parsers = {".toml": parse_toml, ".json": parse_json}
+    suffix = file.suffix.lower()
+    if suffix == ".caliber":
+        message = f"{file.name}: .caliber files come with the configuration language; use .toml or .json until then"
+        fail(ProviderNotSupported(message, provider=".caliber"))
+    if suffix not in parsers:
+        fail(wrong("path", file.name, "a configuration ends in .toml or .json"))
+    data = parsers[suffix](_read(file))
+    return CaliberConfig.from_mapping(anchor(data, file.absolute().parent))
+
+
+def anchor(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return ``data`` with its relative paths led from ``folder``."""
+    out = dict(data)
+    if isinstance(out.get("cache_dir"), str):
+        out["cache_dir"] = _anchored(out["cache_dir"], folder)
+    storage = out.get("storage")
+    if isinstance(storage, dict) and isinstance(storage.get("path"), str):
+        out["storage"] = {**storage, "path": _anchored(storage["path"], folder)}
+    return out
+
+
+def _anchored(path: str, folder: Path) -> str:
+    if not path.strip() or path == MEMORY or path.startswith((PREFIX, "~")) or "://" in path:
+        return path
+    return os.path.normpath(folder / path)
+
+
+def _read(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+        if len(raw) <= MAX_BYTES:
+            return raw.decode("utf-8-sig")
+        reason = f"is larger than {MAX_BYTES} bytes"
+    except FileNotFoundError:
+        reason = "there is no such file; write one with `caliber init`"
+    except IsADirectoryError:
+        reason = "is a folder, not a file"
+    except UnicodeDecodeError as error:
+        reason = f"is not UTF-8 text (byte {error.start})"
+    except (OSError, ValueError) as error:
+        reason = f"cannot be read ({getattr(error, 'strerror', None) or 'not a usable path'})"
+    return fail(InvalidConfigValue(f"{file}: {reason}", field="path", value=str(file), reason=reason))

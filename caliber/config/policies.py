@@ -1,0 +1,165 @@
+"""Policies as data: what happens by itself when a trigger fires.
+
+Source: C-149, C-176 to C-179, C-213, C-226 to C-229, C-242.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from caliber.config.knobs import AsList, Duration, Name, Real, Section, knob
+from caliber.model.enums import Trigger
+
+_CHANNEL: Final = re.compile(r"[a-z_][a-z0-9_]{0,54}\Z")  # PostgreSQL's 63 bytes less the prefix "caliber_"
+_NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,62}$"
+_CRON_CHARS: Final = 128
+
+
+class PolicyAction(StrEnum):
+    SUMMARIZE = "summarize"
+    EXTRACT_ARTIFACTS = "extract_artifacts"
+    CONSOLIDATE_NOTES = "consolidate_notes"
+    CHECKPOINT = "checkpoint"
+    PRUNE = "prune"
+    NOTIFY = "notify"
+
+
+class PolicyTarget(StrEnum):
+    TURN_BUFFER = "turn_buffer"
+    SCOPE = "scope"
+    TRAJECTORY = "trajectory"
+    ARTIFACT = "artifact"
+    NOTE = "note"
+
+
+_TEXTS: Final = (PolicyTarget.TURN_BUFFER, PolicyTarget.SCOPE, PolicyTarget.TRAJECTORY)
+TARGETS: Final[dict[PolicyAction, tuple[PolicyTarget, ...]]] = {
+    PolicyAction.SUMMARIZE: _TEXTS,
+    PolicyAction.EXTRACT_ARTIFACTS: _TEXTS,
+    PolicyAction.CONSOLIDATE_NOTES: (PolicyTarget.TRAJECTORY,),
+    PolicyAction.CHECKPOINT: (PolicyTarget.SCOPE, PolicyTarget.TRAJECTORY),
+    PolicyAction.PRUNE: (PolicyTarget.TURN_BUFFER, PolicyTarget.SCOPE, PolicyTarget.ARTIFACT, PolicyTarget.NOTE),
+    PolicyAction.NOTIFY: (),
+}
+_GRADED: Final = (PolicyTarget.ARTIFACT, PolicyTarget.NOTE)  # the records that carry a confidence
+
+
+class Faults:
+    """Collects every fault of one section, to be raised as one; see ``caliber.config.faults``."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str, str]] = []
+
+    def missing(self, field: str) -> None:
+        self.found.append(("missing", field, ""))
+
+    def wrong(self, field: str, reason: str) -> None:
+        self.found.append(("wrong", field, reason))
+
+    def clash(self, field: str, other: str, reason: str) -> None:
+        self.found.append((f"clash:{other}", field, reason))
+
+    def done(self) -> None:
+        if self.found:
+            raise PydanticCustomError("section_faults", "the section contradicts itself", {"faults": self.found})
+
+
+class ActionConfig(Section):
+    """One thing to do."""
+
+    action: PolicyAction = knob("What to do.", "C-227")
+    target: PolicyTarget | None = knob("What to do it to; notify has none.", "C-227", optional=True)
+    older_than_ms: Duration | None = knob("prune: records older than this.", "C-176", unit="ms", optional=True, ge=0)
+    below_confidence: Real | None = knob(
+        "prune: artifacts or notes of less confidence.", "C-178", optional=True, ge=0, le=1
+    )
+    channel: Name | None = knob("notify: channel to name.", "C-242", optional=True)
+
+    @model_validator(mode="after")
+    def _complete(self) -> ActionConfig:
+        faults = Faults()
+        allowed = TARGETS[self.action]
+        if allowed and self.target is None:
+            faults.missing("target")
+        elif self.target is not None and self.target not in allowed:
+            wanted = "one of " + ", ".join(allowed) if allowed else "left out"
+            faults.clash("target", "action", f"the target of {self.action} must be {wanted}")
+        if self.action is PolicyAction.PRUNE:
+            if self.older_than_ms is None and self.below_confidence is None:
+                faults.missing("older_than_ms")
+            if self.below_confidence is not None and self.target not in _GRADED:
+                faults.clash("below_confidence", "target", "only artifacts and notes carry a confidence")
+        else:
+            for name in ("older_than_ms", "below_confidence"):
+                if getattr(self, name) is not None:
+                    faults.clash(name, "action", "only prune takes it")
+        if self.action is PolicyAction.NOTIFY:
+            if self.channel is None:
+                faults.missing("channel")
+            elif _CHANNEL.match(self.channel) is None:
+                faults.wrong("channel", "must be at most 55 lower-case letters, digits and _, with no digit first")
+        elif self.channel is not None:
+            faults.clash("channel", "action", "only notify takes it")
+        faults.done()
+        return self
+
+
+def check_cron(text: str) -> str:
+    """Return a cron expression of five fields unchanged.
+
+    Raises: PydanticCustomError when it is not one.
+    """
+    from cronsim import CronSim, CronSimError
+
+    if len(text) > _CRON_CHARS or len(text.split()) != 5:
+        raise PydanticCustomError("cron", 'must be five cron fields, such as "0 3 * * *"')
+    try:
+        next(CronSim(text, datetime(2024, 1, 1, tzinfo=UTC)))
+    except (CronSimError, StopIteration, ValueError, OverflowError):
+        pass
+    else:
+        return text
+    raise PydanticCustomError("cron", 'must be a cron expression that can come due, such as "0 3 * * *"')
+
+
+class RuleConfig(Section):
+    """What to do, in order, when something happens."""
+
+    on: Trigger = knob("What sets it off.", "C-147")
+    cron: Annotated[Name, AfterValidator(check_cron)] | None = knob(
+        "With on = schedule and only then: when, as five cron fields.", "C-147", optional=True
+    )
+    actions: Annotated[tuple[ActionConfig, ...], AsList, Field(min_length=1)] = knob("What is done, in order.", "C-149")
+
+    @model_validator(mode="after")
+    def _complete(self) -> RuleConfig:
+        faults = Faults()
+        if self.on is Trigger.SCHEDULE and self.cron is None:
+            faults.missing("cron")
+        if self.on is not Trigger.SCHEDULE and self.cron is not None:
+            faults.clash("cron", "on", "only on = schedule takes it")
+        faults.done()
+        return self
+
+
+class PolicyConfig(Section):
+    """A named set of rules."""
+
+    name: Annotated[str, Field(strict=True, pattern=_NAME)] = knob("Its name, unique.", "C-149")
+    rules: Annotated[tuple[RuleConfig, ...], AsList] = knob("Its rules, tried in order.", "C-149")
+
+
+def unique_names(value: tuple[PolicyConfig, ...]) -> Any:
+    """Return the policies, refusing a name that comes twice."""
+    seen: set[str] = set()
+    for policy in value:
+        if policy.name in seen:
+            raise PydanticCustomError("policy", "the policy {name} is declared twice", {"name": policy.name})
+        seen.add(policy.name)
+    return value

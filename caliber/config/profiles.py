@@ -1,0 +1,280 @@
+"""Complete configurations to start from.
+
+A profile is chosen by name, never assumed. ``reference`` takes the numbers of the source documents where they
+exist; the knobs themselves know those (``seed``), and the few places where we differ are listed in ``DEPARTURES``
+with their reason. Everything else is ours.
+
+Source: K-002, O-14, design section 8.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from caliber.config.tree import CaliberConfig, override
+
+SECOND: Final = 1_000
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+TOKEN_BUDGET: Final = 8_000
+DIMENSIONS: Final = 256
+STATIC_MODEL: Final = "wordllama-l2-supercat"
+_ABSENT: Final = object()
+EMBED_EXTRA: Final = ("tokenizers", "safetensors", "wordllama")
+
+DEPARTURES: Final = {
+    "assembly.note_min_similarity": "0.5 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
+    "pcp.dosage.max_notes_in_window": "As many as a search picks (assembly.note_search_limit), so none is cut twice.",
+    "pcp.anti_sprawl.max_artifact_size": "The bytes of a whole window: 8,000 tokens of 3.5 bytes.",
+}
+
+
+def embed_available() -> bool:
+    """Return whether the extra ``embed`` is installed, without importing it."""
+    return all(importlib.util.find_spec(name) is not None for name in EMBED_EXTRA)
+
+
+def reference(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfig:
+    """Return the reference configuration for the store at ``path``.
+
+    Knobs are changed by name or dotted path: ``reference("a.db", token_budget=4000, **{"aio.workers": 2})``. The
+    knobs that must agree with a changed one (K-006, section caps, vector dimensions) follow it unless they are
+    changed too. With the extra ``embed`` texts are embedded on this machine; without it there is no embedding
+    provider and all but relevance by vector works.
+
+    Raises: MultipleErrors.
+    """
+    given = overrides.get("embedding_provider", _ABSENT)
+    embed = embed_available() if given is _ABSENT else given is not None
+    base = _reference(os.fspath(path), overrides.get("token_budget"), embed)
+    if given is not _ABSENT:
+        base["embedding_provider"] = given
+    return CaliberConfig.from_mapping(override(base, {**_following(overrides, base), **overrides}))
+
+
+def _following(overrides: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """Return the knobs that follow the changed ones."""
+    pairs = [
+        ("checkpoint_retention", "pcp.recovery_points.max_checkpoints"),
+        ("stale_threshold", "pcp.grounding.stale_data_max_age_ms"),
+    ]
+    provider = base.get("embedding_provider")
+    changed = dict(overrides)
+    if isinstance(provider, Mapping):
+        pairs.append(("vector.dimensions", "embedding_provider.dimensions"))
+        if "embedding_provider" in overrides and "dimensions" in provider:
+            changed.setdefault("embedding_provider.dimensions", provider["dimensions"])
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        for one, other in (pair, pair[::-1]):
+            if one in changed and other not in changed:
+                out[other] = changed[one]
+    return out
+
+
+def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
+    tokens = budget if isinstance(budget, int) and budget > 0 else TOKEN_BUDGET
+    data: dict[str, Any] = {
+        "token_budget": TOKEN_BUDGET,
+        "checkpoint_retention": 5,
+        "stale_threshold": 30 * DAY,
+        "contradiction_threshold": 0.85,
+        "validation_mode": "on_mutation",
+        "lock_timeout": 30 * SECOND,
+        "message_retention": 30 * DAY,
+        "delegation_timeout": HOUR,
+        "min_relevance_threshold": 0.1,
+        "orphan_detection_threshold": DAY,
+        "embedding_cache_retention": 30 * DAY,
+        "cache_dir": "~/.cache/caliber",
+        "storage": {
+            "adapter": "sqlite",
+            "path": path,
+            "durability": "commit",
+            "busy_timeout_ms": 5 * SECOND,
+            "readers": 4,
+            "wal_autocheckpoint_pages": 1_000,
+            "mmap_bytes": 256 << 20,
+            "cache_kib": 16_384,
+            "statement_cache": 256,
+            "group_max_batch": 256,
+            "group_wait_us": 0,
+            "serialization_retries": 5,
+        },
+        "resident": {
+            "resident_bytes": 1 << 30,
+            "read_consistency": "local",
+            "feed_poll_ms": 200,
+            "segment_rows": 4_096,
+            "compact_dead_ratio": 0.3,
+            "evaluator": "numpy",
+            "verify_on_open": False,
+        },
+        "write_behind": {
+            "queue_max": 4_096,
+            "flush_interval_ms": 200,
+            "shutdown_ms": 5 * SECOND,
+            "window_durability": "behind",
+            "usage_enabled": True,
+            "trace_enabled": True,
+        },
+        "retention": {
+            "windows_ms": 30 * DAY,
+            "events_ms": 90 * DAY,
+            "changes_ms": 7 * DAY,
+            "changes_keep_rows": 100_000,
+        },
+        "summarization_provider": {"provider_type": "extractive", "model": "extractive", "options": {}},
+        "llm_retry_config": {
+            "max_retries": 3,
+            "initial_backoff": 200,
+            "max_backoff": 10 * SECOND,
+            "backoff_multiplier": 2.0,
+            "jitter": 0.2,
+        },
+        "embedding": {
+            "embed_turns": "behind" if embed else "off",
+            "embed_notes": "commit" if embed else "off",
+            "embed_artifacts": "commit" if embed else "off",
+            "embed_summaries": "commit" if embed else "off",
+            "batch_size": 64,
+            "worker_idle_ms": 500,
+            "long_text": "chunk_mean",
+            "long_text_tokens": 512,
+            "cache_entries": 10_000,
+        },
+        "search": {"limit_max": 999, "default_limit": 10, "candidate_factor": 4, "min_similarity": 0.1},
+        "tokens": {"estimator": "bytes", "bytes_per_token": 3.5},
+        "section_priorities": {
+            "user": 90,
+            "system": 100,
+            "persona": 95,
+            "artifacts": 80,
+            "notes": 70,
+            "history": 60,
+            "custom": [],
+        },
+        "assembly": {
+            "order": "stable_first",
+            "evict_block_turns": 16,
+            "fill_ratio": 0.95,
+            "relevant_limit": 20,
+            "recency_fallback_limit": 10,
+            "note_search_limit": 20,
+            "note_min_similarity": 0.15,
+            "notes_without_query": 10,
+            "neutral_relevance": 0.5,
+            "overflow_policy": "truncate",
+            "truncate_min_tokens": 32,
+            "message_overhead_tokens": 4,
+            "max_turns": 1_000,
+            "artifact_limit": 1_000,
+            "summary_limit": 50,
+            # A long conversation must not crowd out what the agent knows.
+            "section_max_tokens": {
+                "user": tokens * 6 // 10,
+                "artifacts": tokens * 3 // 10,
+                "notes": tokens * 3 // 10,
+                "history": tokens * 15 // 100,
+            },
+            "separator": "\n\n",
+            "section_headers": True,
+        },
+        "context_window_persistence": {"kind": "ttl", "ttl_ms": 30 * DAY},
+        "trajectory": {"children_on_complete": "reject", "store_goal_text": True},
+        "close": {"on_llm_failure": "close_without_summary", "summary_max_tokens": 200},
+        "notes": {"initial_confidence": 1.0},
+        "pcp": {
+            "context_dag": {"enabled": True, "max_depth": 10, "prune_strategy": "hybrid"},
+            "recovery_points": {"frequency": "per_scope", "max_checkpoints": 5, "compression_enabled": True},
+            "dosage": {
+                "max_context_tokens": tokens,
+                "max_scopes_in_window": 5,
+                "max_artifacts_in_window": 20,
+                "max_notes_in_window": 20,
+                "critical_priority": 90,
+                "compress_ratio": 0.5,
+            },
+            "anti_sprawl": {
+                "linter_enabled": True,
+                "vocabulary_enforcement": False,
+                "vocabulary": [],
+                "duplicate_detection": True,
+                "duplicate_limit": 5,
+                "duplicate_similarity": 0.95,
+                "max_artifact_size": 28_000,
+            },
+            "grounding": {
+                "require_source_for_facts": True,
+                "confidence_threshold": 0.5,
+                "stale_data_max_age_ms": 30 * DAY,
+                "conflict_resolution": "highest_confidence",
+            },
+        },
+        "principal": {"kind": "human", "id": "owner", "admin": True},
+        "access": {
+            "default_visibility": {
+                "orchestrator": ["orchestrator", "optimizer"],
+                "optimizer": ["optimizer", "executor"],
+                "reviewer": ["reviewer", "executor"],
+                "executor": ["executor", "reviewer"],
+            },
+            "ownership": "agent",
+        },
+        "debug": {"trace_limit": 100, "view_limit": 100},
+        "aio": {"workers": 4, "queue": 1_024},
+        "policy_engine": {"on_error": "continue"},
+        "policies": _policies(),
+    }
+    if embed:
+        data["embedding_provider"] = {
+            "provider_type": "static",
+            "model": STATIC_MODEL,
+            "dimensions": DIMENSIONS,
+            "options": {},
+        }
+        data["vector"] = {
+            "dimensions": DIMENSIONS,
+            "index_type": "exact",
+            "distance_metric": "cosine",
+            "hnsw_m": 16,
+            "hnsw_ef_construction": 64,
+            "ivfflat_lists": 100,
+        }
+    return data
+
+
+def _policies() -> list[dict[str, Any]]:
+    """What the sources' example does at a scope's and a task's end, except that nothing is ever removed."""
+    return [
+        {
+            "name": "scope_management",
+            "rules": [
+                {
+                    "on": "scope_close",
+                    "actions": [
+                        {"action": "summarize", "target": "turn_buffer"},
+                        {"action": "extract_artifacts", "target": "turn_buffer"},
+                        {"action": "checkpoint", "target": "scope"},
+                    ],
+                }
+            ],
+        },
+        {
+            "name": "trajectory_completion",
+            "rules": [
+                {
+                    "on": "task_end",
+                    "actions": [
+                        {"action": "consolidate_notes", "target": "trajectory"},
+                        {"action": "notify", "channel": "trajectory_complete"},
+                    ],
+                }
+            ],
+        },
+    ]

@@ -1,0 +1,135 @@
+"""References to secrets, and what may be shown of a value in an error.
+
+A configuration holds the name of an environment variable, never the secret itself: what is not there cannot
+be logged, pickled, hashed or stored with a window.
+
+Source: C-105, K-072, K-203, design section 8.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from caliber.model.errors import MissingRequired
+
+PREFIX = "env:"
+REDACTED = "<redacted>"
+SHOWN_CHARS = 100
+
+_REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]{0,127})\Z")
+_SECRET_WORDS = frozenset(
+    "key apikey secret password passwd pwd token dsn credential credentials auth authorization bearer connection"
+    " cookie".split()
+)
+_WORD = re.compile(r"[A-Za-z]+")
+_SECRET_TEXT = re.compile(
+    r"://|\b(sk|pk|rk|ghp|gho|ghs|github_pat|xox[abprs]|glpat|hf)[-_][A-Za-z0-9]|\bAKIA[0-9A-Z]|\beyJ[A-Za-z0-9]"
+    r"|-----BEGIN|(?i:password|passwd|pwd|secret|token|api[-_ ]?key|authorization)\W{0,4}[=:]"
+)
+_CREDENTIALS = re.compile(r"://[^/\s?#]*@")
+_ASSIGNMENT = re.compile(
+    r"""(?ix) ([\w.-]*(?:key|secret|password|passwd|pwd|token|dsn|credentials?|auth\w*)["']?\s*[=:]\s*)
+    (?:"[^"]*"?|'[^']*'?|\S+)"""
+)
+_URL = re.compile(r"[A-Za-z][\w+.-]*://\S*")
+
+
+class SecretRef:
+    """The name of an environment variable that holds a secret; the value is read only by ``resolve``."""
+
+    __slots__ = ("name",)
+    name: str
+
+    def __init__(self, reference: str) -> None:
+        match = _REFERENCE.match(reference)
+        if match is None:
+            raise ValueError("a secret is given as a reference such as env:MY_API_KEY, never as the secret itself")
+        object.__setattr__(self, "name", match[1])
+
+    def resolve(self) -> str:
+        """Return the secret.
+
+        Raises: MissingRequired when the variable is unset or empty.
+        """
+        value = os.environ.get(self.name, "")
+        if not value:
+            raise MissingRequired(f"the environment variable {self.name} is required", field=str(self))
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a secret reference cannot be changed")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("a secret reference cannot be changed")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretRef) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash((SecretRef, self.name))
+
+    def __str__(self) -> str:
+        return PREFIX + self.name
+
+    def __repr__(self) -> str:
+        return f"SecretRef('{self}')"
+
+    def __reduce__(self) -> tuple[type[SecretRef], tuple[str]]:
+        return SecretRef, (str(self),)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._validate, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
+
+    @classmethod
+    def _validate(cls, value: Any) -> SecretRef:
+        if isinstance(value, SecretRef):
+            return value
+        if isinstance(value, str) and _REFERENCE.match(value):
+            return cls(value)
+        raise PydanticCustomError("secret", "must be a reference such as env:MY_API_KEY, never the secret itself")
+
+
+def is_reference(text: str) -> bool:
+    """Return whether ``text`` is an ``env:NAME`` reference."""
+    return _REFERENCE.match(text) is not None
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether a key of this name probably holds a secret: ``api_key`` does, ``max_tokens`` does not."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return any(word.lower() in _SECRET_WORDS for word in _WORD.findall(spaced))
+
+
+def has_credentials(text: str) -> bool:
+    """Return whether ``text`` is an address with a user or a password in it."""
+    return _CREDENTIALS.search(text) is not None
+
+
+def show(value: object, names: tuple[str, ...] = ()) -> str:
+    """Return what an error may say about ``value``, found under the keys ``names``: short, without secrets."""
+    if value is None or isinstance(value, (bool, float)):
+        return repr(value)
+    if isinstance(value, int):
+        return repr(value) if abs(value) < 10**SHOWN_CHARS else "a very large number"
+    if not isinstance(value, str):
+        if isinstance(value, Mapping):
+            return "a table"
+        return "a list" if isinstance(value, (list, tuple)) else f"a value of type {type(value).__name__}"
+    if any(is_secret_name(name) for name in names) or _SECRET_TEXT.search(value):
+        return REDACTED
+    text = repr(value[:SHOWN_CHARS])
+    return text + "..." if len(value) > SHOWN_CHARS else text
+
+
+def scrub(text: str) -> str:
+    """Return ``text`` with everything that looks like a secret blanked; for quotes from files that do not parse."""
+    return _ASSIGNMENT.sub(rf"\g<1>{REDACTED}", _URL.sub(REDACTED, text))

@@ -1,0 +1,131 @@
+"""Sections of the store: the database file, its native mirror, what is written behind, how long things stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_core import PydanticCustomError
+
+from caliber.config.knobs import Duration, Flag, Int, Name, Real, Retention, Section, knob
+from caliber.config.secret import PREFIX, SecretRef, is_reference
+from caliber.model.enums import Durability, ReadConsistency, WindowDurability
+
+ADAPTERS: Final = ("sqlite",)
+PLANNED_ADAPTERS: Final = ("postgres", "redis", "libsql", "cockroachdb")
+MEMORY: Final = ":memory:"
+
+
+def _adapter(value: Any) -> Any:
+    if isinstance(value, str) and value in PLANNED_ADAPTERS:
+        raise PydanticCustomError("unsupported", "the adapter is not built yet; use sqlite", {"provider": value})
+    return value
+
+
+def _path(value: str) -> str:
+    if "://" in value:
+        raise PydanticCustomError("secret", "an address may hold credentials: name it as env:MY_DSN")
+    if value.startswith(PREFIX) and not is_reference(value):
+        raise PydanticCustomError("path", "expected env: and the name of an environment variable")
+    if "\0" in value:
+        raise PydanticCustomError("path", "a path cannot contain a zero byte")
+    return value
+
+
+class StorageConfig(Section):
+    """The durable store."""
+
+    adapter: Annotated[Literal["sqlite"], BeforeValidator(_adapter)] = knob(
+        "Which database holds everything.", "O-3"
+    )
+    path: Annotated[Name, AfterValidator(_path)] = knob(
+        "File of the store, relative to this file, or env:NAME for a variable that holds it.", "K-072"
+    )
+    durability: Durability = knob(
+        "When a write returns: after its own commit on disk, or after one shared by concurrent writers.", "design"
+    )
+    busy_timeout_ms: Duration = knob("How long to wait for another process's write lock.", "ours", unit="ms", ge=0)
+    readers: Int = knob("Connections that read while one writes.", "ours", ge=1, le=256)
+    wal_autocheckpoint_pages: Int = knob(
+        "Pages in the WAL before it is folded into the file.", "ours", unit="pages", ge=1
+    )
+    mmap_bytes: Int = knob("Part of the file read through memory mapping; 0 for none.", "ours", unit="bytes", ge=0)
+    cache_kib: Int = knob("Page cache of each connection.", "ours", unit="KiB", ge=64, le=2**31 - 1)
+    statement_cache: Int = knob("Prepared statements each connection keeps.", "ours", ge=16, le=65_536)
+    group_max_batch: Int = knob("Most writes that share one commit, with durability group.", "ours", ge=1, le=65_536)
+    group_wait_us: Int = knob(
+        "How long a shared commit waits for company; 0 takes only what is there.", "ours", unit="us", ge=0, le=1_000_000
+    )
+    serialization_retries: Int = knob(
+        "Times a transaction that lost a race is tried again before Conflict.", "ours", ge=0, le=1_000
+    )
+
+    def resolve_path(self) -> str:
+        """Return the path to open now: the variable read, ``~`` expanded.
+
+        Raises: MissingRequired when the named variable is unset.
+        """
+        path = SecretRef(self.path).resolve() if self.path.startswith(PREFIX) else self.path
+        return str(Path(path).expanduser()) if path.startswith("~") else path
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the store lives only as long as the process."""
+        return self.path == MEMORY
+
+
+class ResidentConfig(Section):
+    """The native mirror that reads are answered from."""
+
+    resident_bytes: Int = knob(
+        "Memory for the mirror; beyond it texts leave first, then f32 vectors.", "design", unit="bytes", ge=1 << 20
+    )
+    read_consistency: ReadConsistency = knob(
+        "Reads see this process's writes at once and others' when polled (local), or check first (latest).", "design"
+    )
+    feed_poll_ms: Duration = knob(
+        "How often other processes' writes are looked for; 0 never polls.", "design", unit="ms", ge=0
+    )
+    segment_rows: Int = knob("Rows in one immutable segment of a column.", "ours", unit="rows", ge=64, le=1 << 24)
+    compact_dead_ratio: Real = knob(
+        "Share of retired rows at which segments are rebuilt; 1 never rebuilds.", "ours", gt=0, le=1
+    )
+    evaluator: Literal["numpy", "numba"] = knob("What compiles predicates and formulas.", "design")
+    verify_on_open: Flag = knob("Compare mirror and store after loading.", "design")
+
+
+class WriteBehindConfig(Section):
+    """What a read leaves behind, and when it reaches the disk."""
+
+    queue_max: Int = knob("Entries that may wait; a full queue slows the reader.", "design", ge=1, le=1 << 24)
+    flush_interval_ms: Duration = knob("Longest time an entry waits.", "design", unit="ms", gt=0)
+    shutdown_ms: Duration = knob("Longest time close() spends draining the queue.", "design", unit="ms", ge=0)
+    window_durability: WindowDurability = knob(
+        "Whether a persisted window is on disk before assemble_context returns.", "O-12"
+    )
+    usage_enabled: Flag = knob("Count what was read, and when.", "O-10")
+    trace_enabled: Flag = knob("Record what reads did in the event log.", "O-12")
+
+
+class RetentionConfig(Section):
+    """How long records of operation stay; knowledge itself is never removed by these."""
+
+    windows_ms: Retention = knob('Persisted windows, a duration or "forever".', "design", unit="ms")
+    events_ms: Retention = knob('Events, a duration or "forever".', "design", unit="ms")
+    changes_ms: Retention = knob(
+        'Change records that feed other processes, a duration or "forever".', "design", unit="ms"
+    )
+    changes_keep_rows: Int = knob("Change records kept whatever their age.", "ours", unit="rows", ge=0)
+
+
+class AioConfig(Section):
+    """The asynchronous face."""
+
+    workers: Int = knob("Threads that serve asynchronous calls.", "O-4", ge=1, le=1_024)
+    queue: Int = knob("Asynchronous calls that may wait for a thread.", "O-4", ge=1, le=1 << 20)
+
+
+def expand_dir(path: str) -> Path:
+    """Return a directory of the configuration with ``~`` expanded."""
+    return Path(path).expanduser()

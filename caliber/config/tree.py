@@ -1,0 +1,247 @@
+"""The configuration: one frozen tree, whatever file it came from.
+
+Every knob is stated: what is left out is an error, not a default. Everything that is wrong is reported at
+once, as one ``MultipleErrors``.
+
+Source: C-094 to C-126, design section 8.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import AfterValidator, BaseModel, Field, PrivateAttr
+
+from caliber.config import checks, faults
+from caliber.config.context import (
+    TOKEN_BUDGET_MAX,
+    AssemblyConfig,
+    DebugConfig,
+    PersistenceConfig,
+    SectionPriorities,
+    TokensConfig,
+)
+from caliber.config.knobs import FOREVER, AsList, Duration, FrozenMap, Int, Name, Real, Section, Text, knob
+from caliber.config.lifecycle import (
+    AccessConfig,
+    CloseConfig,
+    NotesConfig,
+    PolicyEngineConfig,
+    PrincipalConfig,
+    TrajectoryConfig,
+)
+from caliber.config.parsing import parse_json, parse_toml
+from caliber.config.pcp import PCPConfig
+from caliber.config.policies import PolicyConfig, unique_names
+from caliber.config.providers import EmbeddingConfig, ProviderConfig, RetryConfig, SearchConfig, VectorConfig
+from caliber.config.secret import SecretRef
+from caliber.config.storage import (
+    AioConfig,
+    ResidentConfig,
+    RetentionConfig,
+    StorageConfig,
+    WriteBehindConfig,
+    expand_dir,
+)
+from caliber.model.enums import ValidationMode
+from caliber.model.errors import ConfigError, MultipleErrors
+
+
+class CaliberConfig(Section):
+    """All that can be set. Two configurations are equal when their contents are; ``hash`` names the content."""
+
+    token_budget: Int = knob("Most tokens of a context window.", "C-094", unit="tokens", gt=0, le=TOKEN_BUDGET_MAX)
+    checkpoint_retention: Int = knob(
+        "Checkpoints kept of a trajectory; equals pcp.recovery_points.max_checkpoints.", "C-097", gt=0
+    )
+    stale_threshold: Duration = knob(
+        "Age from which knowledge is stale; equals pcp.grounding.stale_data_max_age_ms.", "C-098", unit="ms", gt=0
+    )
+    contradiction_threshold: Real = knob(
+        "Similarity from which two differing facts may contradict each other.", "C-099", ge=0, le=1
+    )
+    validation_mode: ValidationMode = knob("Validate writes only, or reads too.", "C-101")
+    lock_timeout: Duration = knob("How long a lock is held before it lapses.", "C-112", unit="ms", gt=0)
+    message_retention: Duration = knob("How long messages between agents stay.", "C-113", unit="ms", gt=0)
+    delegation_timeout: Duration = knob("How long a delegation waits for an answer.", "C-114", unit="ms", gt=0)
+    min_relevance_threshold: Real = knob("Least relevance of what enters a window.", "C-116", ge=0, le=1)
+    orphan_detection_threshold: Duration = knob(
+        "Silence after which a trajectory or scope counts as abandoned.", "C-117", unit="ms", gt=0
+    )
+    embedding_cache_retention: Duration = knob(
+        "How long cached vectors stay.", "C-118", unit="ms", seed=30 * 86_400_000, gt=0
+    )
+    cache_dir: Name = knob("Folder for what can be made again; ~ is the home folder.", "design")
+    system_instructions: Text | None = knob("Text of section system.", "C-115", optional=True)
+    persona: Text | None = knob("Text of section persona.", "C-096", optional=True)
+
+    storage: StorageConfig = knob("The durable store.", "C-004")
+    resident: ResidentConfig = knob("The native mirror that reads are answered from.", "design")
+    write_behind: WriteBehindConfig = knob("What a read leaves behind.", "design")
+    retention: RetentionConfig = knob("How long records of operation stay.", "design")
+    embedding_provider: ProviderConfig | None = knob("Who embeds.", "C-102", optional=True)
+    vector: VectorConfig | None = knob("The space that vectors live in.", "C-120", optional=True)
+    summarization_provider: ProviderConfig | None = knob("Who summarizes.", "C-103", optional=True)
+    llm_retry_config: RetryConfig = knob("How calls to providers are tried again.", "C-106")
+    embedding: EmbeddingConfig = knob("When and how records get their vectors.", "design")
+    search: SearchConfig = knob("Limits of search.", "K-204")
+    tokens: TokensConfig = knob("How tokens are counted.", "C-121")
+    section_priorities: SectionPriorities = knob("Which section wins when the budget is short.", "C-095")
+    assembly: AssemblyConfig = knob("How a window is filled.", "C-121")
+    context_window_persistence: PersistenceConfig = knob("Whether assembled windows are kept.", "C-100")
+    trajectory: TrajectoryConfig = knob("Tasks.", "C-237")
+    close: CloseConfig = knob("Closing a scope.", "C-215")
+    notes: NotesConfig = knob("Knowledge kept beyond its trajectory.", "C-121")
+    pcp: PCPConfig = knob("What guards the memory.", "C-119")
+    principal: PrincipalConfig = knob("Who acts when a call does not say.", "design")
+    access: AccessConfig = knob("Who sees and changes notes.", "M-131")
+    debug: DebugConfig = knob("What views for people show.", "C-121")
+    aio: AioConfig = knob("The asynchronous face.", "O-4")
+    policy_engine: PolicyEngineConfig = knob("How policies are run.", "C-229")
+    policies: Annotated[tuple[PolicyConfig, ...], AsList, Field(max_length=1_000), AfterValidator(unique_names)] = knob(
+        "What happens by itself.", "C-226"
+    )
+
+    _hash: bytes | None = PrivateAttr(default=None)
+
+    def __init__(self, /, **data: Any) -> None:
+        found: list[ConfigError] = []
+        try:
+            super().__init__(**data)
+        except pydantic.ValidationError as error:
+            found = faults.translate(error, type(self))
+        # Outside the except block, so that the values inside pydantic's error do not travel with ours.
+        found.extend(checks.run(type(self), data) if found else checks.run_valid(self))
+        if found:
+            raise MultipleErrors(errors=found)
+
+    # --- where it comes from ---------------------------------------------------------------------
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[Any, Any]) -> CaliberConfig:
+        """Return the configuration in a nested mapping, such as a parsed file.
+
+        Raises: MultipleErrors with every fault.
+        """
+        if not isinstance(data, Mapping):
+            raise MultipleErrors(errors=[faults.wrong("configuration", data, "must be a table of knobs")])
+        unusable = [key for key in data if not isinstance(key, str)]
+        if unusable:
+            raise MultipleErrors(
+                errors=[faults.wrong("configuration", key, "names of knobs are text") for key in unusable]
+            )
+        return cls(**data)
+
+    @classmethod
+    def from_json(cls, text: str) -> CaliberConfig:
+        """Return the configuration in a JSON document.
+
+        Raises: MultipleErrors; a document that does not parse is one fault of field ``json``. Source: C-123.
+        """
+        return cls.from_mapping(parse_json(text))
+
+    @classmethod
+    def from_toml(cls, text: str) -> CaliberConfig:
+        """Return the configuration in a TOML document.
+
+        Raises: MultipleErrors; a document that does not parse is one fault of field ``toml``.
+        """
+        return cls.from_mapping(parse_toml(text))
+
+    def with_overrides(self, **changes: Any) -> CaliberConfig:
+        """Return a copy with knobs changed, by name or by dotted path: ``**{"storage.path": "a.db"}``.
+
+        Raises: MultipleErrors, as every way to a configuration does.
+        """
+        return type(self).from_mapping(override(self.to_mapping(), changes))
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> CaliberConfig:
+        """Return a copy; unlike pydantic's own, with ``update`` it is validated again."""
+        return self.with_overrides(**update) if update else super().model_copy(deep=deep)
+
+    # --- what it is ------------------------------------------------------------------------------
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return it as plain nested data; durations are milliseconds, secrets are references."""
+        data: dict[str, Any] = plain(self)
+        return data
+
+    def canonical_json(self) -> str:
+        """Return the one JSON text of this content: keys sorted, no spaces, absent options left out."""
+        return json.dumps(self.to_mapping(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    @property
+    def hash(self) -> bytes:
+        """SHA-256 of ``canonical_json``; windows name the configuration they were made under by it (C-126)."""
+        if self._hash is None:
+            self._hash = hashlib.sha256(self.canonical_json().encode()).digest()
+        return self._hash
+
+    @property
+    def cache_path(self) -> Path:
+        """``cache_dir`` with ``~`` expanded."""
+        return expand_dir(self.cache_dir)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CaliberConfig) and other.hash == self.hash
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def __repr__(self) -> str:
+        return f"CaliberConfig({self.storage.adapter}, token_budget={self.token_budget}, hash={self.hash.hex()[:16]})"
+
+    __str__ = __repr__
+
+
+def plain(value: Any) -> Any:
+    """Return a part of the configuration as plain data; what is not set is left out."""
+    if isinstance(value, BaseModel):
+        out: dict[str, Any] = {}
+        for name, field in type(value).model_fields.items():
+            item = getattr(value, name)
+            if item is not None:
+                out[name] = plain(item)
+            elif field.is_required():
+                out[name] = FOREVER
+        return out
+    if isinstance(value, FrozenMap):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, SecretRef) else value
+
+
+def override(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested data with dotted paths set.
+
+    Raises: MultipleErrors when a path leads through something that is not a section.
+    """
+    result = dict(data)
+    found: list[ConfigError] = []
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        node = result
+        for depth, part in enumerate(parents):
+            inner = node.get(part)
+            if isinstance(inner, BaseModel):
+                inner = plain(inner)
+            if inner is not None and not isinstance(inner, Mapping):
+                through = ".".join(parents[: depth + 1])
+                found.append(faults.wrong(path, value, f"{through} is a knob, not a section"))
+                break
+            node[part] = dict(inner or {})
+            node = node[part]
+        else:
+            node[last] = value
+    if found:
+        raise MultipleErrors(errors=found)
+    return result
