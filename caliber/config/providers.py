@@ -90,10 +90,10 @@ class VectorConfig(Section):
 class EmbeddingConfig(Section):
     """When and how records get their vectors."""
 
-    embed_turns: EmbedMode = knob("Turns: after the commit (behind), with it (commit), or never (off).", "design")
-    embed_notes: EmbedMode = knob("Notes: behind, commit or off.", "design")
-    embed_artifacts: EmbedMode = knob("Artifacts: behind, commit or off.", "design")
-    embed_summaries: EmbedMode = knob("Summaries of scopes: behind, commit or off.", "design")
+    embed_turns: EmbedMode = knob("When turns are embedded: behind the commit, with it, or never.", "design")
+    embed_notes: EmbedMode = knob("When notes are embedded.", "design")
+    embed_artifacts: EmbedMode = knob("When artifacts are embedded.", "design")
+    embed_summaries: EmbedMode = knob("When summaries of scopes are embedded.", "design")
     batch_size: Int = knob("Texts in one call of the provider.", "ours", unit="texts", ge=1, le=65_536)
     worker_idle_ms: Duration = knob("How often the worker looks for rows that lack a vector.", "ours", unit="ms", gt=0)
     long_text: Literal["chunk_mean", "truncate", "error"] = knob(

@@ -24,8 +24,10 @@ SHOWN_CHARS = 100
 
 _REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]{0,127})\Z")
 _SECRET_WORDS = frozenset(
-    "key apikey secret password passwd pwd token dsn credential credentials auth authorization bearer connection"
-    " cookie".split()
+    (
+        *("key", "apikey", "secret", "password", "passwd", "pwd", "token", "dsn", "connection", "cookie", "bearer"),
+        *("auth", "authorization", "credential", "credentials"),
+    )
 )
 _WORD = re.compile(r"[A-Za-z]+")
 _SECRET_TEXT = re.compile(

@@ -111,10 +111,10 @@ class WriteBehindConfig(Section):
 class RetentionConfig(Section):
     """How long records of operation stay; knowledge itself is never removed by these."""
 
-    windows_ms: Retention = knob('Persisted windows, a duration or "forever".', "design", unit="ms")
-    events_ms: Retention = knob('Events, a duration or "forever".', "design", unit="ms")
+    windows_ms: Retention = knob('Persisted windows; "forever" keeps them.', "design", unit="ms")
+    events_ms: Retention = knob('Events; "forever" keeps them.', "design", unit="ms")
     changes_ms: Retention = knob(
-        'Change records that feed other processes, a duration or "forever".', "design", unit="ms"
+        'Change records that feed other processes; "forever" keeps them.', "design", unit="ms"
     )
     changes_keep_rows: Int = knob("Change records kept whatever their age.", "ours", unit="rows", ge=0)
 

@@ -79,7 +79,7 @@ class CaliberConfig(Section):
     )
     cache_dir: Name = knob("Folder for what can be made again; ~ is the home folder.", "design")
     system_instructions: Text | None = knob("Text of section system.", "C-115", optional=True)
-    persona: Text | None = knob("Text of section persona.", "C-096", optional=True)
+    persona: Text | None = knob("Text of section persona.", "design", optional=True)
 
     storage: StorageConfig = knob("The durable store.", "C-004")
     resident: ResidentConfig = knob("The native mirror that reads are answered from.", "design")

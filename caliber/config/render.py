@@ -1,0 +1,205 @@
+"""A configuration as a file for people: every knob with its meaning, range and origin, and back again unchanged.
+
+The comments are the declarations of the knobs; nothing is written twice.
+
+Source: design section 8.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Final, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+
+from caliber.config.faults import section_in
+from caliber.config.knobs import INT64_MAX, Section
+from caliber.config.policies import PolicyConfig
+from caliber.config.tree import CaliberConfig, plain
+
+_HEADER: Final = """\
+# A configuration of CALIBER. Every knob is stated; leaving one out is an error, and so is a misspelt name.
+# Behind each meaning stands the requirement that asks for the knob: (C-121) where the value is the one it names,
+# (C-094; ours) where the value is our choice, (C-121 has 0.5; ours) where we chose otherwise.
+# Durations are written as 250ms, 30s, 15m, 1h, 7d or 2w. Secrets are never written here: env:NAME names a variable.
+"""
+_UNITS: Final = (("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
+_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\f": "\\f", "\r": "\\r", "\n": "\\n"}
+_UNSAFE: Final = re.compile(r'["\\\x00-\x1f\x7f]')
+
+
+def render_json(config: CaliberConfig) -> str:
+    """Return the configuration as an indented JSON document that reads back as the same configuration."""
+    return json.dumps(config.to_mapping(), indent=2, ensure_ascii=False) + "\n"
+
+
+def render_toml(config: CaliberConfig) -> str:
+    """Return the configuration as a commented TOML document that reads back as the same configuration."""
+    lines = [_HEADER]
+    lines.extend(_section(config, ()))
+    lines.extend(_policies(config.policies))
+    return "\n".join(lines) + "\n"
+
+
+def format_duration(ms: int) -> str:
+    """Return milliseconds as a duration text of the largest unit that fits exactly."""
+    for unit, size in _UNITS:
+        if ms and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms"
+
+
+# --- sections and their knobs --------------------------------------------------------------------
+
+
+def _section(section: Section, path: tuple[str, ...]) -> Iterator[str]:
+    inner: list[tuple[str, FieldInfo]] = []
+    for name, field in type(section).model_fields.items():
+        if name == "policies":
+            if not getattr(section, name):
+                yield from (f"# {_comment(field, [])}", "policies = []", "")
+        elif section_in(field.annotation) is not None:
+            inner.append((name, field))
+        else:
+            yield from _knob(name, field, getattr(section, name))
+    for name, field in inner:
+        value = getattr(section, name)
+        header = f"[{'.'.join((*path, name))}]"
+        if value is None:
+            yield from ("", f"# {field.description} Not set; its knobs would follow here.", f"# {header}")
+        else:
+            yield from ("", f"# {field.description}", header)
+            yield from _section(value, (*path, name))
+
+
+def _knob(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
+    data = plain(value)
+    if value is None and field.is_required():
+        data = "forever"
+    yield f"# {_comment(field, data)}"
+    yield f"# {name} =" if data is None else f"{name} = {_top_value(data, field)}"
+
+
+def _comment(field: FieldInfo, value: Any) -> str:
+    about = _about(field)
+    limits = _limits(field, about["unit"])
+    meaning = f"{field.description} {limits}" if limits else f"{field.description}"
+    seed = plain(about["seed"]) if about["seed"] is not None else None
+    source = about["source"]
+    if not field.is_required() and value is None:
+        return f"{meaning} (optional, not set)"
+    if seed is not None:
+        return f"{meaning} ({source})" if seed == value else f"{meaning} ({source} has {_value(seed)}; ours)"
+    return f"{meaning} (ours)" if source == "ours" else f"{meaning} ({source}; ours)"
+
+
+def _about(field: FieldInfo) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def _limits(field: FieldInfo, unit: str) -> str:
+    """Return what the knob accepts, read from its type: ``One of a, b.``, ``1 to 20 tokens.``, ``Above 0.``"""
+    choices = _choices(field.annotation)
+    if choices:
+        return f"One of {', '.join(choices)}."
+    if field.annotation is bool:
+        return "True or false."
+    low, high = _bounds(field)
+    if unit == "ms" and low == "1":
+        low = ""
+    if low and high:
+        text = f"{low} to {high}"
+    elif low:
+        text = low if low.startswith("above") else f"{low} or more"
+    else:
+        text = f"at most {high}" if high else ""
+    if unit == "ms":
+        text = f"a duration, {text}" if text else "a duration"
+    elif unit:
+        text = f"{text} {unit}" if text else f"in {unit}"
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _bounds(field: FieldInfo) -> tuple[str, str]:
+    low = high = ""
+    for limit in field.metadata:
+        if isinstance(limit, Ge) and limit.ge != -INT64_MAX:
+            low = str(limit.ge)
+        elif isinstance(limit, Gt):
+            low = str(limit.gt + 1) if field.annotation is int else f"above {limit.gt}"  # type: ignore[operator]
+        elif isinstance(limit, Le) and limit.le != INT64_MAX:
+            high = str(limit.le)
+        elif isinstance(limit, Lt):
+            high = f"below {limit.lt}"
+    return low, high
+
+
+def _choices(annotation: Any) -> list[str]:
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return [member.value for member in annotation]
+    if get_origin(annotation) is Literal:
+        return [str(value) for value in get_args(annotation)]
+    return []
+
+
+# --- policies ------------------------------------------------------------------------------------
+
+
+def _policies(policies: tuple[PolicyConfig, ...]) -> Iterator[str]:
+    if not policies:
+        return
+    yield from ("", f"# {CaliberConfig.model_fields['policies'].description} (ours)")
+    for policy in policies:
+        yield from ("", "[[policies]]", f"name = {_value(policy.name)}")
+        if not policy.rules:
+            yield "rules = []"
+        for rule in policy.rules:
+            yield from ("", "[[policies.rules]]", f"on = {_value(rule.on.value)}")
+            if rule.cron is not None:
+                yield f"cron = {_value(rule.cron)}"
+            yield "actions = ["
+            for action in rule.actions:
+                data = plain(action)
+                if "older_than_ms" in data:
+                    data["older_than_ms"] = format_duration(data["older_than_ms"])
+                yield f"  {_value(data)},"
+            yield "]"
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def _top_value(data: Any, field: FieldInfo) -> str:
+    if isinstance(data, int) and _about(field)["unit"] == "ms":
+        return _value(format_duration(data))
+    if isinstance(data, str) and "\n" in data.strip("\n"):
+        body = "\n".join(_UNSAFE.sub(_escape, line) for line in data.split("\n"))
+        return f'"""\n{body}"""'
+    return _value(data)
+
+
+def _value(data: Any) -> str:
+    if isinstance(data, bool):
+        return "true" if data else "false"
+    if isinstance(data, str):
+        return f'"{_UNSAFE.sub(_escape, data)}"'
+    if isinstance(data, Mapping):
+        items = ", ".join(f"{_key(key)} = {_value(value)}" for key, value in data.items())
+        return f"{{ {items} }}" if items else "{}"
+    if isinstance(data, (list, tuple)):
+        return f"[{', '.join(_value(item) for item in data)}]"
+    return repr(data)
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.match(key) else _value(key)
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    return _ESCAPES.get(char) or f"\\u{ord(char):04x}"
