@@ -29,7 +29,9 @@ class RecoveryConfig(Section):
 class DosageConfig(Section):
     """How much may enter one window."""
 
-    max_context_tokens: Int = knob("Most tokens, at most token_budget.", "C-254, C-257", unit="tokens", seed=8_000, gt=0)
+    max_context_tokens: Int = knob(
+        "Most tokens, at most token_budget.", "C-254, C-257", unit="tokens", seed=8_000, gt=0
+    )
     max_scopes_in_window: Int = knob("Most scopes whose summaries enter.", "C-254, C-257", seed=5, ge=0)
     max_artifacts_in_window: Int = knob("Most artifacts.", "C-254, C-257", seed=20, ge=0)
     max_notes_in_window: Int = knob("Most notes.", "C-254, C-257", seed=10, ge=0)
@@ -53,7 +55,9 @@ class GroundingConfig(Section):
     """What knowledge must rest on."""
 
     require_source_for_facts: Flag = knob("Facts must name where they come from.", "C-256, C-257", seed=True)
-    confidence_threshold: Real = knob("Confidence below which a warning is given.", "C-256, C-257", seed=0.5, ge=0, le=1)
+    confidence_threshold: Real = knob(
+        "Confidence below which a warning is given.", "C-256, C-257", seed=0.5, ge=0, le=1
+    )
     stale_data_max_age_ms: Duration = knob(
         "Age from which data is stale; equals stale_threshold.", "C-256, C-257", unit="ms", seed=2_592_000_000, gt=0
     )
