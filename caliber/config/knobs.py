@@ -20,7 +20,6 @@ from caliber.model.time import parse_duration_ms
 
 INT64_MAX: Final = 2**63 - 1
 FOREVER: Final = "forever"
-_DURATION_CHARS: Final = 32
 _OPTION_DEPTH: Final = 8
 
 V_co = TypeVar("V_co", covariant=True)
@@ -50,7 +49,7 @@ def knob(text: str, source: str, *, unit: str = "", seed: Any = None, optional: 
 
 
 def _duration(value: Any) -> Any:
-    if isinstance(value, str) and len(value) <= _DURATION_CHARS:
+    if isinstance(value, str):
         try:
             return parse_duration_ms(value)
         except InvalidValue as error:

@@ -49,7 +49,7 @@ class CaliberError(Exception):
     default_retryable: ClassVar[bool] = False
     hint: ClassVar[str] = ""
 
-    def __init__(self, message: str | None = None, *, retryable: bool | None = None, **context: Any) -> None:
+    def __init__(self, message: str | None = None, /, *, retryable: bool | None = None, **context: Any) -> None:
         self.context: dict[str, Any] = context
         self.retryable: bool = self.default_retryable if retryable is None else retryable
         self.message: str = message if message is not None else self._render()
@@ -284,7 +284,7 @@ class MultipleErrors(ConfigError):
     """All faults of a configuration at once, each a ``ConfigError`` in ``errors``."""
 
     def __init__(
-        self, message: str | None = None, *, retryable: bool | None = None, errors: list[ConfigError], **context: Any
+        self, message: str | None = None, /, *, retryable: bool | None = None, errors: list[ConfigError], **context: Any
     ) -> None:
         super().__init__(message, retryable=retryable, errors=errors, **context)
 

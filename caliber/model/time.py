@@ -14,6 +14,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"([0-9]+)(ms|s|m|h|d|w)\Z")
 _INT64_MAX = 2**63 - 1
+_DIGITS_MAX = 19
 
 
 class Clock(Protocol):
@@ -71,7 +72,8 @@ def parse_duration_ms(text: str, field: str = "duration") -> int:
     match = _DURATION.match(text)
     if match is None:
         raise InvalidValue(field=field, reason="expected a number followed by ms, s, m, h, d or w, such as 30s")
-    value = int(match[1]) * _UNIT_MS[match[2]]
+    # More digits than 64 bits can have are not even converted: int() itself refuses very long ones.
+    value = int(match[1]) * _UNIT_MS[match[2]] if len(match[1]) <= _DIGITS_MAX else _INT64_MAX + 1
     if value > _INT64_MAX:
         raise InvalidValue(field=field, reason="the duration does not fit 64 bits of milliseconds")
     return value
