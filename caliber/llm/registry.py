@@ -75,6 +75,22 @@ def _hash(settings: ProviderSettings) -> EmbeddingProvider:
     return HashEmbeddingProvider(settings.dimensions, settings.model)
 
 
+def _extractive(
+    settings: ProviderSettings, embedding_provider: EmbeddingProvider | None, token_counter: TokenCounter
+) -> SummarizationProvider:
+    from caliber.llm.extractive import MODEL, ExtractiveProvider
+
+    _local("summarization_provider", settings)
+    _model_is("summarization_provider", settings, MODEL)
+    if settings.dimensions is not None:
+        raise IncompatibleOptions(
+            option_a="summarization_provider.provider_type = extractive",
+            option_b="summarization_provider.dimensions",
+            reason="a summary has no dimensions",
+        )
+    return ExtractiveProvider(token_counter, embedding_provider)
+
+
 def _local(field: str, settings: ProviderSettings) -> None:
     """Refuse what a local provider would silently ignore."""
     for name, value in (("endpoint", settings.endpoint), ("api_key", settings.api_key)):
@@ -114,4 +130,4 @@ def _chosen(known: Mapping[str, Provider], field: str, settings: ProviderSetting
 _EMBEDDING: Mapping[str, Callable[[ProviderSettings], EmbeddingProvider]] = {"hash": _hash, "static": _static}
 _SUMMARIZATION: Mapping[
     str, Callable[[ProviderSettings, EmbeddingProvider | None, TokenCounter], SummarizationProvider]
-] = {}
+] = {"extractive": _extractive}

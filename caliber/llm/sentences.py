@@ -40,6 +40,7 @@ _TABLE = re.compile(r"[ \t]{0,40}\|")
 _ENDS = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]*_]{0,8}+(?=\s)|[。！？｡]++[」』”’）]{0,4}")
 _SPACE = re.compile(r"\s*")
 _WORD_BEFORE = 24
+_PLAIN_WORD = 4
 
 # Words after which a full stop does not end the sentence: the first always, the others before what is not a capital.
 _TITLES = """
@@ -148,16 +149,15 @@ def _is_end(text: str, found: re.Match[str], end: int) -> bool:
     following = _next(text, found.end(), end)
     if not following:
         return True
-    if following.islower():
-        return False
     head = text[max(0, mark - _WORD_BEFORE) : mark]
     parts = head.split()
     word = parts[-1].lstrip("([\"'“‘*_") if parts and not head[-1].isspace() else ""
-    if len(word) == 1 and word.isupper() and word != "I":
-        return False
     lowered = word.lower()
-    if lowered in _NEVER_END:
+    if lowered in _NEVER_END or (len(word) == 1 and word.isupper() and word != "I"):
         return False
+    if following.islower():
+        # Some people write without capitals; an abbreviation that is not listed above is mostly shorter than this.
+        return len(word) >= _PLAIN_WORD and word.isalpha() and lowered not in _SELDOM_END
     return lowered not in _SELDOM_END or following.isupper()
 
 

@@ -1,0 +1,70 @@
+"""The extractive provider: summaries, artifacts and notes without a language model, offline and deterministic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from caliber.llm import comparison, note_rules, rules, textrank
+from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.protocols import (
+    ConsolidationDecision,
+    ConsolidationMember,
+    EmbeddingProvider,
+    ExtractedArtifact,
+    ExtractionTurn,
+    GeneratedNote,
+    MergedNote,
+    TrajectoryDigest,
+)
+from caliber.llm.texts import TokenCounter
+
+MODEL = "textrank-1"
+_HASHED_DIMENSIONS = 512
+
+
+class ExtractiveProvider:
+    """A ``SummarizationProvider`` of rules: nothing in its answers that was not in its input.
+
+    Sentences are compared by ``embedding_provider``; without one by hashed words. Threads may share it.
+    """
+
+    def __init__(self, count_tokens: TokenCounter, embedding_provider: EmbeddingProvider | None) -> None:
+        self._count_tokens = count_tokens
+        self._embedder = embedding_provider or HashEmbeddingProvider(_HASHED_DIMENSIONS, MODEL)
+
+    @property
+    def model_id(self) -> str:
+        """The rules and what compares the sentences: both decide what a summary says."""
+        return f"{MODEL}+{self._embedder.model_id}"
+
+    def summarize(self, text: str, max_tokens: int) -> str:
+        """Return the text's most central sentences, in its order; never above ``max_tokens``.
+
+        Raises: InvalidValue, SummarizationFailed, and what the embedding provider raises.
+        """
+        return textrank.summarize(text, max_tokens, self._count_tokens, self._embedder)
+
+    def extract_artifacts(self, turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
+        """Return what the rules find worth keeping, in order of turns."""
+        return rules.extract_artifacts(turns)
+
+    def generate_notes(
+        self,
+        trajectory: TrajectoryDigest,
+        scope_summaries: Sequence[str],
+        artifacts: Sequence[ExtractedArtifact],
+    ) -> list[GeneratedNote]:
+        """Return the notes that the rules draw from artifacts, summaries and goal."""
+        return note_rules.generate_notes(trajectory, scope_summaries, artifacts)
+
+    def merge_notes(self, a: GeneratedNote, b: GeneratedNote) -> MergedNote:
+        """Return one note with the statements of both. Raises: InvalidValue (K-111)."""
+        return note_rules.merge_notes(a, b)
+
+    def verify_contradiction(self, a: str, b: str) -> bool:
+        """Return whether the two cannot both hold, as far as careful rules can tell."""
+        return comparison.verify_contradiction(a, b)
+
+    def decide_consolidation(self, clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:
+        """Return one decision per cluster: supersede the nearly identical, keep the rest."""
+        return comparison.decide_consolidation(clusters)
