@@ -1,0 +1,166 @@
+"""Time, ids, enums and records of the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import pickle
+import uuid
+from datetime import UTC, datetime, timedelta, timezone
+from types import ModuleType
+
+import pytest
+
+import caliber.model
+from caliber.model import access, entities, enums, ids, time, windows
+from caliber.model.errors import InvalidValue
+
+RECORD_MODULES: tuple[ModuleType, ...] = (entities, windows, access)
+RECORDS = [
+    value
+    for module in RECORD_MODULES
+    for value in vars(module).values()
+    if inspect.isclass(value) and value.__module__ == module.__name__
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("250ms", 250), ("30s", 30_000), ("15m", 900_000), ("1h", 3_600_000), ("7d", 604_800_000), ("2w", 1_209_600_000)],
+)
+def test_durations_parse_to_milliseconds(text: str, ms: int) -> None:
+    # C-169 C-311
+    assert time.parse_duration_ms(text) == ms
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "30", "s", "30 s", " 30s", "30s ", "-30s", "+30s", "3.5s", "30S", "30sec", "1h30m", "٣s", "30s\n", "nonsense"],
+)
+def test_malformed_durations_are_errors_never_zero(text: str) -> None:
+    # C-125 C-311 K-070
+    with pytest.raises(InvalidValue) as caught:
+        time.parse_duration_ms(text, "lock_timeout")
+    assert caught.value.context["field"] == "lock_timeout"
+
+
+def test_durations_beyond_64_bits_are_errors() -> None:
+    # C-011 C-169
+    assert time.parse_duration_ms(f"{2**63 - 1}ms") == 2**63 - 1
+    for text in (f"{2**63}ms", f"{2**63 // 1_000 + 1}s", "9" * 10_000 + "w"):
+        with pytest.raises(InvalidValue, match="64 bits"):
+            time.parse_duration_ms(text)
+
+
+def test_naive_datetimes_are_rejected() -> None:
+    # C-010
+    with pytest.raises(InvalidValue) as caught:
+        time.to_us(datetime(2026, 1, 1), "occurred_at")  # noqa: DTZ001  (naive is the point)
+    assert caught.value.context["field"] == "occurred_at"
+
+
+def test_instants_are_microseconds_whatever_their_zone() -> None:
+    # C-010
+    instant = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
+    elsewhere = instant.astimezone(timezone(timedelta(hours=-7)))
+    assert time.to_us(instant) == time.to_us(elsewhere) == int(instant.timestamp()) * 1_000_000 + 678_901
+    assert time.from_us(time.to_us(elsewhere)) == instant
+    assert time.from_us(0).utcoffset() == timedelta(0)
+
+
+def test_fixed_clock_moves_only_when_told() -> None:
+    clock = time.FixedClock(1_000)
+    assert (clock.now_us(), clock.now_us()) == (1_000, 1_000)
+    clock.advance(ms=2, us=3)
+    assert clock.now_us() == 3_003
+
+
+def test_system_clock_is_utc_now() -> None:
+    before = datetime.now(UTC)
+    measured = time.from_us(time.SystemClock().now_us())
+    assert before - timedelta(milliseconds=1) <= measured <= datetime.now(UTC)
+
+
+def test_uuid_from_bytes_equals_the_standard_library() -> None:
+    for raw in (bytes(16), b"\xff" * 16, uuid.uuid4().bytes):
+        ours, theirs = ids.uuid_from_bytes(raw), uuid.UUID(bytes=raw)
+        assert ours == theirs
+        assert hash(ours) == hash(theirs)
+        assert pickle.loads(pickle.dumps(ours)) == theirs
+
+
+def test_parse_uuid_accepts_uuids_and_text_only() -> None:
+    value = uuid.uuid4()
+    assert ids.parse_uuid(value) is value
+    assert ids.parse_uuid(str(value)) == value
+    for wrong in ("not a uuid", 7, None, value.bytes):
+        with pytest.raises(ValueError, match="UUID"):
+            ids.parse_uuid(wrong)
+
+
+@pytest.mark.parametrize(
+    "kind", [value for value in vars(enums).values() if isinstance(value, type) and issubclass(value, enum.StrEnum)]
+)
+def test_enum_members_equal_their_lower_case_text(kind: type[enum.StrEnum]) -> None:
+    # design section 7: "enums compare equal to their lower-case text"
+    for member in kind:
+        assert member == member.name.lower()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (enums.TTLKind, "persistent session scope duration"),  # C-012
+        (enums.TrajectoryStatus, "active completed failed suspended"),
+        (enums.OutcomeStatus, "success partial failure system_abort"),  # K-010
+        (enums.SectionType, "system persona notes history artifacts user custom"),  # C-053
+        (enums.AssemblyAction, "include exclude compress truncate"),  # C-056
+        (enums.ContextPersistence, "ephemeral ttl permanent"),  # C-100
+        (enums.ValidationMode, "on_mutation always"),  # C-101
+        (enums.PruneStrategy, "lru relevance hybrid"),  # C-250
+        (enums.RecoveryFrequency, "per_scope per_turn manual"),  # C-252
+        (enums.ConflictResolution, "newest highest_confidence manual"),  # C-256
+        (enums.DistanceMetric, "cosine l2 inner_product"),  # C-488
+        (enums.Trigger, "task_start task_end scope_close turn schedule"),  # C-147
+        (enums.AgentRole, "orchestrator optimizer reviewer executor"),  # M-118
+    ],
+)
+def test_closed_sets_hold_exactly_the_specified_values(kind: type[enum.StrEnum], values: str) -> None:
+    assert sorted(kind) == sorted(values.split())
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_records_are_frozen_and_slotted(record: type) -> None:
+    # design section 2: "entities as frozen slotted dataclasses"
+    assert dataclasses.is_dataclass(record)
+    assert record.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert "__slots__" in vars(record)
+
+
+def test_bytes_that_are_not_utf8_are_kept_and_shown_with_replacement() -> None:
+    now = datetime.now(UTC)
+    turn = entities.Turn(
+        turn_id=ids.TurnId(uuid.uuid4()),
+        trajectory_id=ids.TrajectoryId(uuid.uuid4()),
+        scope_id=ids.ScopeId(uuid.uuid4()),
+        sequence=0,
+        turn_number=0,
+        role=enums.TurnRole.USER,
+        content=b"a\xffb",
+        token_count=1,
+        created_at=now,
+    )
+    assert turn.content == b"a\xffb"
+    assert turn.text == "a\N{REPLACEMENT CHARACTER}b"
+    assert pickle.loads(pickle.dumps(turn)) == turn
+
+
+def test_public_names_are_listed_exist_and_are_ours() -> None:
+    assert len(caliber.model.__all__) == len(set(caliber.model.__all__))
+    for name in caliber.model.__all__:
+        value = getattr(caliber.model, name)
+        assert getattr(value, "__module__", "caliber.model").startswith(("caliber.model", "types", "typing")), name
+    for kind in vars(enums).values():
+        if isinstance(kind, type) and issubclass(kind, enum.Enum) and kind.__module__ == enums.__name__:
+            assert kind.__name__ in caliber.model.__all__
