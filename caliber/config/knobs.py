@@ -70,6 +70,12 @@ def _list(value: Any) -> Any:
     return tuple(value)
 
 
+def _int64(value: int) -> int:
+    if abs(value) > INT64_MAX:
+        raise PydanticCustomError("int64", "does not fit 64 bits")
+    return value
+
+
 def _plus_zero(value: float) -> float:
     return value + 0.0  # -0.0 equals 0.0 and must not hash differently
 
@@ -81,12 +87,13 @@ def _clean_text(value: str) -> str:
     return value
 
 
-Int = Annotated[int, Field(strict=True, ge=-INT64_MAX, le=INT64_MAX)]
+# The bound of 64 bits is a function, not a Field: of two Fields with ``le`` pydantic keeps only one.
+Int = Annotated[int, Field(strict=True), AfterValidator(_int64)]
 Real = Annotated[float, Field(strict=True, allow_inf_nan=False), AfterValidator(_plus_zero)]
 Flag = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(strict=True), AfterValidator(_clean_text)]
 Name = Annotated[str, Field(strict=True, pattern=r"\S"), AfterValidator(_clean_text)]
-Duration = Annotated[int, Field(strict=True, le=INT64_MAX), BeforeValidator(_duration)]
+Duration = Annotated[int, Field(strict=True), BeforeValidator(_duration), AfterValidator(_int64)]
 Retention = Annotated[int | None, Field(strict=True, gt=0, le=INT64_MAX), BeforeValidator(_duration_or_forever)]
 AsList = BeforeValidator(_list)
 

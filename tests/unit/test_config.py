@@ -1,0 +1,631 @@
+"""The configuration tree: what must be stated, what is refused, and that every fault is reported at once."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pydantic
+import pytest
+
+from caliber.config import CaliberConfig, FrozenMap, StorageConfig, checks, profiles
+from caliber.config.faults import section_in
+from caliber.config.knobs import Section
+from caliber.model.enums import AgentRole, Durability, PrincipalKind
+from caliber.model.errors import (
+    ConfigError,
+    IncompatibleOptions,
+    InvalidConfigValue,
+    MissingRequired,
+    MultipleErrors,
+    ProviderNotSupported,
+)
+
+PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 64, "options": {"seed": 7}}
+SAMPLE = profiles.reference("store.db", embedding_provider=PROVIDER)
+
+
+def sample() -> dict[str, Any]:
+    """A complete configuration as plain data, every section present."""
+    return SAMPLE.to_mapping()
+
+
+def put(data: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    *parents, last = path.split(".")
+    node = data
+    for part in parents:
+        node = node[part]
+    node[last] = value
+    return data
+
+
+def faults(data: Any) -> list[ConfigError]:
+    with pytest.raises(MultipleErrors) as caught:
+        CaliberConfig.from_mapping(data)
+    assert caught.value.errors
+    found: list[ConfigError] = caught.value.errors
+    return found
+
+
+def only(data: Any) -> ConfigError:
+    found = faults(data)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def knobs(section: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and field of every knob and every section, lists of policies aside."""
+    for name, field in section.model_fields.items():
+        path = f"{prefix}{name}"
+        yield path, field
+        inner = section_in(field.annotation)
+        if inner is not None and name != "policies":
+            yield from knobs(inner, f"{path}.")
+
+
+REQUIRED = [path for path, field in knobs(CaliberConfig) if field.is_required()]
+OPTIONAL = sorted(path for path, field in knobs(CaliberConfig) if not field.is_required())
+
+
+# --- what must be stated -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", REQUIRED)
+def test_a_missing_knob_is_named(path: str) -> None:
+    # C-094 to C-121, K-002, K-003: every knob is required, none has a silent default
+    data = sample()
+    *parents, last = path.split(".")
+    node = data
+    for part in parents:
+        node = node[part]
+    del node[last]
+    error = only(data)
+    assert isinstance(error, MissingRequired)
+    assert error.context["field"] == path
+
+
+def test_only_the_named_few_may_be_left_out() -> None:
+    # C-102 C-103 C-104 C-115 C-120: this list grows only with a requirement that says "optional"
+    provider = ["api_key", "dimensions", "endpoint", "options"]
+    assert sorted(OPTIONAL) == sorted(
+        [
+            "system_instructions",
+            "persona",
+            "embedding_provider",
+            *(f"embedding_provider.{name}" for name in provider),
+            "summarization_provider",
+            *(f"summarization_provider.{name}" for name in provider),
+            "vector",
+            "assembly.section_max_tokens",
+            "context_window_persistence.ttl_ms",
+            "principal.role",
+        ]
+    )
+
+
+def test_an_empty_configuration_lists_everything_it_lacks() -> None:
+    # C-122 K-007
+    found = faults({})
+    assert all(isinstance(error, MissingRequired) for error in found)
+    assert [error.context["field"] for error in found] == [
+        name for name, field in CaliberConfig.model_fields.items() if field.is_required()
+    ]
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 7, [("token_budget", 1)]])
+def test_what_is_not_a_table_is_one_fault(data: Any) -> None:
+    assert isinstance(only(data), InvalidConfigValue)
+
+
+def test_names_of_knobs_are_text() -> None:
+    assert {error.context["reason"] for error in faults({1: 2, None: 3})} == {"names of knobs are text"}
+    data = sample()
+    data["aio"][1] = 2
+    assert isinstance(only(data), InvalidConfigValue)
+
+
+# --- single values -------------------------------------------------------------------------------
+
+INT64 = 2**63 - 1
+POSITIVE = [0, -1, True, 1.5, "1", None, [], 2**63]
+NATURAL = [-1, False, 1.5, "1", None, {}, 2**63]
+RATIO = [-0.01, 1.01, math.nan, math.inf, -math.inf, "0.5", True, None]
+DURATION = [0, -1, True, 1.5, "", "0s", "soon", "30 s", "-1s", "1.5h", None, [], 2**63, "999999999999999w"]
+WRONG: dict[str, list[Any]] = {
+    "token_budget": [*POSITIVE, 2_000_001],  # C-094
+    "section_priorities.user": NATURAL,  # C-096
+    "section_priorities.system": NATURAL,
+    "section_priorities.persona": NATURAL,
+    "section_priorities.artifacts": NATURAL,
+    "section_priorities.notes": NATURAL,
+    "section_priorities.history": NATURAL,
+    "section_priorities.custom": [
+        [["a", -1]],
+        [["", 1]],
+        [["a", 1], ["a", 2]],
+        [["notes", 1]],
+        [["a"]],
+        [["a", 1, 2]],
+        [{"a": 1}],
+        {"a": 1},
+        "a",
+    ],
+    "checkpoint_retention": POSITIVE,  # C-097
+    "stale_threshold": DURATION,  # C-098
+    "contradiction_threshold": RATIO,  # C-099
+    "context_window_persistence.kind": ["Ttl", "never", 1, None],  # C-100 C-506
+    "context_window_persistence.ttl_ms": [0, -1, "0s", "x", 1.5],
+    "validation_mode": ["sometimes", "", None, 1],  # C-101 C-506
+    "embedding_provider.provider_type": ["", " ", None, 1],  # C-104
+    "embedding_provider.model": ["", "\t", None],  # C-104
+    "embedding_provider.dimensions": [0, 16_385, 1.5, "64", True],  # C-104
+    "embedding_provider.endpoint": ["", "ftp://x", "localhost:80", 1],
+    "embedding_provider.options": ["x", [], {"a": None}, {"a": math.nan}, {"a": {1: 2}}, {"a": {"b": object()}}],
+    "llm_retry_config.max_retries": NATURAL,  # C-107
+    "llm_retry_config.initial_backoff": DURATION,  # C-108
+    "llm_retry_config.max_backoff": DURATION,  # C-109
+    "llm_retry_config.backoff_multiplier": [1.0, 1, 0.5, -2.0, math.inf, math.nan, "2"],  # C-110
+    "llm_retry_config.jitter": RATIO,  # C-111
+    "lock_timeout": DURATION,  # C-112
+    "message_retention": DURATION,  # C-113
+    "delegation_timeout": DURATION,  # C-114
+    "system_instructions": [1, [], "\ud800"],  # C-115
+    "min_relevance_threshold": RATIO,  # C-116
+    "orphan_detection_threshold": DURATION,  # C-117
+    "embedding_cache_retention": DURATION,  # C-118
+    "assembly.fill_ratio": [*RATIO, 0.0],  # C-121
+    "assembly.neutral_relevance": RATIO,
+    "assembly.relevant_limit": NATURAL,
+    "assembly.overflow_policy": ["", "drop", None],
+    "assembly.section_max_tokens": [{"notes": -1}, {"notes": "1"}, {"nowhere": 1}, [], {1: 1}],
+    "assembly.separator": ["x" * 65, 1, None],
+    "tokens.bytes_per_token": [0, -1.0, math.nan, math.inf, "3.5", None],
+    "tokens.estimator": ["tiktoken", None],
+    "notes.initial_confidence": RATIO,
+    "debug.trace_limit": POSITIVE,
+    "debug.view_limit": POSITIVE,
+    "pcp.context_dag.enabled": [1, "true", None],  # C-250
+    "pcp.context_dag.max_depth": POSITIVE,
+    "pcp.context_dag.prune_strategy": ["Lru", "oldest", None],  # C-506
+    "pcp.recovery_points.frequency": ["hourly", None],  # C-252
+    "pcp.recovery_points.max_checkpoints": POSITIVE,
+    "pcp.recovery_points.compression_enabled": [0, "no"],
+    "pcp.dosage.max_context_tokens": POSITIVE,  # C-254
+    "pcp.dosage.max_scopes_in_window": NATURAL,
+    "pcp.dosage.max_artifacts_in_window": NATURAL,
+    "pcp.dosage.max_notes_in_window": NATURAL,
+    "pcp.dosage.compress_ratio": [*RATIO, 0.0],
+    "pcp.anti_sprawl.max_artifact_size": POSITIVE,  # C-255
+    "pcp.anti_sprawl.duplicate_similarity": RATIO,
+    "pcp.anti_sprawl.vocabulary": ["abc", [""], [1], {"a": 1}, {"a"}],
+    "pcp.grounding.confidence_threshold": RATIO,  # C-256
+    "pcp.grounding.stale_data_max_age_ms": DURATION,
+    "pcp.grounding.conflict_resolution": ["oldest", None],
+    "vector.dimensions": POSITIVE,  # C-488
+    "vector.index_type": ["hsnw", "", None],  # C-491
+    "vector.distance_metric": ["euclid", "", None],  # C-491
+    "vector.hnsw_m": [1, 101, 16.0],  # C-489
+    "vector.hnsw_ef_construction": [3, 1_001],  # C-489
+    "vector.ivfflat_lists": [0, 32_769],  # C-489
+    "storage.adapter": ["mysql", "", None, 1],
+    "storage.path": ["", "  ", "env:", "env:9X", "env:A-B", "a\0b", 1, None],
+    "storage.durability": ["none", "off", None],
+    "storage.readers": [*POSITIVE, 257],
+    "resident.compact_dead_ratio": [*RATIO, 0.0],
+    "resident.evaluator": ["cython", None],
+    "resident.read_consistency": ["eventual", None],
+    "retention.windows_ms": [0, -1, "0s", "never", 1.5, True, []],
+    "embedding.embed_notes": ["sometimes", None, True],
+    "embedding.long_text": ["split", None],
+    "search.limit_max": [0, 1_000, "10"],  # K-204
+    "search.min_similarity": [-1.1, 1.1, math.nan],
+    "principal.kind": ["robot", None],
+    "principal.id": ["", " ", 1, "x" * 257],
+    "principal.admin": ["yes", 1, None],
+    "access.ownership": ["everyone", None],
+    "access.default_visibility.executor": [["boss"], "executor", None],
+    "close.on_llm_failure": ["ignore", None],  # C-215
+    "policy_engine.on_error": ["retry", None],  # C-229
+    "trajectory.children_on_complete": ["kill", None],  # C-237
+    "policies": [None, {}, "x", [1], [{}]],
+}
+
+
+@pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in WRONG.items() for value in values])
+def test_a_wrong_value_is_refused_where_it_stands(path: str, value: Any) -> None:
+    # C-094 to C-121, C-125, C-250 to C-256, C-488 to C-491, C-506
+    found = faults(put(sample(), path, value))
+    at_path = [error for error in found if str(error.context.get("field", "")).startswith(path)]
+    assert at_path, found
+    assert all(isinstance(error, (InvalidConfigValue, MissingRequired)) for error in at_path)
+    assert all(error.context["reason"] for error in at_path if isinstance(error, InvalidConfigValue))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("token_budget", 2_000_000),
+        ("section_priorities.history", 0),
+        ("section_priorities.custom", [["tools", 0], ["safety", 99]]),
+        ("contradiction_threshold", 0),
+        ("contradiction_threshold", 1),
+        ("llm_retry_config.max_retries", 0),
+        ("llm_retry_config.backoff_multiplier", 1.000001),
+        ("lock_timeout", 1),  # K-112: sub-second durations are positive
+        ("lock_timeout", "1ms"),
+        ("lock_timeout", INT64),
+        ("min_relevance_threshold", 0.0),
+        ("vector.hnsw_m", 2),
+        ("vector.hnsw_ef_construction", 32),
+        ("vector.ivfflat_lists", 32_768),
+        ("storage.path", "env:CALIBER_STORE"),
+        ("storage.path", ":memory:"),
+        ("storage.durability", Durability.GROUP),
+        ("resident.feed_poll_ms", 0),
+        ("retention.changes_ms", None),
+        ("retention.changes_ms", "forever"),
+        ("assembly.section_max_tokens", None),
+        ("assembly.section_max_tokens", {}),
+        ("embedding_provider.options", {"a": [1, 2.5, {"b": True}], "c": "d"}),
+        ("embedding_provider.endpoint", "http://localhost:11434/v1"),
+        ("embedding_provider.api_key", "env:OPENAI_API_KEY"),
+        ("summarization_provider", None),
+        ("policies", []),
+    ],
+)
+def test_values_at_the_limits_are_accepted(path: str, value: Any) -> None:
+    config = CaliberConfig.from_mapping(put(sample(), path, value))
+    assert CaliberConfig.from_json(config.canonical_json()) == config
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, field in knobs(CaliberConfig) if field.annotation in (float, float | None)]
+)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_number_is_nan_or_infinite(path: str, value: float) -> None:
+    # C-099 C-110
+    error = only(put(sample(), path, value))
+    assert (type(error), error.context["field"]) == (InvalidConfigValue, path)
+
+
+@pytest.mark.parametrize(
+    ("given", "ms"), [("250ms", 250), ("30s", 30_000), ("1h", 3_600_000), (1_500, 1_500), ("2w", 1_209_600_000)]
+)
+def test_durations_are_text_or_milliseconds_and_become_milliseconds(given: Any, ms: int) -> None:
+    # C-125
+    config = CaliberConfig.from_mapping(put(sample(), "lock_timeout", given))
+    assert config.lock_timeout == ms
+    assert config.hash == CaliberConfig.from_mapping(put(sample(), "lock_timeout", ms)).hash
+
+
+SECTIONS = ["", *(path for path, field in knobs(CaliberConfig) if section_in(field.annotation) and path != "policies")]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_an_unknown_knob_is_refused_with_its_path(section: str) -> None:
+    # C-124
+    path = f"{section}.no_such_knob" if section else "no_such_knob"
+    error = only(put(sample(), path, 1))
+    assert (type(error), error.context["field"]) == (InvalidConfigValue, path)
+
+
+def test_a_misspelt_knob_is_answered_with_the_right_name() -> None:
+    # C-124
+    data = sample()
+    data["pcp"]["dosage"]["max_context_token"] = data["pcp"]["dosage"].pop("max_context_tokens")
+    missing, misspelt = faults(data)
+    assert missing.context == {"field": "pcp.dosage.max_context_tokens"}
+    assert "did you mean max_context_tokens?" in str(misspelt)
+
+
+@pytest.mark.parametrize("adapter", ["postgres", "redis", "libsql", "cockroachdb"])
+def test_adapters_of_later_issues_are_known_but_not_supported(adapter: str) -> None:
+    # K-004 O-3
+    error = only(put(sample(), "storage.adapter", adapter))
+    assert isinstance(error, ProviderNotSupported)
+    assert error.context["provider"] == adapter
+
+
+# --- rules between knobs -------------------------------------------------------------------------
+
+
+CLASHES: list[tuple[dict[str, Any], str, str]] = [
+    # K-006
+    ({"checkpoint_retention": 6}, "checkpoint_retention", "pcp.recovery_points.max_checkpoints"),
+    ({"stale_threshold": "29d"}, "stale_threshold", "pcp.grounding.stale_data_max_age_ms"),
+    ({"token_budget": 7_999}, "pcp.dosage.max_context_tokens", "token_budget"),
+    # C-109
+    ({"llm_retry_config.max_backoff": 199}, "llm_retry_config.max_backoff", "llm_retry_config.initial_backoff"),
+    # C-120
+    ({"vector.dimensions": 63}, "embedding_provider.dimensions", "vector.dimensions"),
+    # C-489
+    ({"vector.hnsw_ef_construction": 31}, "vector.hnsw_ef_construction", "vector.hnsw_m"),
+    # C-493
+    (
+        {"vector.dimensions": 16_001, "embedding_provider.dimensions": None},
+        "vector.dimensions",
+        "storage.adapter",
+    ),
+    (
+        {"vector.dimensions": 4_001, "embedding_provider.dimensions": 4_001, "vector.index_type": "hnsw"},
+        "vector.dimensions",
+        "vector.index_type",
+    ),
+    # C-464: windows may not be promised longer than they are kept
+    (
+        {"context_window_persistence.ttl_ms": "31d"},
+        "context_window_persistence.ttl_ms",
+        "retention.windows_ms",
+    ),
+    (
+        {"context_window_persistence": {"kind": "permanent"}},
+        "context_window_persistence.kind",
+        "retention.windows_ms",
+    ),
+    (
+        {"context_window_persistence.kind": "ephemeral"},
+        "context_window_persistence.ttl_ms",
+        "context_window_persistence.kind",
+    ),
+    # C-281
+    (
+        {"pcp.anti_sprawl.vocabulary_enforcement": True},
+        "pcp.anti_sprawl.vocabulary_enforcement",
+        "pcp.anti_sprawl.vocabulary",
+    ),
+    ({"search.limit_max": 9}, "search.default_limit", "search.limit_max"),
+    ({"principal.role": "reviewer"}, "principal.role", "principal.kind"),  # M-118
+]
+
+
+@pytest.mark.parametrize(("changes", "option_a", "option_b"), CLASHES)
+def test_knobs_that_contradict_each_other_are_refused(changes: dict[str, Any], option_a: str, option_b: str) -> None:
+    data = sample()
+    for path, value in changes.items():
+        put(data, path, value)
+    error = only(data)
+    assert isinstance(error, IncompatibleOptions)
+    assert (error.context["option_a"], error.context["option_b"]) == (option_a, option_b)
+    assert error.context["reason"]
+
+
+@pytest.mark.parametrize(("changes", "option_a", "option_b"), CLASHES)
+def test_contradictions_are_reported_beside_unrelated_faults(
+    changes: dict[str, Any], option_a: str, option_b: str
+) -> None:
+    # C-122 K-007: one attempt reports everything
+    data = sample()
+    for path, value in changes.items():
+        put(data, path, value)
+    del data["debug"]
+    found = faults(data)
+    assert {type(error) for error in found} == {MissingRequired, IncompatibleOptions}
+    assert any(error.context.get("option_a") == option_a for error in found)
+
+
+def test_a_contradiction_is_not_reported_about_a_value_that_is_itself_wrong() -> None:
+    found = faults(put(sample(), "checkpoint_retention", "six"))
+    assert [error.context.get("field") for error in found] == ["checkpoint_retention"]
+
+
+def test_a_provider_without_a_vector_space_lacks_it() -> None:
+    # C-120
+    data = sample()
+    del data["vector"]
+    error = only(data)
+    assert (type(error), error.context["field"]) == (MissingRequired, "vector")
+
+
+def test_without_any_vectors_nothing_can_be_embedded() -> None:
+    # C-102
+    data = sample()
+    del data["vector"]
+    del data["embedding_provider"]
+    found = faults(data)
+    assert [error.context["option_a"] for error in found] == [
+        "embedding.embed_turns",
+        "embedding.embed_notes",
+        "embedding.embed_artifacts",
+        "embedding.embed_summaries",
+    ]
+    for name in data["embedding"]:
+        if name.startswith("embed_"):
+            data["embedding"][name] = "off"
+    assert CaliberConfig.from_mapping(data).vector is None
+
+
+def test_persistence_with_a_lifetime_needs_one() -> None:
+    # C-100
+    error = only(put(sample(), "context_window_persistence", {"kind": "ttl"}))
+    assert error.context == {"field": "context_window_persistence.ttl_ms"}
+
+
+def test_caps_of_custom_sections_are_known_sections() -> None:
+    data = put(sample(), "section_priorities.custom", [["tools", 50]])
+    put(data, "assembly.section_max_tokens", {"tools": 100})
+    config = CaliberConfig.from_mapping(data)
+    assert config.assembly.section_cap("tools") == 100
+    assert config.assembly.section_cap("notes") is None
+    assert config.section_priorities.of("tools") == 50
+    assert config.section_priorities.of("notes") == config.section_priorities.notes
+    with pytest.raises(KeyError):
+        config.section_priorities.of("nowhere")
+
+
+def test_every_check_reads_paths_that_exist() -> None:
+    paths = {path for path, _ in knobs(CaliberConfig)}
+    assert {path for read, _ in checks._CHECKS for path in read} <= paths
+
+
+def test_all_faults_of_a_ruined_configuration_come_at_once() -> None:
+    # C-122
+    data = sample()
+    put(data, "token_budget", 0)
+    put(data, "aio.workers", "four")
+    put(data, "checkpoint_retention", 6)
+    put(data, "storage.adapter", "redis")
+    put(data, "typo", 1)
+    del data["search"]["default_limit"]
+    found = faults(data)
+    assert sorted(type(error).__name__ for error in found) == [
+        "IncompatibleOptions",
+        "InvalidConfigValue",
+        "InvalidConfigValue",
+        "InvalidConfigValue",
+        "MissingRequired",
+        "ProviderNotSupported",
+    ]
+
+
+# --- what a configuration is ---------------------------------------------------------------------
+
+
+def test_nothing_in_it_can_be_changed() -> None:
+    # C-126
+    config = SAMPLE
+    with pytest.raises(pydantic.ValidationError):
+        config.token_budget = 1  # type: ignore[misc]
+    with pytest.raises(pydantic.ValidationError):
+        config.storage.path = "x"  # type: ignore[misc]
+    assert config.assembly.section_max_tokens is not None
+    with pytest.raises((TypeError, AttributeError)):
+        config.assembly.section_max_tokens["notes"] = 1  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        config.assembly.section_max_tokens.extra = 1  # type: ignore[attr-defined]
+    assert isinstance(config.policies, tuple)
+
+
+def test_it_does_not_share_what_it_was_made_from() -> None:
+    # C-126
+    data = sample()
+    config = CaliberConfig.from_mapping(data)
+    before = config.canonical_json()
+    data["policies"].clear()
+    data["assembly"]["section_max_tokens"].clear()
+    data["embedding_provider"]["options"]["seed"] = 8
+    assert config.canonical_json() == before
+    config.to_mapping()["policies"].clear()
+    assert config.canonical_json() == before
+
+
+def test_hash_and_equality_are_by_content() -> None:
+    # C-126
+    first = CaliberConfig.from_mapping(sample())
+    second = CaliberConfig.from_mapping(dict(reversed(list(sample().items()))))
+    other = first.with_overrides(token_budget=8_001)
+    assert first == second
+    assert first.hash == second.hash
+    assert len(first.hash) == 32
+    assert {first, second, other} == {first, other}
+    assert first != other
+    assert first != "configuration"
+    assert other.hash != first.hash
+    assert first.with_overrides(min_relevance_threshold=-0.0) == first.with_overrides(min_relevance_threshold=0)
+    flag, number = ({**PROVIDER, "options": {"seed": seed}} for seed in (True, 1))
+    assert first.with_overrides(embedding_provider=flag) != first.with_overrides(embedding_provider=number)
+
+
+def test_hash_is_sha256_of_the_canonical_json() -> None:
+    # C-126
+    import hashlib
+
+    text = SAMPLE.canonical_json()
+    assert SAMPLE.hash == hashlib.sha256(text.encode()).digest()
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def test_every_knob_changes_the_hash() -> None:
+    # C-126: a window that names the hash names all of the configuration
+    changes: dict[str, Any] = {"token_budget": 9_000, "persona": "x", "retention.events_ms": "forever", "policies": []}
+    seen = {SAMPLE.hash}
+    for path, value in changes.items():
+        seen.add(SAMPLE.with_overrides(**{path: value}).hash)
+    assert len(seen) == len(changes) + 1
+
+
+def test_it_survives_pickling_and_copying() -> None:
+    # C-126
+    again = pickle.loads(pickle.dumps(SAMPLE))
+    assert again == SAMPLE
+    assert again.storage == SAMPLE.storage
+    assert copy.deepcopy(SAMPLE) == copy.copy(SAMPLE) == SAMPLE.model_copy() == SAMPLE
+    assert hash(SAMPLE.storage) == hash(again.storage)
+
+
+def test_no_way_around_validation() -> None:
+    with pytest.raises(MultipleErrors):
+        SAMPLE.model_copy(update={"token_budget": 0})
+    with pytest.raises(MultipleErrors):
+        CaliberConfig(**{**sample(), "token_budget": 0})
+    with pytest.raises(MultipleErrors):
+        CaliberConfig.model_validate({**sample(), "token_budget": 0})
+    forged = StorageConfig.model_construct(**{**dict(SAMPLE.storage), "readers": 0})
+    assert only({**sample(), "storage": forged}).context["field"] == "storage.readers"
+
+
+def test_overrides_are_validated_and_leave_the_original() -> None:
+    changed = SAMPLE.with_overrides(**{"storage.path": "b.db", "section_priorities.custom": [("tools", 5)]})
+    assert (changed.storage.path, SAMPLE.storage.path) == ("b.db", "store.db")
+    assert changed.section_priorities.of("tools") == 5
+    assert SAMPLE.with_overrides() == SAMPLE
+    for wrong, field in (("storage.pth", "storage.pth"), ("token_budget.x", "token_budget.x"), ("", "")):
+        with pytest.raises(MultipleErrors) as caught:
+            SAMPLE.with_overrides(**{wrong: 1})
+        assert caught.value.errors[0].context["field"] == field
+    sections = SAMPLE.with_overrides(storage=changed.storage)
+    assert sections.storage.path == "b.db"
+
+
+def test_principal_and_visibility_are_given_in_terms_of_the_model() -> None:
+    config = SAMPLE.with_overrides(principal={"kind": "agent", "id": "p", "role": "reviewer", "admin": False})
+    principal = config.principal.to_principal()
+    assert (principal.kind, principal.id, principal.role) == (PrincipalKind.AGENT, "p", AgentRole.REVIEWER)
+    assert principal.label == "agent:p"
+    # M-131
+    assert config.access.default_visibility.for_role(AgentRole.ORCHESTRATOR) == (
+        AgentRole.ORCHESTRATOR,
+        AgentRole.OPTIMIZER,
+    )
+    assert config.access.default_visibility.for_role(AgentRole.EXECUTOR) == (AgentRole.EXECUTOR, AgentRole.REVIEWER)
+
+
+def test_every_knob_is_described() -> None:
+    for path, field in knobs(CaliberConfig):
+        assert field.description, path
+        assert field.description.endswith("."), path
+        about = field.json_schema_extra
+        assert isinstance(about, dict)
+        assert about["source"], path
+        timed = path.endswith("_ms") or "backoff" in path.removeprefix("llm_retry_config.").removesuffix("_multiplier")
+        if timed and not path.endswith("_multiplier"):
+            assert about["unit"] == "ms", path
+
+
+def test_every_section_is_frozen_and_closed() -> None:
+    # C-124 C-126
+    for path, field in knobs(CaliberConfig):
+        section = section_in(field.annotation)
+        if section is not None:
+            assert issubclass(section, Section), path
+            assert (section.model_config["frozen"], section.model_config["extra"]) == (True, "forbid"), path
+
+
+def test_frozen_maps_equal_mappings_with_the_same_items() -> None:
+    one, two = FrozenMap({"b": 1, "a": 2}), FrozenMap({"a": 2, "b": 1})
+    assert one == two == {"a": 2, "b": 1}
+    assert hash(one) == hash(two)
+    assert list(one) == ["a", "b"]
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert one != FrozenMap({"a": 2})
+
+
+def test_importing_the_configuration_does_not_import_numpy() -> None:
+    script = "import sys, caliber.config; print(sorted({'numpy', 'cronsim', 'tomllib', 'apsw'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
