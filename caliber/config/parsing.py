@@ -36,7 +36,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         except RecursionError:
             reason = "it is nested too deeply"
         except ValueError as error:
-            reason = str(error)
+            reason = str(error).replace("at end of document", _end(text))
     fail(_unparsed("toml", text, reason))
 
 
@@ -65,6 +65,10 @@ def _unfit(text: object) -> str | None:
     if not isinstance(text, str):
         return f"expected text, got {type(text).__name__}"
     return f"it is longer than {MAX_BYTES} characters" if len(text) > MAX_BYTES else None
+
+
+def _end(text: str) -> str:
+    return f"at line {text.count(chr(10)) + 1}, column {len(text) - text.rfind(chr(10))}"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -25,10 +25,11 @@ SHOWN_CHARS = 100
 _REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]{0,127})\Z")
 _SECRET_WORDS = frozenset(
     (
-        *("key", "apikey", "secret", "password", "passwd", "pwd", "token", "dsn", "connection", "cookie", "bearer"),
-        *("auth", "authorization", "credential", "credentials"),
+        *("apikey", "secret", "password", "passwd", "pwd", "dsn", "credential", "credentials"),
+        *("auth", "authorization", "bearer", "cookie", "connection"),
     )
 )
+_SECRET_LAST_WORDS = frozenset(("key", "token"))  # api_key and auth_token are secrets, key_size and token_budget not
 _WORD = re.compile(r"[A-Za-z]+")
 _SECRET_TEXT = re.compile(
     r"://|\b(sk|pk|rk|ghp|gho|ghs|github_pat|xox[abprs]|glpat|hf)[-_][A-Za-z0-9]|\bAKIA[0-9A-Z]|\beyJ[A-Za-z0-9]"
@@ -108,7 +109,10 @@ def is_reference(text: str) -> bool:
 def is_secret_name(name: str) -> bool:
     """Return whether a key of this name probably holds a secret: ``api_key`` does, ``max_tokens`` does not."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return any(word.lower() in _SECRET_WORDS for word in _WORD.findall(spaced))
+    words = [word.lower() for word in _WORD.findall(spaced)]
+    if not _SECRET_WORDS.isdisjoint(words):
+        return True
+    return bool(words) and words[-1] in _SECRET_LAST_WORDS and "per" not in words
 
 
 def has_credentials(text: str) -> bool:
