@@ -9,9 +9,14 @@ PIP     := $(PY) -m pip --disable-pip-version-check --quiet
 # Two workers, each with a share of the files: more only fight over the cores and the disk of a small machine.
 WORKERS ?= 2
 PYTEST  := $(PY) -m pytest
+# What random tests start from; printed, so that a failure can be run again with SEED=...
+SEED    ?= $(shell date +%s)
 SAY     := @printf '==> %s\n'
 
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
+
+# What has a full scale beyond the one of make test.
+SOAKED := tests/crash tests/property tests/conformance
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test soak lint lint-python lint-c bench wheel gen clean
@@ -70,13 +75,14 @@ demo: setup
 	@$(VENV)/bin/caliber demo
 
 test: setup
-	$(SAY) 'running every test at its small scale'
-	@$(PYTEST) -n $(WORKERS) --dist loadfile -q
+	$(SAY) 'running every test at its small scale (SEED=$(SEED))'
+	@CALIBER_SEED=$(SEED) $(PYTEST) -n $(WORKERS) --dist loadfile -q --hypothesis-seed=$(SEED)
 
 soak: setup
-	$(SAY) 'running the long proofs; records go to docs/evidence/'
-	@CALIBER_SOAK=1 $(PYTEST) -q --timeout 0 tests/crash tests/property tests/conformance
-	@echo 'recorded in docs/evidence/:' && ls -1t docs/evidence
+	$(SAY) 'running the long proofs (SEED=$(SEED)); they record what they saw in docs/evidence/'
+	@CALIBER_SOAK=1 CALIBER_SEED=$(SEED) $(PYTEST) -q --timeout 0 --hypothesis-seed=$(SEED) $(wildcard $(SOAKED))
+	$(SAY) 'recorded in docs/evidence/:'
+	@ls -1t docs/evidence
 
 lint: lint-python lint-c
 	$(SAY) 'clean'

@@ -78,6 +78,19 @@ def offsets(array: Any, *, field: str = "offsets") -> npt.NDArray[Any]:
     return checked
 
 
+def row_ids(array: Any, size: int, *, field: str = "ids") -> npt.NDArray[np.int64]:
+    """Return int64 row ids below ``size``, contiguous; the one place that copies, as slices of ids are common.
+
+    Raises:  DTypeError, ShapeError, InvalidValue
+    """
+    if isinstance(array, np.ndarray):
+        array = np.ascontiguousarray(array) if array.ndim else array
+    checked = view(array, I64, 1, field=field)
+    if checked.shape[0] and (int(checked.min()) < 0 or int(checked.max()) >= size):
+        raise InvalidValue(field=field, reason=f"a row id is outside [0, {size})")
+    return checked
+
+
 def whole(value: Any, *, field: str, low: int = 0, high: int = 2**63 - 1) -> int:
     """Return ``value`` as an int within bounds.
 

@@ -93,9 +93,8 @@ class VectorMatrix:
         Shapes:  ids int64[n]
         Raises:  DTypeError, ShapeError, InvalidValue for an unknown id; nothing is retired then
         """
-        ids = checks.view(ids, checks.I64, 1, field="ids")
         with self._lock:
-            _check_ids(ids, self._size)
+            ids = checks.row_ids(ids, self._size)
             retired = 0
             for number in np.unique(ids // SEGMENT_ROWS).tolist():
                 rows, norms, live, count = self._segments[number]
@@ -254,8 +253,7 @@ class Snapshot:
         Raises:  ShapeError, DTypeError, NonFiniteError, InvalidValue for an unknown id
         """
         query = checks.shaped(query, checks.F32, (self.dimensions,), field="query")
-        ids = checks.view(ids, checks.I64, 1, field="ids")
-        _check_ids(ids, self.size)
+        ids = checks.row_ids(ids, self.size)
         native = dispatch.native()
         query_norm = row_norms(query.reshape(1, -1), field="query")[0]
         if native is None:
@@ -284,8 +282,7 @@ class Snapshot:
         Shapes:  ids int64[n] -> f32[n, d]
         Raises:  ShapeError, DTypeError, InvalidValue for an unknown id
         """
-        ids = checks.view(ids, checks.I64, 1, field="ids")
-        _check_ids(ids, self.size)
+        ids = checks.row_ids(ids, self.size)
         out = np.empty((ids.shape[0], self.dimensions), dtype=np.float32)
         segment_of = ids // SEGMENT_ROWS
         for number in np.unique(segment_of).tolist():
@@ -428,8 +425,3 @@ def _search_twin(
 def _empty_segment(dimensions: int) -> Segment:
     rows = np.empty((SEGMENT_ROWS, dimensions), dtype=np.float32)
     return rows, np.empty(SEGMENT_ROWS, dtype=np.float64), None, 0
-
-
-def _check_ids(ids: npt.NDArray[np.int64], size: int) -> None:
-    if ids.shape[0] and (int(ids.min()) < 0 or int(ids.max()) >= size):
-        raise InvalidValue(field="ids", reason=f"a row id is outside [0, {size})")

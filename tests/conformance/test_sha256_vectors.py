@@ -1,0 +1,61 @@
+"""SHA-256 against published vectors: FIPS 180 examples and NIST's SHA256ShortMsg.rsp. C-306."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from caliber import kernels
+
+FIPS_180: list[tuple[bytes, str]] = [
+    (b"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+    (b"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+    (
+        b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1",
+    ),
+    (
+        b"abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsmnopqrstnopqrstu",
+        "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1",
+    ),
+    (b"a" * 1_000_000, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"),
+]
+SHORT_MESSAGES: list[tuple[bytes, str]] = [
+    (bytes.fromhex("d3"), "28969cdfa74a12c82f3bad960b0b000aca2ac329deea5c2328ebc6f2ba9802c1"),
+    (bytes.fromhex("11af"), "5ca7133fa735326081558ac312c620eeca9970d1e70a4b95533d956f072d1f98"),
+    (bytes.fromhex("b4190e"), "dff2e73091f6c05e528896c4c831b9448653dc2ff043528f6769437bc7b975c2"),
+    (bytes.fromhex("74ba2521"), "b16aa56be3880d18cd41e68384cf1ec8c17680c45a02b1575dc1518923ae8b0e"),
+    (bytes.fromhex("bd"), "68325720aabd7c82f30f554b313d0570c95accbb7dc4b5aae11204c08ffe732b"),
+    (bytes.fromhex("c98c8e55"), "7abc22c0ae5af26ce93dbb94433a0e0b2e119d014f8e7f65bd56c61ccccd9504"),
+]
+VECTORS = FIPS_180 + SHORT_MESSAGES
+
+
+@pytest.mark.parametrize("path", kernels.available_paths())
+def test_published_vectors(path: str) -> None:
+    with kernels.forced_path(path):
+        found = kernels.sha256_batch([message for message, _ in VECTORS])
+    assert [row.tobytes().hex() for row in found] == [digest for _, digest in VECTORS]
+
+
+@pytest.mark.parametrize("path", kernels.available_paths())
+def test_published_vectors_as_spans_of_one_buffer(path: str) -> None:
+    joined = b"".join(message for message, _ in VECTORS)
+    offsets = np.cumsum([0, *(len(message) for message, _ in VECTORS)]).astype(np.int32)
+    with kernels.forced_path(path):
+        found = kernels.sha256_spans(np.frombuffer(joined, np.uint8), offsets)
+    assert [row.tobytes().hex() for row in found] == [digest for _, digest in VECTORS]
+
+
+@pytest.mark.parametrize("path", kernels.available_paths())
+def test_the_monte_carlo_procedure(path: str) -> None:
+    """NIST's SHAVS 6.4: each message is the last three digests; hashlib runs the same chain."""
+    seed = hashlib.sha256(b"caliber").digest()
+    ours, theirs = [seed] * 3, [seed] * 3
+    with kernels.forced_path(path):
+        for _ in range(300):
+            ours = [*ours[1:], kernels.sha256_batch([b"".join(ours)])[0].tobytes()]
+            theirs = [*theirs[1:], hashlib.sha256(b"".join(theirs)).digest()]
+    assert ours == theirs

@@ -1,0 +1,289 @@
+"""Digests, token estimates, truncation and identifiers against twins and rules, on every path."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from uuid import RFC_4122, UUID
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from caliber import kernels
+from caliber.kernels import graphemes, identifiers, reference
+from caliber.model.errors import InvalidValue
+
+PATHS = kernels.available_paths()
+DIVISORS = st.sampled_from([1, 2, 3.5, 4, 3.3, 0.5, 0.001, 7.25, 1000, 3.827163])
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Data at any alignment, and offsets that may start late and end early, as in a sliced Arrow array."""
+    data = draw(st.binary(max_size=300))
+    cuts = sorted(draw(st.lists(st.integers(0, len(data)), min_size=1, max_size=12)))
+    start = draw(st.integers(0, 31))
+    buffer = np.frombuffer(bytes(start) + data, np.uint8)[start:]
+    return buffer, np.array(cuts, dtype=draw(st.sampled_from([np.int32, np.int64])))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(items=st.lists(st.binary(max_size=200), max_size=8))
+def test_sha256_batch_equals_hashlib(path: str, items: list[bytes]) -> None:  # C-306
+    with kernels.forced_path(path):
+        found = kernels.sha256_batch(items)
+    assert found.shape == (len(items), 32)
+    assert [row.tobytes() for row in found] == [hashlib.sha256(item).digest() for item in items]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(problem=spans())
+def test_sha256_spans_equals_the_twin(path: str, problem: tuple[np.ndarray, np.ndarray]) -> None:
+    data, offsets = problem
+    with kernels.forced_path(path):
+        found = kernels.sha256_spans(data, offsets)
+    np.testing.assert_array_equal(found, reference.sha256_spans(data, offsets))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("size", [0, 1, 54, 55, 56, 57, 63, 64, 65, 119, 120, 127, 128, 129, 1000, 4096, 100_003])
+def test_sha256_at_block_edges(path: str, size: int) -> None:
+    item = bytes(range(256)) * (size // 256 + 1)
+    with kernels.forced_path(path):
+        found = kernels.sha256_batch([item[:size], bytearray(item[:size])])  # type: ignore[list-item]
+    assert {row.tobytes() for row in found} == {hashlib.sha256(item[:size]).digest()}
+
+
+def test_sha256_without_its_instructions_equals_hashlib() -> None:
+    """AVX2 is asked for without SHA-NI, as on older CPUs, so that both compressions run."""
+    from caliber._native import ffi, lib
+
+    item = os.urandom(1000)
+    offsets = np.array([0, 1000])
+    for features in {0, lib.cal_cpu_features() & ~lib.CAL_CPU_SHANI, lib.cal_cpu_features()}:
+        out = bytearray(32)
+        buffer = ffi.from_buffer
+        status = lib.cal_sha256_spans_i64(
+            features, buffer("uint8_t[]", item), 1000, buffer("int64_t[]", offsets), 1, buffer("uint8_t[]", out)
+        )
+        assert status == lib.CAL_OK
+        assert bytes(out) == hashlib.sha256(item).digest()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(problem=spans(), divisor=DIVISORS)
+def test_token_spans_equal_single_estimates(
+    path: str, problem: tuple[np.ndarray, np.ndarray], divisor: float
+) -> None:  # C-308
+    data, offsets = problem
+    estimator = kernels.BytesEstimator(divisor)
+    with kernels.forced_path(path):
+        found = kernels.estimate_tokens_spans(data, offsets, estimator=estimator)
+    assert found.dtype == np.int64
+    assert found.tolist() == [estimator.tokens_of_length(int(n)) for n in np.diff(offsets)]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(texts=st.lists(st.text(max_size=30), max_size=6), divisor=DIVISORS)
+def test_token_batch_equals_single_estimates(path: str, texts: list[str], divisor: float) -> None:
+    estimator = kernels.BytesEstimator(divisor)
+    with kernels.forced_path(path):
+        found = kernels.estimate_tokens_batch(texts, estimator=estimator)
+        assert found.tolist() == [kernels.estimate_tokens(text, estimator=estimator) for text in texts]
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "off"])
+@given(length=st.integers(0, 2**62), divisor=DIVISORS)
+@example(length=2**62, divisor=1000)
+@example(length=2**53 + 1, divisor=1)
+def test_estimates_of_any_length_are_exact_or_refused(path: str, length: int, divisor: float) -> None:
+    from caliber._native import ffi, lib
+
+    estimator = kernels.BytesEstimator(divisor)
+    exact = estimator.tokens_of_length(length)
+    offsets, out = np.array([0, length]), np.empty(1, np.int64)
+    with kernels.forced_path(path):
+        status = lib.cal_tokens_bytes_spans_i64(
+            length,
+            ffi.from_buffer("int64_t[]", offsets),
+            1,
+            estimator.numerator,
+            estimator.denominator,
+            ffi.from_buffer("int64_t[]", out),
+        )
+    if exact < 2**63:
+        assert (status, int(out[0])) == (lib.CAL_OK, exact)
+    else:
+        assert status == lib.CAL_E_OVERFLOW
+
+
+EMOJI = st.sampled_from(
+    ["\U0001f468", "\u200d", "\U0001f3fd", "\ufe0f", "\u20e3", "\U0001f1e9", "\U0001f1ea", "\u0301", "\r", "\n", " "]
+)
+TEXTS = st.lists(EMOJI | st.characters(), max_size=40).map("".join)
+
+
+@given(text=TEXTS, limit=st.integers(-2, 60), divisor=DIVISORS)
+def test_truncation_keeps_its_promises(text: str, limit: int, divisor: float) -> None:  # C-309, C-310
+    estimator = kernels.BytesEstimator(divisor)
+    cut = kernels.truncate_to_tokens(text, limit, estimator=estimator)
+    if limit <= 0:
+        assert cut == ""
+        return
+    assert kernels.estimate_tokens(cut, estimator=estimator) <= limit
+    if kernels.estimate_tokens(text, estimator=estimator) <= limit:
+        assert cut == text
+        return
+    kept = cut.removesuffix("...") if not text.startswith(cut) else cut
+    assert text.startswith(kept)
+    rest = text[len(kept) :]
+    gap = len(rest) - len(rest.lstrip())
+    # Either a boundary between clusters, or only white space was dropped from one.
+    assert any(graphemes.is_boundary(text, at) for at in range(len(kept), len(kept) + gap + 1))
+
+
+@given(text=TEXTS)
+def test_boundaries_are_found_backwards(text: str) -> None:
+    for at in range(len(text) + 1):
+        found = graphemes.boundary_at_or_before(text, at)
+        assert 0 <= found <= at
+        assert graphemes.is_boundary(text, found)
+        assert not any(graphemes.is_boundary(text, between) for between in range(found + 1, at + 1))
+
+
+# --- UUIDv7 ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "off"])
+@given(
+    clock=st.lists(st.integers(0, 5) | st.integers(0, 2**48 - 1), min_size=1, max_size=8),
+    count=st.integers(0, 6),
+    counter=st.sampled_from([0, 0x7FF, 0xFFE, 0xFFF]),
+    data=st.data(),
+)
+def test_uuid7_equals_the_twin(path: str, clock: list[int], count: int, counter: int, data: st.DataObject) -> None:
+    states = [np.array((0, counter), dtype=identifiers.STATE) for _ in range(2)]
+    for now in clock:
+        entropy = data.draw(st.binary(min_size=10 * count, max_size=10 * count))
+        try:
+            with kernels.forced_path("off"):
+                expected = identifiers.fill(states[0], now, entropy, count)
+        except InvalidValue:
+            with kernels.forced_path(path), pytest.raises(InvalidValue):
+                identifiers.fill(states[1], now, entropy, count)
+            return
+        with kernels.forced_path(path):
+            assert identifiers.fill(states[1], now, entropy, count) == expected
+        assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(clock=st.lists(st.integers(0, 2**48 - 2), min_size=1, max_size=10), data=st.data())
+def test_uuid7_increases_whatever_the_clock_does(path: str, clock: list[int], data: st.DataObject) -> None:  # C-305
+    state = np.zeros((), dtype=identifiers.STATE)
+    made: list[bytes] = []
+    with kernels.forced_path(path):
+        for now in clock:
+            raw = identifiers.fill(state, now, data.draw(st.binary(min_size=30, max_size=30)), 3)
+            made += [raw[at : at + 16] for at in (0, 16, 32)]
+    assert made == sorted(set(made))
+    for raw in made:
+        made_id = UUID(bytes=raw)
+        assert (made_id.version, made_id.variant) == (7, RFC_4122)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_uuid7_counter_overflows_into_the_next_millisecond(path: str) -> None:
+    state = np.array((1000, 0xFFF), dtype=identifiers.STATE)
+    with kernels.forced_path(path):
+        raw = identifiers.fill(state, 1000, b"\xff" * 10, 1)
+    assert int.from_bytes(raw[:6], "big") == 1001
+    assert int.from_bytes(raw[6:8], "big") == 0x77FF  # a fresh counter has its top bit clear
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_uuid7_refuses_a_clock_or_entropy_out_of_range(path: str) -> None:
+    state = np.zeros((), dtype=identifiers.STATE)
+    with kernels.forced_path(path):
+        for now, entropy in ((2**48, bytes(10)), (1, bytes(9)), (1, bytes(11))):
+            with pytest.raises(InvalidValue):
+                identifiers.fill(state, now, entropy, 1)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_uuid7_calls_increase_and_tell_the_time(path: str) -> None:  # C-304
+    with kernels.forced_path(path):
+        before = time.time_ns() // 1_000_000
+        ids = [kernels.uuid7() for _ in range(3000)]
+        batch = kernels.uuid7_batch(3000)
+        last = kernels.uuid7()
+    made = [made_id.bytes for made_id in ids] + [row.tobytes() for row in batch] + [last.bytes]
+    assert made == sorted(set(made))
+    assert all(type(made_id) is UUID and made_id.version == 7 and made_id.variant == RFC_4122 for made_id in ids)
+    assert ids[0] == UUID(str(ids[0]))
+    assert hash(ids[0]) == hash(UUID(str(ids[0])))
+    assert ids[0].is_safe.name == "unknown"
+    assert before - 1000 <= int.from_bytes(made[0][:6], "big") <= before + 5000
+
+
+def test_uuid7_random_bits_look_random() -> None:
+    batch = np.unpackbits(kernels.uuid7_batch(20_000)[:, 8:], axis=1)[:, 2:]
+    share = batch.mean(axis=0)
+    assert ((share > 0.47) & (share < 0.53)).all()  # 8 standard deviations
+
+
+def test_uuid7_of_many_threads_are_unique_and_increase_in_each() -> None:
+    made: list[list[bytes]] = [[] for _ in range(8)]
+
+    def make(into: list[bytes]) -> None:
+        for _ in range(300):
+            into.append(kernels.uuid7().bytes)
+            into.extend(row.tobytes() for row in kernels.uuid7_batch(5))
+
+    threads = [threading.Thread(target=make, args=(into,)) for into in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(into == sorted(into) for into in made)
+    everything = [one for into in made for one in into]
+    assert len(set(everything)) == len(everything) == 8 * 300 * 6
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_uuid7_after_fork_shares_no_randomness() -> None:  # C-305
+    kernels.uuid7()  # leaves entropy in the buffer, which the child must not use
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, b"".join(kernels.uuid7().bytes[8:] for _ in range(50)))
+        finally:
+            os._exit(0)
+    os.close(write)
+    theirs = b""
+    while chunk := os.read(read, 4096):
+        theirs += chunk
+    os.close(read)
+    assert os.waitpid(child, 0)[1] == 0
+    ours = {kernels.uuid7().bytes[8:] for _ in range(50)}
+    assert len(theirs) == 50 * 8
+    assert not ours & {theirs[at : at + 8] for at in range(0, 400, 8)}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_uuid7_after_fork_from_a_thread_that_held_the_lock() -> None:
+    with identifiers._generator.lock:
+        child = os.fork()
+        if child == 0:
+            worker = threading.Thread(target=kernels.uuid7)
+            worker.start()
+            worker.join(5)
+            os._exit(1 if worker.is_alive() else 0)
+    assert os.waitpid(child, 0)[1] == 0

@@ -1,0 +1,211 @@
+"""Vector kernels against the twins, bit for bit, on every instruction set. Design section 5, "Determinism"."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from caliber import kernels
+from caliber.kernels import reference
+
+PATHS = [path for path in kernels.available_paths() if path != "off"]
+METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
+# Around the edges of eight lanes, four rows and a whole register, up to a usual embedding.
+DIMENSIONS = st.one_of(st.integers(1, 33), st.sampled_from([63, 64, 65, 255, 256, 257]))
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 1e-20, 1e20]
+VALUES = st.one_of(
+    st.sampled_from(SPECIAL),
+    st.floats(width=32, allow_nan=False, allow_infinity=False),
+    st.integers(-3, 3).map(float),  # many equal scores
+)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and a query at any element offset within a cache line, so that vector loads are unaligned."""
+    n, dimensions = draw(st.integers(0, 11)), draw(DIMENSIONS)
+    values = draw(hnp.arrays(np.float32, (n + 1, dimensions), elements=VALUES, fill=VALUES))
+    start = draw(st.integers(0, 15))
+    buffer = np.empty(start + n * dimensions, np.float32)
+    rows = buffer[start:].reshape(n, dimensions)
+    rows[:] = values[:n]
+    query = np.concatenate([np.zeros(start, np.float32), values[n]])[start:]
+    return rows, query
+
+
+def same_bits(left: np.ndarray, right: np.ndarray) -> None:
+    assert left.dtype == right.dtype
+    assert left.shape == right.shape
+    assert left.tobytes() == right.tobytes(), (left, right)
+
+
+def matrix_of(rows: np.ndarray, metric: str = "cosine") -> kernels.VectorMatrix:
+    matrix = kernels.VectorMatrix(rows.shape[1], metric)
+    matrix.append(rows)
+    return matrix
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("metric", METRICS)
+@given(problem=problems())
+def test_scores_equal_the_twin(path: str, metric: str, problem: tuple[np.ndarray, np.ndarray]) -> None:
+    rows, query = problem
+    expected = reference.scores(rows, query, metric=METRICS[metric])
+    with kernels.forced_path(path):
+        snapshot = matrix_of(rows, metric).snapshot()
+        same_bits(snapshot.scores(query, np.arange(rows.shape[0])), expected)
+        backwards = np.arange(rows.shape[0])[::-1]
+        same_bits(snapshot.scores(query, backwards), np.ascontiguousarray(expected[::-1]))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("metric", METRICS)
+@given(problem=problems(), data=st.data())
+def test_topk_equals_the_twin(
+    path: str, metric: str, problem: tuple[np.ndarray, np.ndarray], data: st.DataObject
+) -> None:
+    rows, query = problem
+    n = rows.shape[0]
+    mask = data.draw(st.none() | hnp.arrays(np.bool_, n))
+    tie = data.draw(st.none() | hnp.arrays(np.uint64, (n, 2), elements=st.sampled_from([0, 1, 2**64 - 1])))
+    retired = np.flatnonzero(data.draw(hnp.arrays(np.bool_, n)))
+    scores = reference.scores(rows, query, metric=METRICS[metric])
+    floor = data.draw(st.none() | st.floats(-1, 1) | st.sampled_from([float(s) for s in scores] or [0.0]))
+    k = data.draw(st.integers(0, n + 2))
+    keep = np.ones(n, np.bool_) if mask is None else mask.copy()
+    keep[retired] = False
+    expected = reference.topk(
+        rows,
+        query,
+        k,
+        metric=METRICS[metric],
+        min_similarity=-math.inf if floor is None else floor,
+        keep=keep,
+        tie=tie,
+    )
+    for name in ("off", path):
+        with kernels.forced_path(name):
+            matrix = matrix_of(rows, metric)
+            matrix.retire(retired)
+            ids, found = matrix.topk(query, k, min_similarity=floor, mask=mask, tie=tie)
+        same_bits(ids, expected[0])
+        same_bits(found, expected[1])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(problem=problems(), data=st.data())
+def test_cosine_functions_equal_the_twins(
+    path: str, problem: tuple[np.ndarray, np.ndarray], data: st.DataObject
+) -> None:
+    rows, query = problem
+    n = rows.shape[0]
+    k = data.draw(st.integers(0, n + 1))
+    threshold = data.draw(st.floats(-1, 1) | st.sampled_from([0.0, 1.0, -1.0]))
+    limit = data.draw(st.integers(0, 60))
+    with kernels.forced_path(path):
+        ids, scores = kernels.cosine_topk(rows, query, k)
+        batch = kernels.cosine_batch(rows, np.stack([query, -query, query]))
+        pairs = kernels.pairs_above(rows, threshold, max_pairs=limit)
+    expected_ids, expected_scores = reference.cosine_topk(rows, query, k)
+    same_bits(ids, expected_ids)
+    same_bits(scores, expected_scores)
+    same_bits(batch, reference.cosine_batch(rows, np.stack([query, -query, query])))
+    index, score, truncated = reference.pairs_above(rows, threshold, max_pairs=limit)
+    same_bits(pairs.index, index)
+    same_bits(pairs.score, score)
+    assert pairs.truncated == truncated
+
+
+@given(problem=problems())
+@settings(max_examples=60)
+def test_the_twin_itself_is_close_to_the_exact_value(problem: tuple[np.ndarray, np.ndarray]) -> None:
+    """The twin and C could agree on nonsense: compare with rational arithmetic."""
+    rows, query = problem
+    found = reference.scores(rows, query, metric=reference.INNER_PRODUCT).astype(np.float64)
+    for row, score in zip(rows.tolist(), found.tolist(), strict=True):
+        terms = [Fraction(a) * Fraction(b) for a, b in zip(row, query.tolist(), strict=True)]
+        exact, size = sum(terms, Fraction(0)), sum(map(abs, terms), Fraction(0))
+        if abs(exact) > Fraction(3.4e38):
+            assert math.isinf(score) or abs(score) > 3.3e38
+            continue
+        # 2^-24 for the rounding to f32, n * 2^-53 of the terms' size for the sum, half the smallest denormal.
+        bound = abs(exact) / 2**24 + size * len(terms) / 2**52 + Fraction(2) ** -149
+        assert abs(Fraction(score) - exact) <= bound
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 4095, 4096, 4097, 9000])
+def test_search_over_segments_equals_the_twin(path: str, n: int) -> None:
+    generator = np.random.default_rng(n)
+    rows = generator.integers(-2, 3, (n, 12)).astype(np.float32)  # few values, so many ties
+    tie = generator.integers(0, 3, (n, 2)).astype(np.uint64)
+    mask = generator.random(n) < 0.9
+    retired = np.flatnonzero(generator.random(n) < 0.2)
+    keep = mask.copy()
+    keep[retired] = False
+    for k in (1, 20, n):
+        query = generator.integers(-2, 3, 12).astype(np.float32)
+        expected = reference.topk(rows, query, k, metric=reference.COSINE, min_similarity=-math.inf, keep=keep, tie=tie)
+        with kernels.forced_path(path):
+            matrix = kernels.VectorMatrix(12)
+            for chunk in np.array_split(rows, 7):
+                matrix.append(np.ascontiguousarray(chunk))
+            matrix.retire(retired)
+            ids, scores = matrix.topk(query, k, mask=mask, tie=tie)
+        same_bits(ids, expected[0])
+        same_bits(scores, expected[1])
+
+
+def test_a_duplicate_scores_the_same_wherever_it_is() -> None:
+    generator = np.random.default_rng(5)
+    row = generator.standard_normal(384, dtype=np.float32)
+    rows = np.tile(row, (11, 1))
+    for path in PATHS:
+        with kernels.forced_path(path):
+            ids, scores = kernels.cosine_topk(rows, row, 11)
+        assert ids.tolist() == list(range(11))
+        assert len(set(scores.tolist())) == 1
+
+
+GUARD = """
+import ctypes, mmap, sys
+import numpy as np
+from caliber import kernels
+page = mmap.PAGESIZE
+area = mmap.mmap(-1, 2 * page)
+raw = np.frombuffer(area, np.uint8)
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.mprotect(ctypes.c_void_p(raw.ctypes.data + page), ctypes.c_size_t(page), 0):
+    sys.exit(3)
+def at_end(array):
+    place = raw[page - array.nbytes : page].view(array.dtype).reshape(array.shape)
+    place[...] = array
+    return place
+generator = np.random.default_rng(1)
+for path in kernels.available_paths():
+    with kernels.forced_path(path):
+        for d in range(1, 34):
+            rows = generator.standard_normal((5, d), dtype=np.float32)
+            kernels.cosine_topk(at_end(rows), rows[0].copy(), 3)
+            kernels.cosine_batch(rows, at_end(rows))
+            kernels.pairs_above(at_end(rows), 0.0, max_pairs=9)
+        for n in range(130):
+            kernels.sha256_spans(at_end(np.ones(n, np.uint8)), np.array([0, n]))
+            kernels.sha256_spans(at_end(np.ones(n, np.uint8)), np.array([n // 2, n]))
+print("ok")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses mprotect through the C library")
+def test_no_kernel_reads_past_the_end_of_its_input() -> None:
+    """Inputs end where an unreadable page begins: one byte too far kills the child."""
+    done = subprocess.run([sys.executable, "-c", GUARD], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "ok"), done.stderr
