@@ -36,9 +36,9 @@ class SectionPriorities(Section):
     artifacts: Priority = knob("Typed outputs of the trajectory.", "C-096")
     notes: Priority = knob("Knowledge kept beyond trajectories.", "C-096")
     history: Priority = knob("Summaries of closed scopes.", "C-096")
-    custom: Annotated[
-        tuple[Annotated[tuple[Name, Priority], AsList], ...], AsList, AfterValidator(_custom_names)
-    ] = knob("Further sections, each a name and a priority, fed by extra_sections.", "C-096", seed=())
+    custom: Annotated[tuple[Annotated[tuple[Name, Priority], AsList], ...], AsList, AfterValidator(_custom_names)] = (
+        knob("Further sections, each a name and a priority, fed by extra_sections.", "C-096", seed=())
+    )
 
     def of(self, section: str) -> int:
         """Return the priority of a section, built-in or custom.

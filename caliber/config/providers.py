@@ -76,9 +76,7 @@ class VectorConfig(Section):
     """The space that vectors live in."""
 
     dimensions: Int = knob("Length of every vector.", "C-488", gt=0)
-    index_type: VectorIndexType = knob(
-        "Index of the database beyond resident memory; SQLite is always exact.", "C-488"
-    )
+    index_type: VectorIndexType = knob("Index of the database beyond resident memory; SQLite is always exact.", "C-488")
     distance_metric: DistanceMetric = knob("What nearness means.", "C-488")
     hnsw_m: Int = knob("HNSW: links of a node.", "C-489", seed=16, ge=2, le=100)
     hnsw_ef_construction: Int = knob(

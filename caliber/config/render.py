@@ -110,7 +110,7 @@ def _limits(field: FieldInfo, unit: str) -> str:
     if field.annotation is bool:
         return "True or false."
     low, high = _bounds(field)
-    if unit == "ms" and low == "1":
+    if unit == "ms" and low in ("1", "above 0"):
         low = ""
     if low and high:
         text = f"{low} to {high}"

@@ -36,9 +36,7 @@ def _path(value: str) -> str:
 class StorageConfig(Section):
     """The durable store."""
 
-    adapter: Annotated[Literal["sqlite"], BeforeValidator(_adapter)] = knob(
-        "Which database holds everything.", "O-3"
-    )
+    adapter: Annotated[Literal["sqlite"], BeforeValidator(_adapter)] = knob("Which database holds everything.", "O-3")
     path: Annotated[Name, AfterValidator(_path)] = knob(
         "File of the store, relative to this file, or env:NAME for a variable that holds it.", "K-072"
     )
@@ -113,9 +111,7 @@ class RetentionConfig(Section):
 
     windows_ms: Retention = knob('Persisted windows; "forever" keeps them.', "design", unit="ms")
     events_ms: Retention = knob('Events; "forever" keeps them.', "design", unit="ms")
-    changes_ms: Retention = knob(
-        'Change records that feed other processes; "forever" keeps them.', "design", unit="ms"
-    )
+    changes_ms: Retention = knob('Change records that feed other processes; "forever" keeps them.', "design", unit="ms")
     changes_keep_rows: Int = knob("Change records kept whatever their age.", "ours", unit="rows", ge=0)
 
 

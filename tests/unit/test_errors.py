@@ -12,11 +12,7 @@ from caliber.model import errors
 from caliber.model.errors import CaliberError, ConfigError, InvalidConfigValue, MissingRequired, MultipleErrors
 
 TREE = sorted(
-    (
-        value
-        for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, CaliberError)
-    ),
+    (value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, CaliberError)),
     key=lambda kind: kind.__name__,
 )
 FAMILIES = {

@@ -1,0 +1,287 @@
+"""The reference profile: the sources' numbers where they exist, ours where we say so, and a file that says which."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from caliber.config import CaliberConfig, profiles
+from caliber.config.faults import section_in
+from caliber.config.render import format_duration, render_json, render_toml
+from caliber.config.tree import plain
+from caliber.model.errors import MultipleErrors
+from caliber.model.time import parse_duration_ms
+
+PRUNE = {"action": "prune", "target": "note", "older_than_ms": "90m"}
+HASH_PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 32}
+
+
+def knobs(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if name == "policies":
+            continue
+        if section_in(field.annotation) is None:
+            yield f"{prefix}{name}", field, value
+        elif value is not None:
+            yield from knobs(value, f"{prefix}{name}.")
+
+
+def with_extra(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
+    find = importlib.util.find_spec
+
+    def find_spec(name: str, package: str | None = None) -> Any:
+        if name in profiles.EMBED_EXTRA:
+            return object() if installed else None
+        return find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+
+
+# The numbers of C-121, C-118, C-257, M-131 and C-489's example, written out from the sources.
+SOURCE_NUMBERS: dict[str, Any] = {
+    "assembly.fill_ratio": 0.95,
+    "assembly.relevant_limit": 20,
+    "assembly.recency_fallback_limit": 10,
+    "assembly.note_search_limit": 20,
+    "assembly.note_min_similarity": 0.5,
+    "assembly.neutral_relevance": 0.5,
+    "assembly.separator": "\n\n",
+    "pcp.dosage.critical_priority": 90,
+    "pcp.dosage.compress_ratio": 0.5,
+    "pcp.anti_sprawl.duplicate_limit": 5,
+    "pcp.anti_sprawl.duplicate_similarity": 0.95,
+    "debug.trace_limit": 100,
+    "debug.view_limit": 100,
+    "tokens.bytes_per_token": 3.5,
+    "notes.initial_confidence": 1.0,
+    "vector.ivfflat_lists": 100,
+    "vector.hnsw_m": 16,
+    "vector.hnsw_ef_construction": 64,
+    "embedding_cache_retention": 2_592_000_000,
+    "search.limit_max": 999,
+    "section_priorities.custom": [],
+    "pcp.context_dag.enabled": True,
+    "pcp.context_dag.max_depth": 10,
+    "pcp.context_dag.prune_strategy": "hybrid",
+    "pcp.recovery_points.frequency": "per_scope",
+    "pcp.recovery_points.max_checkpoints": 5,
+    "pcp.recovery_points.compression_enabled": True,
+    "pcp.dosage.max_context_tokens": 8_000,
+    "pcp.dosage.max_scopes_in_window": 5,
+    "pcp.dosage.max_artifacts_in_window": 20,
+    "pcp.dosage.max_notes_in_window": 10,
+    "pcp.anti_sprawl.linter_enabled": True,
+    "pcp.anti_sprawl.vocabulary_enforcement": False,
+    "pcp.anti_sprawl.duplicate_detection": True,
+    "pcp.anti_sprawl.max_artifact_size": 10_000,
+    "pcp.grounding.require_source_for_facts": True,
+    "pcp.grounding.confidence_threshold": 0.5,
+    "pcp.grounding.stale_data_max_age_ms": 2_592_000_000,
+    "pcp.grounding.conflict_resolution": "highest_confidence",
+    "access.default_visibility.orchestrator": ["orchestrator", "optimizer"],
+    "access.default_visibility.optimizer": ["optimizer", "executor"],
+    "access.default_visibility.reviewer": ["reviewer", "executor"],
+    "access.default_visibility.executor": ["executor", "reviewer"],
+}
+
+
+def test_the_knobs_know_the_numbers_of_the_sources() -> None:
+    # C-118 C-121 C-257 K-002
+    config = profiles.reference("store.db", embedding_provider=HASH_PROVIDER)
+    known = {
+        path: plain(field.json_schema_extra["seed"])
+        for path, field, _ in knobs(config)
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["seed"] is not None
+    }
+    assert known == SOURCE_NUMBERS
+
+
+def test_the_reference_profile_uses_them_except_where_it_says_why_not() -> None:
+    # K-002 O-14
+    config = profiles.reference("store.db", embedding_provider=HASH_PROVIDER)
+    values = {path: plain(value) for path, _, value in knobs(config)}
+    differing = {path for path, number in SOURCE_NUMBERS.items() if values[path] != number}
+    assert differing == set(profiles.DEPARTURES)
+    assert all(len(reason) > 20 for reason in profiles.DEPARTURES.values())
+
+
+def test_with_the_extra_it_embeds_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    # design section 8
+    with_extra(monkeypatch, installed=True)
+    config = profiles.reference("store.db")
+    assert config.embedding_provider is not None
+    assert (config.embedding_provider.provider_type, config.embedding_provider.dimensions) == ("static", 256)
+    assert config.vector is not None
+    assert config.vector.dimensions == 256
+    assert config.embedding.embed_notes == "commit"
+
+
+def test_without_the_extra_there_is_no_provider_and_nothing_is_embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # design section 8, C-102
+    with_extra(monkeypatch, installed=False)
+    config = profiles.reference("store.db")
+    assert config.embedding_provider is None
+    assert config.vector is None
+    modes = [plain(config.embedding)[f"embed_{what}"] for what in ("turns", "notes", "artifacts", "summaries")]
+    assert modes == ["off"] * 4
+    assert config.summarization_provider is not None
+    assert config.summarization_provider.provider_type == "extractive"
+
+
+def test_looking_for_the_extra_does_not_import_it() -> None:
+    before = set(sys.modules)
+    profiles.embed_available()
+    assert not {name for name in set(sys.modules) - before if name.split(".")[0] in profiles.EMBED_EXTRA}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"token_budget": 4_000}, {"token_budget": 4_000, "pcp.dosage.max_context_tokens": 4_000}),
+        (
+            {"token_budget": 4_000},
+            {"assembly.section_max_tokens": {"user": 2_400, "notes": 1_200, "artifacts": 1_200, "history": 600}},
+        ),
+        ({"checkpoint_retention": 9}, {"pcp.recovery_points.max_checkpoints": 9}),
+        ({"pcp.recovery_points.max_checkpoints": 9}, {"checkpoint_retention": 9}),
+        ({"stale_threshold": "1d"}, {"pcp.grounding.stale_data_max_age_ms": 86_400_000}),
+        ({"embedding_provider": HASH_PROVIDER}, {"vector.dimensions": 32, "embedding_provider.provider_type": "hash"}),
+        ({"embedding_provider": None}, {"embedding.embed_turns": "off"}),
+        ({"system_instructions": "Be brief."}, {"system_instructions": "Be brief."}),
+        ({"storage.durability": "group"}, {"storage.durability": "group"}),
+    ],
+)
+def test_knobs_that_must_agree_follow_a_changed_one(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    # K-006: in the profile, never in a configuration that a person wrote
+    config = profiles.reference("store.db", **changes)
+    values = {path: plain(value) for path, _, value in knobs(config)}
+    assert {path: values[path] for path in expected} == expected
+
+
+def test_two_stated_numbers_that_disagree_are_still_refused() -> None:
+    # K-006
+    with pytest.raises(MultipleErrors):
+        profiles.reference("store.db", checkpoint_retention=3, **{"pcp.recovery_points.max_checkpoints": 4})
+    with pytest.raises(MultipleErrors):
+        profiles.reference("store.db", embedding_provider=HASH_PROVIDER, **{"vector.dimensions": 48})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"token_budget": 0},
+        {"token_budget": "many"},
+        {"embedding_provider": 7},
+        {"no_such": 1},
+        {"vector.dimensions": 0},
+    ],
+)
+def test_wrong_changes_are_faults_not_crashes(changes: dict[str, Any]) -> None:
+    with pytest.raises(MultipleErrors):
+        profiles.reference("store.db", **changes)
+
+
+def test_a_path_object_is_a_path() -> None:
+    assert profiles.reference(Path("a") / "b.db").storage.path == str(Path("a") / "b.db")
+
+
+def test_everything_fits_into_the_window() -> None:
+    # A window must have room beside the longest section for the next.
+    config = profiles.reference("store.db", embedding_provider=None)
+    order = sorted(
+        ("system", "persona", "user", "artifacts", "notes", "history"), key=config.section_priorities.of, reverse=True
+    )
+    assert order == ["system", "persona", "user", "artifacts", "notes", "history"]
+    for name in order:
+        cap = config.assembly.section_cap(name)
+        assert cap is None or cap < config.token_budget
+
+
+# --- the commented file --------------------------------------------------------------------------
+
+
+def test_every_knob_in_the_file_has_its_comment_above_it() -> None:
+    # design section 8
+    config = profiles.reference("store.db", embedding_provider=HASH_PROVIDER)
+    lines = render_toml(config).splitlines()
+    descriptions = {path.rpartition(".")[2]: set[str]() for path, _, _ in knobs(config)}
+    for path, field, _ in knobs(config):
+        descriptions[path.rpartition(".")[2]].add(str(field.description))
+    seen = 0
+    for above, line in pairwise(lines):
+        name, equals, _ = line.removeprefix("# ").partition(" =")
+        if equals and name in descriptions and not line.startswith(("  ", "name", "on ", "actions")):
+            assert any(above.startswith(f"# {text}") for text in descriptions[name]), line
+            seen += 1
+    assert seen == sum(1 for _ in knobs(config))
+
+
+@pytest.mark.parametrize(
+    ("comment", "line"),
+    [
+        ("# Share of the budget at which filling stops. Above 0 to 1. (C-121)", "fill_ratio = 0.95"),
+        (
+            "# Least similarity of a note to the query. -1 to 1. (C-121 has 0.5; ours)",
+            "note_min_similarity = 0.15",
+        ),
+        ("# Most tokens of a context window. 1 to 2000000 tokens. (C-094; ours)", "token_budget = 8000"),
+        ("# How long a lock is held before it lapses. A duration. (C-112; ours)", 'lock_timeout = "30s"'),
+        (
+            '# Persisted windows; "forever" keeps them. A duration. (design; ours)',
+            'windows_ms = "30d"',
+        ),
+        (
+            "# Validate writes only, or reads too. One of on_mutation, always. (C-101; ours)",
+            'validation_mode = "on_mutation"',
+        ),
+        ("# Address of the service. (optional, not set)", "# endpoint ="),
+        ("# Connections that read while one writes. 1 to 256. (ours)", "readers = 4"),
+    ],
+)
+def test_a_comment_says_meaning_range_unit_and_origin(comment: str, line: str) -> None:
+    assert f"{comment}\n{line}\n" in render_toml(profiles.reference("store.db", embedding_provider=HASH_PROVIDER))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"embedding_provider": None},
+        {"summarization_provider": None, "policies": []},
+        {"policies": [{"name": "empty", "rules": []}]},
+        {"policies": [{"name": "p", "rules": [{"on": "schedule", "cron": "0 3 * * *", "actions": [PRUNE]}]}]},
+        {"retention.windows_ms": "forever", "context_window_persistence": {"kind": "permanent"}},
+        {"assembly.section_max_tokens": None, "section_priorities.custom": [('a b"c', 1), ("x", 2)]},
+        {"system_instructions": 'three\nlines """ with \\ quotes\r\nand \x00\x7f\u2028 controls ', "persona": "\n\n"},
+        {"embedding_provider": {**HASH_PROVIDER, "options": {"a b": [1, 2.5, {"c": True}], "": "x\ny", "e": {}}}},
+        {"embedding_provider": {**HASH_PROVIDER, "api_key": "env:KEY", "endpoint": "https://host/v1"}},
+        {"lock_timeout": 1, "llm_retry_config.initial_backoff": 1_001, "resident.compact_dead_ratio": 1e-7},
+        {"storage.path": "env:STORE", "principal": {"kind": "agent", "id": "ä", "role": "executor", "admin": False}},
+    ],
+)
+def test_rendered_files_read_back_unchanged(changes: dict[str, Any]) -> None:
+    # design section 8
+    config = profiles.reference("store.db", **{"embedding_provider": HASH_PROVIDER, **changes})
+    text = render_toml(config)
+    assert CaliberConfig.from_toml(text) == config
+    assert CaliberConfig.from_json(render_json(config)) == config
+    assert render_toml(CaliberConfig.from_toml(text)) == text
+    tomllib.loads("\n".join(line.removeprefix("# ") if line.startswith("# [") else line for line in text.splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"), [(0, "0ms"), (1, "1ms"), (1_000, "1s"), (90_000, "90s"), (3_600_000, "1h"), (604_800_000, "1w")]
+)
+def test_durations_are_written_in_the_largest_unit_that_fits(ms: int, text: str) -> None:
+    assert format_duration(ms) == text
+    assert parse_duration_ms(text) == ms
