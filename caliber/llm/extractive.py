@@ -18,7 +18,9 @@ from caliber.llm.protocols import (
 )
 from caliber.llm.texts import TokenCounter
 
-MODEL = "textrank-1"
+MODEL = "extractive"
+# Raised whenever a rule or a number of this provider changes: its answers are then those of another model.
+_VERSION = "extractive-1"
 _HASHED_DIMENSIONS = 512
 
 
@@ -35,7 +37,7 @@ class ExtractiveProvider:
     @property
     def model_id(self) -> str:
         """The rules and what compares the sentences: both decide what a summary says."""
-        return f"{MODEL}+{self._embedder.model_id}"
+        return f"{_VERSION}+{self._embedder.model_id}"
 
     def summarize(self, text: str, max_tokens: int) -> str:
         """Return the text's most central sentences, in its order; never above ``max_tokens``.

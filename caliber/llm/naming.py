@@ -39,14 +39,14 @@ STOP_WORDS = frozenset(_STOP.split())
 def name_entity(statement: str) -> tuple[str, str] | None:
     """Return (entity, entity_type) of a statement, or None when it names nothing.
 
-    The types are file, identifier, term (quoted), name (capitalised) and topic (its first content words).
+    The types are file, identifier, name (quoted or capitalised) and topic (its first content words).
     """
     text = statement[:_MAX_CHARS_READ]
     quoted = _QUOTED.search(text)
     if quoted is not None:
         term = " ".join((quoted[1] or quoted[2] or quoted[3]).split())
         if term:
-            return term, _kind_of(term) or "term"
+            return term, _kind_of(term) or "name"
     tokens = [match.group().strip(".:'’*_") or match.group() for match in _TOKEN.finditer(text)]
     for token in tokens:
         kind = _kind_of(token)
@@ -55,7 +55,7 @@ def name_entity(statement: str) -> tuple[str, str] | None:
     name = _capitalised(tokens)
     if name is not None:
         return name[:MAX_ENTITY_CHARS], "name"
-    topic = [token.lower() for token in tokens if token[0].isalnum() and token.lower() not in STOP_WORDS]
+    topic = [token.lower() for token in tokens if token[0].isalpha() and token.lower() not in STOP_WORDS]
     return (" ".join(topic[:_TOPIC_WORDS])[:MAX_ENTITY_CHARS], "topic") if topic else None
 
 
@@ -82,7 +82,9 @@ def _capitalised(tokens: list[str]) -> str | None:
     run: list[str] = []
     first = 0
     for place, token in enumerate([*tokens, ""]):
-        capital = bool(token) and token[0].isupper() and token.lower() not in STOP_WORDS
+        # After a number stands a unit: "5 MB".
+        unit = place > 0 and tokens[place - 1][0].isdigit()
+        capital = bool(token) and token[0].isupper() and not unit and token.lower() not in STOP_WORDS
         if capital and (not run or len(run) < 4):
             first = first if run else place
             run.append(token)

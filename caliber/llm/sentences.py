@@ -42,13 +42,15 @@ _SPACE = re.compile(r"\s*")
 _WORD_BEFORE = 24
 _PLAIN_WORD = 4
 
-# Words after which a full stop does not end the sentence: the first always, the others before what is not a capital.
+# Words after which a full stop does not end the sentence: always; before a number; before what is not a capital.
 _TITLES = """
-mr mrs ms dr prof rev gen sen rep st mt capt col lt sgt hon jr sr messrs mme no nos fig figs eq eqs sec ch vol p pp ed
-eds al cf vs approx dept est inc ltd co corp e.g i.e viz resp ca z.b bzw u.a nr str
+mr mrs ms dr prof rev gen sen rep mt capt col lt sgt hon jr sr messrs mme ed eds al cf vs approx dept est inc ltd co
+corp e.g i.e viz resp ca z.b bzw u.a nr str
 """
-_SOFT = "etc jan feb mar apr jun jul aug sep sept oct nov dec a.m p.m u.s u.k e.u ph.d"
+_COUNTED = "no nos fig figs eq eqs sec ch vol p pp art"
+_SOFT = "etc st jan feb mar apr jun jul aug sep sept oct nov dec a.m p.m u.s u.k e.u ph.d"
 _NEVER_END = frozenset(_TITLES.split())
+_BEFORE_NUMBER = frozenset(_COUNTED.split())
 _SELDOM_END = frozenset(_SOFT.split())
 
 
@@ -154,6 +156,8 @@ def _is_end(text: str, found: re.Match[str], end: int) -> bool:
     word = parts[-1].lstrip("([\"'“‘*_") if parts and not head[-1].isspace() else ""
     lowered = word.lower()
     if lowered in _NEVER_END or (len(word) == 1 and word.isupper() and word != "I"):
+        return False
+    if lowered in _BEFORE_NUMBER and following.isdigit():
         return False
     if following.islower():
         # Some people write without capitals; an abbreviation that is not listed above is mostly shorter than this.

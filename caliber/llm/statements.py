@@ -111,7 +111,8 @@ _CUES = (
         ArtifactType.CONSTRAINT,
         _ALL,
         0.8,
-        r"\b(?:(?:cannot|can't|not|never) exceed|no more than|at most \d|limit(?:ed)? (?:of|to) |maximum of|hard limit)",
+        r"\b(?:(?:cannot|can't|not|never) exceed|no more than|at most \d|(?:limit|limited) (?:of|to) "
+        r"|maximum of |hard limit\b)",
     ),
     _cue(ArtifactType.CONSTRAINT, _RULERS, 0.8, r"^(?:always|never) (?!mind\b)\w"),
     _cue(

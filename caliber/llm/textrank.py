@@ -20,12 +20,14 @@ from caliber.llm.sentences import Sentence, UnitKind, iter_sentences
 from caliber.llm.texts import TokenCounter, prefix_end
 from caliber.model.errors import InvalidValue, SummarizationFailed
 
-# What follows is part of the model ``textrank-1``, as weights are of a trained one.
+# What follows is part of the extractive model, as weights are of a trained one.
 _DAMPING = 0.85
 _TOLERANCE = 1e-7
 _MAX_ITERATIONS = 100
 _SIMILARITY_DECIMALS = 6
 _REDUNDANT = 0.9
+# A sentence of less than half the even share is aside from the matter; a summary need not fill its budget.
+_CENTRAL = 0.5
 _MAX_WORDS_COUNTED = 25
 
 # What bounds the work on a text of any size: a longer text is read in this many evenly spaced stretches, and of more
@@ -55,7 +57,8 @@ def summarize(text: str, max_tokens: int, count_tokens: TokenCounter, embedder: 
     sentences = _candidates(text)
     scores, similar = _rank(sentences, embedder)
     order = sorted(range(len(sentences)), key=lambda index: (-scores[index], index))
-    chosen = _fill([_rendered(sentence) for sentence in sentences], order, similar, max_tokens, count_tokens)
+    central = [index for index in order if scores[index] * len(sentences) >= _CENTRAL]
+    chosen = _fill([_rendered(sentence) for sentence in sentences], central, similar, max_tokens, count_tokens)
     while chosen:
         summary = _joined([sentences[index] for index in sorted(chosen)])
         if count_tokens(summary) <= max_tokens:

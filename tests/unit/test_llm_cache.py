@@ -1,0 +1,307 @@
+"""The embedding cache: bounded, shared, single-flight, and honest about its durable backing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
+from caliber.llm.protocols import FloatVector
+from caliber.model.errors import EmbeddingFailed, InvalidValue, Unavailable
+
+
+def key(text: str, model: str = "m", dimensions: int = 4) -> EmbeddingKey:
+    return EmbeddingKey(content_hash(text), model, dimensions)
+
+
+def vector(value: float) -> FloatVector:
+    return np.full(4, value, dtype=np.float32)
+
+
+class Store:
+    """A durable store in memory that can be made to fail."""
+
+    def __init__(self) -> None:
+        self.rows: dict[EmbeddingKey, FloatVector] = {}
+        self.broken = False
+        self.asked: list[list[EmbeddingKey]] = []
+
+    def get_many(self, keys: Sequence[EmbeddingKey]) -> Mapping[EmbeddingKey, FloatVector]:
+        self.asked.append(list(keys))
+        if self.broken:
+            raise Unavailable(reason="disk full")
+        return {key: self.rows[key] for key in keys if key in self.rows}
+
+    def put_many(self, items: Sequence[tuple[EmbeddingKey, FloatVector]]) -> None:
+        if self.broken:
+            raise Unavailable(reason="disk full")
+        self.rows.update(items)
+
+
+def never(places: list[int]) -> list[FloatVector]:
+    raise AssertionError(f"computed {places}")
+
+
+def test_the_key_is_the_sha256_of_the_text() -> None:
+    # C-359
+    assert content_hash("größe") == hashlib.sha256("größe".encode()).digest()
+
+
+def test_a_vector_is_computed_once_and_read_only() -> None:
+    cache = EmbeddingCache(max_entries=8)
+    calls: list[list[int]] = []
+
+    def compute(places: list[int]) -> list[FloatVector]:
+        calls.append(places)
+        return [vector(place) for place in places]
+
+    first = cache.get_or_compute([key("a"), key("b"), key("a")], compute)
+    assert calls == [[0, 1]]
+    assert first[0] is first[2]
+    assert cache.get_or_compute([key("b")], never)[0] is first[1]
+    with pytest.raises(ValueError, match="read-only"):
+        first[0][0] = 5.0
+    assert cache.peek(key("a")) is first[0]
+    assert cache.peek(key("c")) is None
+
+
+def test_model_and_dimensions_are_part_of_the_key() -> None:
+    # C-396
+    cache = EmbeddingCache(max_entries=8)
+    cache.get_or_compute([key("a")], lambda places: [vector(1)])
+    other = cache.get_or_compute([key("a", model="n")], lambda places: [vector(2)])[0]
+    assert other[0] == 2
+    assert cache.peek(key("a", dimensions=8)) is None
+
+
+def test_the_least_recently_used_leaves_first() -> None:
+    cache = EmbeddingCache(max_entries=2)
+    for name in ("a", "b"):
+        cache.get_or_compute([key(name)], lambda places: [vector(1)])
+    assert cache.peek(key("a")) is not None
+    cache.get_or_compute([key("c")], lambda places: [vector(1)])
+    assert [cache.peek(key(name)) is not None for name in "abc"] == [True, False, True]
+    assert len(cache) == 2
+
+
+def test_a_batch_larger_than_the_cache_is_answered_in_full() -> None:
+    cache = EmbeddingCache(max_entries=2)
+    keys = [key(str(number)) for number in range(10)]
+    found = cache.get_or_compute(keys, lambda places: [vector(place) for place in places])
+    assert [row[0] for row in found] == list(range(10))
+    assert len(cache) == 2
+
+
+def test_zero_entries_keep_nothing_and_a_negative_number_is_refused() -> None:
+    cache = EmbeddingCache(max_entries=0)
+    assert cache.get_or_compute([key("a")], lambda places: [vector(3)])[0][0] == 3
+    assert len(cache) == 0
+    with pytest.raises(InvalidValue):
+        EmbeddingCache(max_entries=-1)
+
+
+def test_counts_say_where_vectors_came_from() -> None:
+    store = Store()
+    store.rows[key("stored")] = vector(7)
+    cache = EmbeddingCache(max_entries=8, store=store)
+    cache.get_or_compute([key("stored"), key("fresh")], lambda places: [vector(1) for _ in places])
+    cache.get_or_compute([key("stored"), key("fresh")], never)
+    stats = cache.stats()
+    assert (stats.entries, stats.hits, stats.store_hits, stats.misses) == (2, 2, 1, 1)
+    assert (stats.waits, stats.store_errors, stats.store_rejected) == (0, 0, 0)
+
+
+def test_the_store_is_asked_once_and_given_only_what_it_lacks() -> None:
+    # C-359, C-360
+    store = Store()
+    store.rows[key("a")] = vector(7)
+    cache = EmbeddingCache(max_entries=8, store=store)
+    found = cache.get_or_compute([key("a"), key("b")], lambda places: [vector(place) for place in places])
+    assert [row[0] for row in found] == [7, 1]
+    assert store.asked == [[key("a"), key("b")]]
+    assert store.rows[key("b")][0] == 1
+    again = EmbeddingCache(max_entries=8, store=store)
+    assert [row[0] for row in again.get_or_compute([key("b"), key("a")], never)] == [1, 7]
+
+
+def test_a_failing_store_costs_the_keeping_and_not_the_vector() -> None:
+    store = Store()
+    store.broken = True
+    cache = EmbeddingCache(max_entries=8, store=store)
+    assert cache.get_or_compute([key("a")], lambda places: [vector(2)])[0][0] == 2
+    assert cache.stats().store_errors == 2  # one reading, one writing
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.zeros(4, dtype=np.float32),
+        np.full(4, np.nan, dtype=np.float32),
+        np.ones(3, dtype=np.float32),
+        np.ones(4, dtype=np.float64),
+    ],
+)
+def test_a_damaged_stored_vector_is_computed_anew(bad: np.ndarray) -> None:
+    store = Store()
+    store.rows[key("a")] = bad
+    cache = EmbeddingCache(max_entries=8, store=store)
+    assert cache.get_or_compute([key("a")], lambda places: [vector(9)])[0][0] == 9
+    assert store.rows[key("a")][0] == 9
+    assert cache.stats().store_rejected == 1
+
+
+def test_equal_texts_asked_for_at_once_are_computed_once() -> None:
+    cache = EmbeddingCache(max_entries=8)
+    started, release = threading.Event(), threading.Event()
+    computed: list[int] = []
+    results: list[FloatVector] = []
+
+    def compute(places: list[int]) -> list[FloatVector]:
+        computed.append(len(places))
+        started.set()
+        assert release.wait(10)
+        return [vector(5)]
+
+    def ask() -> None:
+        results.extend(cache.get_or_compute([key("a")], compute))
+
+    first = threading.Thread(target=ask)
+    first.start()
+    assert started.wait(10)
+    others = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in others:
+        thread.start()
+    while cache.stats().waits < 4:
+        os.sched_yield()
+    release.set()
+    for thread in [first, *others]:
+        thread.join(10)
+    assert computed == [1]
+    assert len({id(result) for result in results}) == 1
+    assert len(results) == 5
+
+
+def test_threads_that_want_each_others_texts_do_not_block_each_other() -> None:
+    cache = EmbeddingCache(max_entries=8)
+    both = threading.Barrier(2, timeout=10)
+    results: dict[str, list[float]] = {}
+
+    def ask(name: str, names: str) -> None:
+        # Each computes its first key only once both have claimed theirs.
+        def compute(places: list[int]) -> list[FloatVector]:
+            both.wait()
+            return [vector(ord(names[place])) for place in places]
+
+        cache.get_or_compute([key(names[0])], compute)
+        both.wait()
+        results[name] = [
+            float(row[0]) for row in cache.get_or_compute([key(letter) for letter in names], never)
+        ]
+
+    threads = [threading.Thread(target=ask, args=pair) for pair in (("x", "ab"), ("y", "ba"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(15)
+    assert results == {"x": [97.0, 98.0], "y": [98.0, 97.0]}
+
+
+def test_own_keys_are_computed_before_waiting_for_those_of_others() -> None:
+    cache = EmbeddingCache(max_entries=8)
+    started = {"a": threading.Event(), "b": threading.Event()}
+    results: dict[str, list[float]] = {}
+
+    def first() -> None:
+        def compute(places: list[int]) -> list[FloatVector]:
+            started["a"].set()
+            assert started["b"].wait(10)  # the other is at work on b, and will want a
+            return [vector(1)]
+
+        results["first"] = [float(row[0]) for row in cache.get_or_compute([key("a")], compute)]
+
+    def second() -> None:
+        assert started["a"].wait(10)
+
+        def compute(places: list[int]) -> list[FloatVector]:
+            started["b"].set()
+            return [vector(2)]
+
+        results["second"] = [float(row[0]) for row in cache.get_or_compute([key("a"), key("b")], compute)]
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(15)
+    # If b were only computed after a had arrived, a would never arrive.
+    assert results == {"first": [1.0], "second": [1.0, 2.0]}
+
+
+def test_a_failure_is_its_callers_own_and_waiters_try_for_themselves() -> None:
+    cache = EmbeddingCache(max_entries=8)
+    started, release = threading.Event(), threading.Event()
+    outcome: list[object] = []
+
+    def fail(places: list[int]) -> list[FloatVector]:
+        started.set()
+        assert release.wait(10)
+        raise EmbeddingFailed(reason="no")
+
+    def owner() -> None:
+        try:
+            cache.get_or_compute([key("a"), key("poison")], fail)
+        except EmbeddingFailed as error:
+            outcome.append(error)
+
+    def waiter() -> None:
+        outcome.append(float(cache.get_or_compute([key("a")], lambda places: [vector(4)])[0][0]))
+
+    one = threading.Thread(target=owner)
+    one.start()
+    assert started.wait(10)
+    two = threading.Thread(target=waiter)
+    two.start()
+    while cache.stats().waits < 1:
+        os.sched_yield()
+    release.set()
+    one.join(10)
+    two.join(10)
+    assert {type(item) for item in outcome} == {EmbeddingFailed, float}
+    assert cache.peek(key("poison")) is None
+
+
+def test_a_short_answer_of_compute_is_an_error_and_keeps_nothing() -> None:
+    # K-113
+    cache = EmbeddingCache(max_entries=8)
+    with pytest.raises(ValueError, match="shorter"):
+        cache.get_or_compute([key("a"), key("b")], lambda places: [vector(1)])
+    assert len(cache) == 0
+    assert len(cache.get_or_compute([key("a")], lambda places: [vector(1)])) == 1
+
+
+def test_forgetting_contents_removes_them_under_every_model() -> None:
+    cache = EmbeddingCache(max_entries=8)
+    cache.get_or_compute([key("a"), key("a", model="n"), key("b")], lambda places: [vector(1) for _ in places])
+    assert cache.discard([content_hash("a"), content_hash("z")]) == 2
+    assert cache.peek(key("b")) is not None
+    cache.clear()
+    assert len(cache) == 0
+
+
+def test_a_child_does_not_wait_for_threads_of_its_parent() -> None:
+    cache = EmbeddingCache(max_entries=8)
+    cache.get_or_compute([key("known")], lambda places: [vector(1)])
+
+    def compute(places: list[int]) -> list[FloatVector]:
+        # As if forked off while this thread is computing and another holds the lock.
+        cache._pid = -1
+        cache._lock.acquire()
+        assert cache.get_or_compute([key("slow"), key("known")], lambda places: [vector(2)])[1][0] == 1
+        return [vector(3)]
+
+    assert cache.get_or_compute([key("slow")], compute)[0][0] == 3

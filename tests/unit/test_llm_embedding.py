@@ -1,0 +1,241 @@
+"""From texts to validated vectors: checks of answers, long texts, batches that fail in part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from caliber.llm import (
+    EmbeddingCache,
+    LongText,
+    LongTextMode,
+    embed_each,
+    embed_text,
+    embed_texts,
+    handle_embedding_batch_failure,
+)
+from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.protocols import FloatMatrix, FloatVector
+from caliber.model.errors import (
+    CaliberError,
+    DimensionMismatch,
+    EmbeddingFailed,
+    InvalidResponse,
+    InvalidValue,
+    InvalidVector,
+    RateLimited,
+)
+
+
+def count(text: str) -> int:
+    return math.ceil(len(text.encode("utf-8", "replace")) / 3.5)
+
+
+WHOLE = LongText(LongTextMode.CHUNK_MEAN, 8_000, count)
+
+
+class Spy:
+    """A provider that records what it is asked, and can answer wrongly."""
+
+    def __init__(self, dimensions: int = 16) -> None:
+        self.inner = HashEmbeddingProvider(dimensions, "spy")
+        self.calls: list[list[str]] = []
+        self.answer: object = None
+        self.poison: str | None = None
+        self.error: CaliberError | None = None
+
+    @property
+    def model_id(self) -> str:
+        return self.inner.model_id
+
+    @property
+    def dimensions(self) -> int:
+        return self.inner.dimensions
+
+    def embed(self, text: str) -> FloatVector:
+        return self.inner.embed(text)
+
+    def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
+        self.calls.append(list(texts))
+        if self.error is not None:
+            raise self.error
+        if self.poison is not None and any(self.poison in text for text in texts):
+            raise EmbeddingFailed(reason="poison")
+        return self.inner.embed_batch(texts) if self.answer is None else self.answer  # type: ignore[return-value]
+
+
+def test_order_is_kept_and_repetitions_are_asked_once() -> None:
+    # C-247
+    spy = Spy()
+    cache = EmbeddingCache(max_entries=100)
+    texts = ["one", "two", "one", "three"]
+    vectors = embed_texts(spy, cache, texts, long_text=WHOLE)
+    np.testing.assert_array_equal(vectors, spy.inner.embed_batch(texts))
+    assert spy.calls == [["one", "two", "three"]]
+    embed_texts(spy, cache, ["four", "two"], long_text=WHOLE)
+    assert spy.calls[1:] == [["four"]]
+    vectors[0] = 0.0  # the caller's own
+    assert embed_text(spy, cache, "one", long_text=WHOLE).any()
+
+
+def test_batches_are_no_larger_than_asked_for_and_what_succeeded_is_kept() -> None:
+    # C-247, M-007
+    spy = Spy()
+    cache = EmbeddingCache(max_entries=100)
+    texts = [str(number) for number in range(5)]
+    assert embed_texts(spy, None, texts, long_text=WHOLE, batch_size=2).shape == (5, 16)
+    assert [len(call) for call in spy.calls] == [2, 2, 1]
+    spy.calls.clear()
+    spy.poison = "4"
+    with pytest.raises(EmbeddingFailed):
+        embed_texts(spy, cache, texts, long_text=WHOLE, batch_size=2)
+    spy.calls.clear()
+    spy.poison = None
+    embed_texts(spy, cache, texts, long_text=WHOLE, batch_size=2)
+    assert spy.calls == [["4"]]
+
+
+def test_no_texts_ask_nobody() -> None:
+    spy = Spy()
+    assert embed_texts(spy, None, [], long_text=WHOLE).shape == (0, 16)
+    assert spy.calls == []
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (np.ones((1, 16), dtype=np.float32), InvalidResponse),  # M-012, K-113: one vector for two texts
+        (np.ones((3, 16), dtype=np.float32), InvalidResponse),
+        (np.ones(32, dtype=np.float32), InvalidResponse),
+        (np.ones((2, 16), dtype=np.int64), InvalidResponse),
+        ([[1.0] * 16] * 2, InvalidResponse),
+        (np.ones((2, 8), dtype=np.float32), DimensionMismatch),  # M-011
+        (np.full((2, 16), np.nan, dtype=np.float32), InvalidVector),
+        (np.full((2, 16), 1e300), InvalidVector),  # infinite once it is f32
+        (np.zeros((2, 16), dtype=np.float32), InvalidVector),  # K-116: no direction
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_wrong_answers_of_a_provider_are_errors(answer: object, error: type[CaliberError], cached: bool) -> None:
+    spy = Spy()
+    spy.answer = answer
+    cache = EmbeddingCache(max_entries=10) if cached else None
+    with pytest.raises(error):
+        embed_texts(spy, cache, ["a", "b"], long_text=WHOLE)
+    if cache is not None:
+        assert len(cache) == 0
+
+
+def test_doubles_from_a_provider_are_taken_as_floats() -> None:
+    spy = Spy()
+    spy.answer = np.ones((1, 16), dtype=np.float64)
+    assert embed_texts(spy, None, ["a"], long_text=WHOLE).dtype == np.float32
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n"])
+def test_empty_text_fails_before_anybody_is_asked(text: str) -> None:
+    # M-014
+    spy = Spy()
+    with pytest.raises(EmbeddingFailed, match="empty text"):
+        embed_texts(spy, None, ["fine", text], long_text=WHOLE)
+    assert spy.calls == []
+
+
+LONG = "alpha beta gamma delta. " * 40  # 960 bytes, 275 tokens
+
+
+def test_a_long_text_is_the_weighted_mean_of_its_chunks() -> None:
+    # M-015, K-116
+    spy = Spy()
+    rule = LongText(LongTextMode.CHUNK_MEAN, 100, count)
+    vector = embed_text(spy, None, LONG + "omega", long_text=rule)
+    (chunks,) = spy.calls
+    assert "".join(chunks) == LONG + "omega"
+    assert len(chunks) == 3
+    assert all(count(chunk) <= 100 for chunk in chunks)
+    assert all(chunk[-1] == " " for chunk in chunks[:-1])
+    weights = np.array([count(chunk) for chunk in chunks], dtype=np.float64)
+    mean = weights @ spy.inner.embed_batch(chunks).astype(np.float64)
+    np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=1e-6)
+    assert float(np.linalg.norm(vector)) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_long_text_can_be_truncated() -> None:
+    spy = Spy()
+    vector = embed_text(spy, None, LONG, long_text=LongText(LongTextMode.TRUNCATE, 100, count))
+    ((only,),) = spy.calls
+    assert LONG.startswith(only)
+    assert 90 <= count(only) <= 100
+    np.testing.assert_array_equal(vector, spy.inner.embed(only))
+
+
+def test_a_long_text_can_be_an_error_that_says_how_long_but_not_what() -> None:
+    spy = Spy()
+    with pytest.raises(EmbeddingFailed, match="275 tokens, more than long_text_tokens = 100") as caught:
+        embed_text(spy, None, LONG, long_text=LongText(LongTextMode.ERROR, 100, count))
+    assert "alpha" not in str(caught.value) + repr(caught.value.context)
+    assert spy.calls == []
+
+
+def test_cached_vectors_do_not_depend_on_the_rule_for_long_texts() -> None:
+    cache = EmbeddingCache(max_entries=100)
+    spy = Spy()
+    truncated = embed_text(spy, cache, LONG, long_text=LongText(LongTextMode.TRUNCATE, 100, count))
+    mean = embed_text(spy, cache, LONG, long_text=LongText(LongTextMode.CHUNK_MEAN, 100, count))
+    whole = embed_text(spy, cache, LONG, long_text=WHOLE)
+    assert not np.array_equal(truncated, mean)
+    np.testing.assert_array_equal(whole, spy.inner.embed(LONG))
+
+
+def test_blank_chunks_of_a_long_text_are_left_out() -> None:
+    spy = Spy()
+    rule = LongText(LongTextMode.CHUNK_MEAN, 10, count)
+    vector = embed_text(spy, None, "start" + " " * 500 + "end", long_text=rule)
+    assert np.isfinite(vector).all()
+    assert all(chunk.strip() for chunk in spy.calls[0])
+
+
+def test_a_limit_below_one_character_is_refused() -> None:
+    with pytest.raises(InvalidValue):
+        LongText(LongTextMode.ERROR, 0, count)
+    with pytest.raises(InvalidValue, match="single character"):
+        embed_text(Spy(), None, "text", long_text=LongText(LongTextMode.CHUNK_MEAN, 1, lambda text: 5 * len(text)))
+
+
+def test_each_text_gets_its_own_result() -> None:
+    spy = Spy()
+    spy.poison = "bad"
+    results = embed_each(spy, None, ["good", "bad", "", "fine"], long_text=WHOLE)
+    assert [isinstance(result, EmbeddingFailed) for result in results] == [False, True, True, False]
+    good = results[0]
+    assert isinstance(good, np.ndarray)
+    np.testing.assert_array_equal(good, spy.inner.embed("good"))
+
+
+def test_an_outage_is_not_asked_again_for_every_text() -> None:
+    spy = Spy()
+    spy.error = RateLimited(provider="spy", retry_after_ms=10)
+    results = embed_each(spy, None, ["a", "b", "c"], long_text=WHOLE)
+    assert results == [spy.error] * 3
+    assert len(spy.calls) == 1
+
+
+def test_a_partly_failed_batch_is_split_in_order() -> None:
+    # C-487
+    error = EmbeddingFailed(reason="no")
+    items = [("id1", "a"), ("id2", "b"), ("id3", "c")]
+    succeeded, failed = handle_embedding_batch_failure(items, [1.0, error, 3.0])
+    assert succeeded == [(("id1", "a"), 1.0), (("id3", "c"), 3.0)]
+    assert failed == [("id2", "b")]
+    assert handle_embedding_batch_failure([], []) == ([], [])
+
+
+@pytest.mark.parametrize("results", [[], [1.0], [1.0, 2.0, 3.0]])
+def test_unequal_lengths_never_drop_items(results: list[float]) -> None:
+    # C-487, K-113
+    with pytest.raises(InvalidValue, match=f"{len(results)} results for 2 items"):
+        handle_embedding_batch_failure(["a", "b"], results)

@@ -1,0 +1,178 @@
+"""Extractive summaries: central sentences, in order, never above the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from caliber.llm import textrank
+from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.protocols import EmbeddingProvider, FloatMatrix
+from caliber.llm.static import StaticEmbeddingProvider
+from caliber.llm.textrank import page_rank, summarize
+from caliber.model.errors import InvalidValue, SummarizationFailed
+
+TEXT = """# Release notes
+
+The storage engine now writes every commit to a log before it answers. A crash therefore loses no commit that was
+acknowledged. Lunch was good. The log is read again when the storage engine opens after a crash. Commits that are in the
+log but not in the tables are applied then.
+
+```python
+engine.replay(log)
+```
+
+Somebody painted the door green. Replaying the log of the storage engine takes less than a second for most crashes.
+| column | value |
+"""
+
+
+def count(text: str) -> int:
+    return math.ceil(len(text.encode()) / 3.5)
+
+
+@pytest.fixture(params=["hash", "static"])
+def embedder(request: pytest.FixtureRequest) -> EmbeddingProvider:
+    return HashEmbeddingProvider(256, "tests") if request.param == "hash" else StaticEmbeddingProvider()
+
+
+def test_a_summary_holds_the_central_sentences_in_their_order(embedder: EmbeddingProvider) -> None:
+    # C-497, issue 2: TextRank over the embeddings
+    summary = summarize(TEXT, 75, count, embedder)
+    flat = " ".join(TEXT.split())
+    assert "storage engine" in summary
+    assert "door" not in summary
+    assert "Lunch" not in summary
+    assert "engine.replay" not in summary
+    assert "# Release" not in summary
+    places = [flat.index(sentence.strip()) for sentence in summary.replace(". ", ".\n").split("\n")]
+    assert len(places) >= 2
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 10, 20, 40, 80, 120, 160])
+def test_a_summary_never_exceeds_its_budget(embedder: EmbeddingProvider, max_tokens: int) -> None:
+    summary = summarize(TEXT, max_tokens, count, embedder)
+    assert 0 < count(summary) <= max_tokens
+
+
+def test_a_counter_that_charges_for_joining_is_obeyed(embedder: EmbeddingProvider) -> None:
+    def dear(text: str) -> int:
+        return len(text.split()) + 7 * text.count("\n") + 3 * text.count(". ")
+
+    for max_tokens in range(1, 60):
+        assert dear(summarize(TEXT, max_tokens, dear, embedder)) <= max_tokens
+
+
+def test_the_same_text_gives_the_same_summary() -> None:
+    first = summarize(TEXT, 60, count, StaticEmbeddingProvider())
+    assert all(summarize(TEXT, 60, count, StaticEmbeddingProvider()) == first for _ in range(3))
+
+
+def test_a_text_that_fits_comes_back_whole(embedder: EmbeddingProvider) -> None:
+    assert summarize(f"\n{TEXT}\n\n", 1_000, count, embedder) == TEXT.strip()
+
+
+def test_repetitions_are_said_once(embedder: EmbeddingProvider) -> None:
+    text = "The engine writes a log. " * 30 + "A crash loses nothing at all."
+    summary = summarize(text, 40, count, embedder)
+    assert summary.count("The engine writes a log.") == 1
+    assert "A crash loses nothing at all." in summary
+
+
+def test_code_alone_is_cut_and_not_lost(embedder: EmbeddingProvider) -> None:
+    summary = summarize("```python\n" + "value = compute(value)\n" * 50 + "```", 20, count, embedder)
+    assert "value = compute(value)" in summary
+    assert summary.endswith("…")
+    assert count(summary) <= 20
+
+
+def test_one_endless_sentence_is_cut_at_a_word(embedder: EmbeddingProvider) -> None:
+    summary = summarize("word " * 10_000, 20, count, embedder)
+    assert set(summary.removesuffix("…").split()) == {"word"}
+    assert count(summary) <= 20
+
+
+@pytest.mark.parametrize("text", ["", " \n "])
+def test_an_empty_text_fails(embedder: EmbeddingProvider, text: str) -> None:
+    with pytest.raises(SummarizationFailed, match="empty text"):
+        summarize(text, 10, count, embedder)
+
+
+def test_a_budget_for_nothing_is_refused(embedder: EmbeddingProvider) -> None:
+    with pytest.raises(InvalidValue):
+        summarize("text", 0, count, embedder)
+    with pytest.raises(SummarizationFailed, match="single character"):
+        summarize("text here", 1, lambda text: 2 * len(text), embedder)
+
+
+def test_a_provider_of_vectors_that_are_not_normalised_is_fine() -> None:
+    class Scaled(HashEmbeddingProvider):
+        def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
+            return super().embed_batch(texts) * np.float32(1000)
+
+    plain = summarize(TEXT, 60, count, HashEmbeddingProvider(256, "t"))
+    assert summarize(TEXT, 60, count, Scaled(256, "t")) == plain
+
+
+class Counting(HashEmbeddingProvider):
+    """Knows how much it was asked to embed."""
+
+    texts = 0
+    chars = 0
+
+    def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
+        self.texts += len(texts)
+        self.chars += sum(map(len, texts))
+        return super().embed_batch(texts)
+
+
+@pytest.mark.parametrize("piece", ["The cat number {} sat on the mat. ", "x", "\n", ". ", "- item {}\n", "```\n"])
+def test_work_on_huge_texts_is_bounded(piece: str) -> None:
+    # Issue 2, "Bad input": 50 MB content
+    text = "".join(piece.format(number) for number in range(2_000)) * (50_000_000 // (len(piece.format(1000)) * 2_000))
+    text += "The end of all this."
+    embedder = Counting(64, "t")
+    summary = summarize(text, 50, lambda part: -(-len(part) // 4), embedder)
+    assert 0 < len(summary) <= 200
+    assert embedder.texts <= textrank.MAX_SENTENCES
+    assert embedder.chars <= textrank.MAX_SENTENCES * 1_000
+
+
+def test_both_ends_and_the_middle_of_a_long_text_are_read() -> None:
+    text = "\n\n".join(f"Chapter {number} is about the subject of number {number}." for number in range(100_000))
+    seen: list[str] = []
+
+    class Spy(HashEmbeddingProvider):
+        def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
+            seen.extend(texts)
+            return super().embed_batch(texts)
+
+    summarize(text, 50, count, Spy(64, "t"))
+    chapters = [int(sentence.split()[1]) for sentence in seen]
+    assert chapters == sorted(chapters)
+    assert len(seen) == textrank.MAX_SENTENCES
+    assert chapters[0] < 500
+    assert chapters[-1] > 99_500
+    assert max(later - earlier for earlier, later in zip(chapters, chapters[1:], strict=False)) < 3_000
+
+
+def test_page_rank_agrees_with_the_eigenvector() -> None:
+    rng = np.random.default_rng(7)
+    similar = rng.random((12, 12))
+    similar = (similar + similar.T) * (rng.random((12, 12)) > 0.4)
+    similar = similar + similar.T
+    np.fill_diagonal(similar, 0.0)
+    similar[3, :] = similar[:, 3] = 0.0  # resembles nothing
+    prior = rng.random(12) + 0.1
+    prior /= prior.sum()
+    chances = np.divide(
+        similar, similar.sum(axis=1, keepdims=True), out=np.tile(prior, (12, 1)), where=similar.sum(axis=1, keepdims=True) > 0
+    )
+    matrix = 0.85 * chances + 0.15 * np.tile(prior, (12, 1))
+    values, vectors = np.linalg.eig(matrix.T)
+    expected = np.real(vectors[:, np.argmax(np.real(values))])
+    np.testing.assert_allclose(page_rank(similar, prior), expected / expected.sum(), atol=1e-6)
