@@ -106,7 +106,7 @@ lint-c: setup
 
 bench: $(STAMPS)/bench
 	$(SAY) 'measuring against peers, one thread each'
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PYTEST) -q --timeout 0 bench
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PYTEST) -q --timeout 0 --benchmark-columns=median,iqr,rounds --benchmark-sort=median bench
 
 wheel: $(STAMPS)/wheel
 	$(SAY) 'building, repairing and smoke-testing a wheel'
