@@ -70,7 +70,7 @@ def estimate_tokens(text: str, *, estimator: BytesEstimator) -> int:
     Raises:  DTypeError
     """
     # A string knows whether it is ASCII; only others need to be encoded to be measured.
-    if isinstance(text, str) and text.isascii():
+    if type(text) is str and text.isascii():
         return _checked(estimator).tokens_of_length(len(text))
     return _checked(estimator).tokens_of_length(len(_encode(text, field="text")))
 
