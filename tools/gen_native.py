@@ -9,6 +9,8 @@ The generated C depends on cffi's version, which the dependency group "dev" pins
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import re
 import sys
 import tempfile
@@ -42,7 +44,8 @@ def generated(cdef: str) -> str:
     ffi.set_source(MODULE, SOURCE.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "_native.c"
-        ffi.emit_c_code(str(target))
+        with contextlib.redirect_stdout(io.StringIO()):  # cffi announces the temporary file
+            ffi.emit_c_code(str(target))
         return target.read_text(encoding="utf-8")
 
 
