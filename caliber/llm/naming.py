@@ -10,7 +10,7 @@ _MAX_CHARS_READ = 2_000
 _TOPIC_WORDS = 3
 
 _QUOTED = re.compile(r"`([^`\n]{1,80})`|\"([^\"\n]{2,80})\"|“([^”\n]{2,80})”")
-_TOKEN = re.compile(r"[^\s`\"“”,;!?()\[\]{}<>=]{1,200}")
+_TOKEN = re.compile(r"[^\s`\"“”,;!?()\[\]{}<>=]{1,200}(?:\(\))?")
 _FILE = re.compile(
     r"[\w./~\\-]{1,150}\.(?:py|pyi|js|jsx|ts|tsx|c|h|cc|cpp|hpp|rs|go|java|kt|rb|php|cs|swift|scala|sh|sql|toml|yaml|yml"
     r"|json|xml|html|css|md|rst|txt|cfg|ini|lock|csv|env|proto|ipynb)(?::\d{1,7})?",
@@ -55,7 +55,11 @@ def name_entity(statement: str) -> tuple[str, str] | None:
     name = _capitalised(tokens)
     if name is not None:
         return name[:MAX_ENTITY_CHARS], "name"
-    topic = [token.lower() for token in tokens if token[0].isalpha() and token.lower() not in STOP_WORDS]
+    topic = [
+        token.lower()
+        for place, token in enumerate(tokens)
+        if token[0].isalpha() and token.lower() not in STOP_WORDS and not _is_unit(tokens, place)
+    ]
     return (" ".join(topic[:_TOPIC_WORDS])[:MAX_ENTITY_CHARS], "topic") if topic else None
 
 
@@ -82,9 +86,7 @@ def _capitalised(tokens: list[str]) -> str | None:
     run: list[str] = []
     first = 0
     for place, token in enumerate([*tokens, ""]):
-        # After a number stands a unit: "5 MB".
-        unit = place > 0 and tokens[place - 1][0].isdigit()
-        capital = bool(token) and token[0].isupper() and not unit and token.lower() not in STOP_WORDS
+        capital = bool(token) and token[0].isupper() and token.lower() not in STOP_WORDS and not _is_unit(tokens, place)
         if capital and (not run or len(run) < 4):
             first = first if run else place
             run.append(token)
@@ -93,3 +95,8 @@ def _capitalised(tokens: list[str]) -> str | None:
             return " ".join(run).removesuffix("'s").removesuffix("’s")
         run = []
     return None
+
+
+def _is_unit(tokens: list[str], place: int) -> bool:
+    """Return whether the word follows a number, as in "5 MB"."""
+    return place > 0 and tokens[place - 1][0].isdigit()

@@ -41,6 +41,8 @@ _ENDS = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]*_]{0,8}+(?=\s)|[。！
 _SPACE = re.compile(r"\s*")
 _WORD_BEFORE = 24
 _PLAIN_WORD = 4
+# A line this short was ended by its writer and not wrapped, if the next one begins with a capital.
+_SHORT_LINE = 50
 
 # Words after which a full stop does not end the sentence: always; before a number; before what is not a capital.
 _TITLES = """
@@ -74,7 +76,7 @@ def iter_sentences(text: str) -> Iterator[Sentence]:
     paragraph = 0
     prose: tuple[int, int] | None = None
     fence: tuple[str, int] | None = None
-    fence_start = 0
+    fence_start = last_start = 0
     for start, end in lines(text):
         if fence is not None:
             if closes_fence(text, start, end, fence):
@@ -93,10 +95,15 @@ def iter_sentences(text: str) -> Iterator[Sentence]:
         elif kind is None:
             paragraph += 1
         elif kind is UnitKind.PROSE:
+            if prose is not None and prose[1] - last_start < _SHORT_LINE and _next(text, start, end).isupper():
+                yield from _prose(text, *prose, paragraph)
+                prose = None
             prose = (start if prose is None else prose[0], end)
+            last_start = start
         elif kind is UnitKind.ITEM:
             # An item can hold several sentences, and can go on in the next lines, which then count as prose.
             prose = (start, end)
+            last_start = start
         else:
             yield _unit(text, start, end, kind, paragraph)
     if fence is not None:

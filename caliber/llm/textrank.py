@@ -96,7 +96,12 @@ def _candidates(text: str) -> list[Sentence]:
         {UnitKind.PROSE, UnitKind.ITEM},
         {UnitKind.TABLE, UnitKind.HEADING, UnitKind.CODE},
     ):
-        wanted = [unit for unit in spoken if unit.kind in kinds]
+        first: dict[str, Sentence] = {}
+        for unit in spoken:
+            if unit.kind in kinds:
+                # What is said again word for word would only vote for itself.
+                first.setdefault(" ".join(unit.text.split()), unit)
+        wanted = list(first.values())
         if wanted:
             break
     count = len(wanted)

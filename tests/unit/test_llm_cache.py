@@ -199,9 +199,7 @@ def test_threads_that_want_each_others_texts_do_not_block_each_other() -> None:
 
         cache.get_or_compute([key(names[0])], compute)
         both.wait()
-        results[name] = [
-            float(row[0]) for row in cache.get_or_compute([key(letter) for letter in names], never)
-        ]
+        results[name] = [float(row[0]) for row in cache.get_or_compute([key(letter) for letter in names], never)]
 
     threads = [threading.Thread(target=ask, args=pair) for pair in (("x", "ab"), ("y", "ba"))]
     for thread in threads:

@@ -44,7 +44,9 @@ def test_a_known_vector_stays_what_it_is() -> None:
 
 def test_similar_texts_are_nearer() -> None:
     provider = HashEmbeddingProvider(512, "m")
-    a, b, c = provider.embed_batch(["database transactions commit", "a database transaction commits", "blue whale song"])
+    a, b, c = provider.embed_batch(
+        ["database transactions commit", "a database transaction commits", "blue whale song"]
+    )
     assert a @ b > 0.4 > a @ c
 
 

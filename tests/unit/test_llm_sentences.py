@@ -17,8 +17,14 @@ def texts(source: str) -> list[str]:
         ("", []),
         (" \n\t\n", []),
         ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
-        ("Dr. Smith met J. R. Tolkien at 3 p.m. yesterday. Fine.", ["Dr. Smith met J. R. Tolkien at 3 p.m. yesterday.", "Fine."]),
-        ("It costs 3.50 dollars, e.g. for two. See Fig. 3 for more.", ["It costs 3.50 dollars, e.g. for two.", "See Fig. 3 for more."]),
+        (
+            "Dr. Smith met J. R. Tolkien at 3 p.m. yesterday. Fine.",
+            ["Dr. Smith met J. R. Tolkien at 3 p.m. yesterday.", "Fine."],
+        ),
+        (
+            "It costs 3.50 dollars, e.g. for two. See Fig. 3 for more.",
+            ["It costs 3.50 dollars, e.g. for two.", "See Fig. 3 for more."],
+        ),
         ("We use apples, pears, etc. Then we cook.", ["We use apples, pears, etc.", "Then we cook."]),
         ('He said "stop." Then he left.', ['He said "stop."', "Then he left."]),
         ("Wait... no. Really?! Yes.", ["Wait... no.", "Really?!", "Yes."]),
@@ -26,6 +32,10 @@ def texts(source: str) -> list[str]:
         ("Edit foo.py and v1.2.3 of it. Done.", ["Edit foo.py and v1.2.3 of it.", "Done."]),
         ("彼は来た。そして去った。", ["彼は来た。", "そして去った。"]),
         ("So am I. Then stop.", ["So am I.", "Then stop."]),
+        (
+            "i prefer tabs\nAlso note that Bob is out\nand away",
+            ["i prefer tabs", "Also note that Bob is out\nand away"],
+        ),
         ("A line\nthat wraps. Another\r\n\r\nNew paragraph", ["A line\nthat wraps.", "Another", "New paragraph"]),
     ],
 )

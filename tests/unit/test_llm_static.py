@@ -173,8 +173,8 @@ def test_it_works_after_fork_and_prints_no_warning() -> None:
         "fresh._lock.acquire()  # as another thread could hold it\n"
         "child = os.fork()\n"
         "if not child:\n"
-        "    same = (used.embed_batch(['some text', 'more']) == before).all() and (fresh.embed('more') == before[1]).all()\n"
-        "    os._exit(0 if same else 1)\n"
+        "    same = (used.embed_batch(['some text', 'more']) == before).all()\n"
+        "    os._exit(0 if same and (fresh.embed('more') == before[1]).all() else 1)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     assert done.stdout.strip() == "0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -157,7 +158,7 @@ def test_both_ends_and_the_middle_of_a_long_text_are_read() -> None:
     assert len(seen) == textrank.MAX_SENTENCES
     assert chapters[0] < 500
     assert chapters[-1] > 99_500
-    assert max(later - earlier for earlier, later in zip(chapters, chapters[1:], strict=False)) < 3_000
+    assert max(later - earlier for earlier, later in pairwise(chapters)) < 3_000
 
 
 def test_page_rank_agrees_with_the_eigenvector() -> None:
@@ -170,7 +171,10 @@ def test_page_rank_agrees_with_the_eigenvector() -> None:
     prior = rng.random(12) + 0.1
     prior /= prior.sum()
     chances = np.divide(
-        similar, similar.sum(axis=1, keepdims=True), out=np.tile(prior, (12, 1)), where=similar.sum(axis=1, keepdims=True) > 0
+        similar,
+        similar.sum(axis=1, keepdims=True),
+        out=np.tile(prior, (12, 1)),
+        where=similar.sum(axis=1, keepdims=True) > 0,
     )
     matrix = 0.85 * chances + 0.15 * np.tile(prior, (12, 1))
     values, vectors = np.linalg.eig(matrix.T)

@@ -1,0 +1,100 @@
+"""Contradictions and consolidation by careful rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from caliber.llm.comparison import decide_consolidation, verify_contradiction
+from caliber.llm.protocols import ConsolidationAction, ConsolidationMember
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("The cache is enabled.", "The cache is not enabled."),
+        ("The cache is enabled.", "The cache is disabled."),
+        ("The server listens on port 8080.", "The server listens on port 8081."),
+        ("Alice likes tea.", "Alice doesn't like tea."),
+        ("Alice likes green tea.", "Alice dislikes green tea."),
+        ("The request timeout is 30 seconds", "The request timeout is 60 seconds"),
+        ("It rains. The upload is allowed for guests.", "Hello. The upload is forbidden for guests."),
+    ],
+)
+def test_statements_that_cannot_both_hold(a: str, b: str) -> None:
+    # C-260
+    assert verify_contradiction(a, b)
+    assert verify_contradiction(b, a)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("The cache is enabled.", "The cache is enabled."),
+        ("The cache is enabled.", "the cache is ENABLED"),
+        ("The cache is enabled.", "The cache is not disabled."),
+        ("Alice likes tea.", "Bob doesn't like tea."),
+        ("Deploys happen on Monday.", "Deploys happen on Friday."),
+        ("Is the cache enabled?", "The cache is not enabled."),
+        ("The timeout is 30 seconds", "The retry count is 60"),
+        ("The sky is blue.", "Databases do not like large blobs."),
+        ("SQLite has 1 writer and open_scope uses 2", "SQLite has 1 writer and close_scope uses 3"),
+        ("", "The cache is not enabled."),
+        ("42", "43"),
+    ],
+)
+def test_in_doubt_there_is_no_contradiction(a: str, b: str) -> None:
+    assert not verify_contradiction(a, b)
+    assert not verify_contradiction(b, a)
+
+
+def cluster(*contents: str) -> list[ConsolidationMember]:
+    return [ConsolidationMember(f"k{index}", content, index) for index, content in enumerate(contents)]
+
+
+@pytest.mark.parametrize(
+    ("contents", "survivor"),
+    [
+        (("The cache is on.", "the cache is on"), "k1"),
+        (("The cache is on. It is fast.", "It is fast."), "k0"),
+        (("One thing. Two things.", "Two things.", "two things. one thing"), "k2"),
+        ((" ".join(f"word{i}" for i in range(99)) + " end", " ".join(f"word{i}" for i in range(99)) + " stop"), "k1"),
+    ],
+)
+def test_near_identical_memories_give_way_to_the_newest_that_says_it_all(
+    contents: tuple[str, ...], survivor: str
+) -> None:
+    # M-108, M-109
+    (decision,) = decide_consolidation([cluster(*contents)])
+    assert decision.action is ConsolidationAction.SUPERSEDE
+    assert decision.survivor == survivor
+    assert decision.keys == tuple(f"k{index}" for index in range(len(contents)))
+
+
+LONG = " ".join(["the quick brown fox jumps over the lazy dog near the river bank"] * 5)
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        ("The cache is on.", "The log is off."),
+        (f"{LONG} 80", f"{LONG} 81"),
+        (f"{LONG} here", f"{LONG} not here"),
+        (f"{LONG} enabled", f"{LONG} disabled"),
+        ("only one",),
+        (),
+    ],
+)
+def test_what_differs_is_kept(contents: tuple[str, ...]) -> None:
+    (decision,) = decide_consolidation([cluster(*contents)])
+    assert decision.action is ConsolidationAction.KEEP
+    assert decision.survivor is None
+
+
+def test_decisions_come_in_the_order_of_clusters() -> None:
+    decisions = decide_consolidation([cluster("a b", "c d"), cluster("same", "same"), cluster("x")])
+    assert [decision.action.value for decision in decisions] == ["keep", "supersede", "keep"]
+
+
+def test_of_equals_of_one_instant_the_choice_is_stable() -> None:
+    members = [ConsolidationMember(key, "same", 5) for key in ("b", "a")]
+    assert decide_consolidation([members])[0].survivor == decide_consolidation([members[::-1]])[0].survivor == "a"
