@@ -94,7 +94,7 @@ class ResidentMemory:
         self._embedding_codec = codec_of(EMBEDDING)
         self.stats = ResidentStats()
         self.snapshot: ResidentSnapshot
-        self.on_change: Callable[[], None] | None = None
+        self.on_commit: Callable[[Sequence[RowChange]], None] | None = None
         with store.read() as session:
             self._load(session)
 
@@ -193,8 +193,6 @@ class ResidentMemory:
                 self._load(session)
             else:
                 self._apply_foreign(session, records)
-        if self.on_change is not None:
-            self.on_change()
 
     def _apply_foreign(self, session: StatementSession, records: Sequence[Row]) -> None:
         wanted: dict[int, dict[int, int]] = {}
@@ -228,8 +226,8 @@ class ResidentMemory:
                 # The store is right and we are not: read everything anew before the next write.
                 self._stale = True
                 raise
-        if self.on_change is not None:
-            self.on_change()
+        if self.on_commit is not None:
+            self.on_commit(changes)
 
     def _apply(self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]) -> None:
         touched: set[str] = set()
@@ -333,6 +331,11 @@ class ResidentMemory:
         with self._lock, self._store.read() as session:
             self.stats.reloads += 1
             self._load(session)
+
+    def has_vector(self, owner_type: str, space_id: uuid.UUID, owner: bytes) -> bool:
+        """Return whether a record has a vector in a space, as of now."""
+        index = self._indexes.get((owner_type, space_id))
+        return index is not None and index.has_owner(owner)
 
     # --- memory ----------------------------------------------------------------------------------
 

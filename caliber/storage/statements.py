@@ -38,6 +38,7 @@ IRREGULAR: dict[str, Irregular] = {
     "change.insert": Irregular(("writer", "entries", "created_at"), results=("sequence",)),
     "change.prune": Irregular(("older_than", "keep_rows")),
     "content.at": Irregular(("owner_type", "owner_ordinal", "owner_version"), results=("body",)),
+    "content.owner": Irregular(("owner_type", "owner_ordinal"), results=("owner_id",)),
     "content.prune": Irregular(()),
     "window.prune": Irregular(("now", "older_than")),
     "event.prune": Irregular(("older_than",)),

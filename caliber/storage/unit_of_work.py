@@ -189,6 +189,13 @@ class UnitOfWork:
             out.append(self._hold(plans, row))
         return out
 
+    def remove(self, relation: Relation, statement: str, *parameters: Any) -> int:
+        """Run an irregular statement that deletes rows of ``relation`` and returns them; return how many."""
+        rows = self._session.run(self._statements[statement], parameters)
+        if relation.mirrored:
+            self.changes.extend(RowChange(relation, DELETE, row) for row in rows)
+        return len(rows)
+
     def execute(self, statement: str, *parameters: Any) -> int:
         """Run an irregular statement on a relation that is not mirrored; return how many rows it changed."""
         return self._session.changed(self._statements[statement], parameters)

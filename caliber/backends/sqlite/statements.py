@@ -73,6 +73,7 @@ _TEXTS = {
         "SELECT body FROM content_version WHERE owner_type = ?1 AND owner_ordinal = ?2 AND owner_version >= ?3"
         " ORDER BY owner_version LIMIT 1"
     ),
+    "content.owner": "SELECT owner_id FROM content_version WHERE owner_type = ?1 AND owner_ordinal = ?2 LIMIT 1",
     # What was replaced before the oldest kept window was assembled can no longer be asked for.
     "content.prune": (
         "DELETE FROM content_version WHERE replaced_at < coalesce((SELECT min(assembled_at) FROM context_window),"
@@ -81,11 +82,12 @@ _TEXTS = {
     "window.prune": "DELETE FROM context_window WHERE expires_at <= ?1 OR assembled_at < ?2",
     "event.prune": "DELETE FROM event WHERE created_at < ?1 AND family <> 'audit'",
     "embedding_cache.prune": "DELETE FROM embedding_cache WHERE created_at < ?1",
-    "embedding.pending_turn": _pending("turn", "turn_id", "content"),
+    "embedding.pending_turn": _pending("turn", "turn_id", "content", "AND length(content) > 0"),
     "embedding.pending_artifact": _pending(
         "artifact", "artifact_id", "content", "AND retired_at IS NULL AND rolled_back_at IS NULL"
     ),
-    "embedding.pending_note": _pending("note", "note_id", "content"),
+    # A note is embedded with its entity: what it is about is half of what it says.
+    "embedding.pending_note": _pending("note", "note_id", "entity || ': ' || content", "AND archived_at IS NULL"),
     "embedding.pending_scope": _pending("scope", "scope_id", "summary"),
     "embedding.drop_owner": f"DELETE FROM embedding WHERE owner_id = ?1 RETURNING {_ROW['embedding']}",
     "usage.bump": (

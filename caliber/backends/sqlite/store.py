@@ -23,6 +23,7 @@ from caliber.backends.sqlite.connection import (
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
+from caliber.model.enums import ContextPersistence
 from caliber.model.errors import Conflict, SchemaMismatch, Unavailable
 from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
@@ -44,7 +45,7 @@ def options_of(config: CaliberConfig) -> OpenOptions:
     """Return the connection's knobs from the configuration."""
     storage = config.storage
     return OpenOptions(
-        path=storage.resolved_path(),
+        path=storage.resolve_path(),
         busy_timeout_ms=storage.busy_timeout_ms,
         mmap_bytes=storage.mmap_bytes,
         cache_kib=storage.cache_kib,
@@ -230,7 +231,7 @@ class SqliteStore:
             PLANS,
             STATEMENTS,
             durability=storage.durability,
-            keep_content=config.keeps_windows,
+            keep_content=config.context_window_persistence.kind is not ContextPersistence.EPHEMERAL,
             group_max_batch=storage.group_max_batch,
             group_wait_us=storage.group_wait_us,
             busy_timeout_ms=storage.busy_timeout_ms,
@@ -279,6 +280,17 @@ class SqliteStore:
             changed = version != self._data_version
             self._data_version = version
         return changed
+
+    def catch_up(self) -> None:
+        if self._writer.follower is None or self._options.in_memory:
+            return
+        self._check_open()
+        with self._writer.exclusive():
+            self._connection.command("BEGIN")
+            try:
+                self._writer.follower.begin(self._connection)
+            finally:
+                self._connection.command("ROLLBACK")
 
     def _ask_data_version(self) -> int:
         return int(self._connection.pragma("data_version"))

@@ -168,7 +168,7 @@ SCOPE = Relation(
     key=("scope_id",),
     columns=(
         uuid_("scope_id"),
-        uuid_("trajectory_id"),
+        uuid_("trajectory_id", residence=Residence.INTERNED),
         integer("sequence_number", check=(0, None), residence=_COLUMN),
         integer("start_turn", check=(0, None)),
         instant("opened_at", residence=_COLUMN),
@@ -208,8 +208,8 @@ TURN = Relation(
     key=("turn_id",),
     columns=(
         uuid_("turn_id"),
-        uuid_("trajectory_id"),
-        uuid_("scope_id"),
+        uuid_("trajectory_id", residence=Residence.INTERNED),
+        uuid_("scope_id", residence=Residence.INTERNED),
         integer("sequence", check=(0, None)),
         integer("turn_number", check=(0, None), residence=_COLUMN),
         enum("role", TurnRole, residence=_COLUMN, content=True),
@@ -250,7 +250,7 @@ ARTIFACT = Relation(
     composites=(Composite("ttl", TTL, (("kind", "ttl_kind"), ("duration_ms", "ttl_ms"))),),
     columns=(
         uuid_("artifact_id"),
-        uuid_("trajectory_id"),
+        uuid_("trajectory_id", residence=Residence.INTERNED),
         uuid_("scope_id"),
         enum("artifact_type", ArtifactType, residence=_COLUMN, content=True),
         text("schema_version"),

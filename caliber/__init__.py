@@ -1,0 +1,90 @@
+"""CALIBER: the memory engine for latency-critical agents.
+
+Everything an agent remembers lives in one durable store, is read in microseconds from native memory, and every
+context window can be explained line by line and replayed::
+
+    import caliber
+
+    with caliber.open("caliber.toml") as memory:
+        ...
+
+Importing is cheap: names are loaded when they are first used, and nothing is read, opened or logged.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from caliber import kernels, model
+    from caliber.config import CaliberConfig, profiles
+    from caliber.model.access import Principal
+    from caliber.model.entities import EntityRef, LockToken, ToolCall
+    from caliber.model.enums import EntityType
+    from caliber.model.errors import CaliberError
+    from caliber.model.windows import ContextWindow, SearchResult
+    from caliber.runtime import aio
+    from caliber.runtime.caliber import Caliber
+    from caliber.runtime.opening import create, load_config, migrate, open
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Caliber": "caliber.runtime.caliber",
+    "CaliberConfig": "caliber.config",
+    "CaliberError": "caliber.model.errors",
+    "ContextWindow": "caliber.model.windows",
+    "EntityRef": "caliber.model.entities",
+    "EntityType": "caliber.model.enums",
+    "LockToken": "caliber.model.entities",
+    "Principal": "caliber.model.access",
+    "SearchResult": "caliber.model.windows",
+    "ToolCall": "caliber.model.entities",
+    "create": "caliber.runtime.opening",
+    "load_config": "caliber.runtime.opening",
+    "migrate": "caliber.runtime.opening",
+    "open": "caliber.runtime.opening",
+}
+_MODULES = {
+    "aio": "caliber.runtime.aio",
+    "kernels": "caliber.kernels",
+    "model": "caliber.model",
+    "profiles": "caliber.config.profiles",
+}
+
+__all__ = [
+    "Caliber",
+    "CaliberConfig",
+    "CaliberError",
+    "ContextWindow",
+    "EntityRef",
+    "EntityType",
+    "LockToken",
+    "Principal",
+    "SearchResult",
+    "ToolCall",
+    "aio",
+    "create",
+    "kernels",
+    "load_config",
+    "migrate",
+    "model",
+    "open",
+    "profiles",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value = importlib.import_module(_MODULES[name])
+    elif name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module 'caliber' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,1 @@
+"""Access: principals, what they may see and what they may change."""

@@ -1,0 +1,1 @@
+"""Agents: so far the locks between them."""

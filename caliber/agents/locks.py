@@ -1,0 +1,128 @@
+"""Locks: leases with fencing tokens, exclusive or shared. Source: C-364 to C-368, K-036, K-037."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+
+from caliber.kernels import uuid7
+from caliber.model.entities import Lock, LockToken
+from caliber.model.enums import LockMode
+from caliber.model.errors import InvalidValue, LockAcquisitionFailed, LockExpired
+from caliber.model.ids import LockId
+from caliber.model.time import from_us, to_us
+from caliber.schema.relations import LOCK
+from caliber.storage.protocol import Store
+from caliber.storage.unit_of_work import UnitOfWork
+
+_WAIT_STEP_S = 0.005
+
+
+class LockService:
+    """Acquires, renews and releases locks of one tenant."""
+
+    def __init__(self, store: Store, *, check: Callable[[], None]) -> None:
+        self._store = store
+        self._check = check
+
+    def acquire(
+        self,
+        resource: str,
+        *,
+        holder: str,
+        lease_ms: int,
+        mode: LockMode | str = LockMode.EXCLUSIVE,
+        wait_ms: int = 0,
+    ) -> Lock:
+        """Take a lock for ``lease_ms``; the same holder asking again renews it under a new token.
+
+        Raises: LockAcquisitionFailed when it is held incompatibly for all of ``wait_ms``.
+        """
+        self._check()
+        if lease_ms <= 0:
+            raise InvalidValue(field="lease_ms", reason="must be above 0")
+        wanted = LockMode(mode)
+        until = time.monotonic() + wait_ms / 1000
+        waiter = threading.Event()
+        while True:
+            lock = self._store.write(lambda uow: _try(uow, resource, holder, lease_ms, wanted))
+            if lock is not None:
+                return lock
+            left = until - time.monotonic()
+            if left <= 0:
+                raise LockAcquisitionFailed(resource=resource)
+            waiter.wait(min(_WAIT_STEP_S, left))
+
+    def renew(self, token: LockToken, *, holder: str, lease_ms: int) -> Lock:
+        """Extend a lease that has not run out. Raises: LockExpired."""
+        self._check()
+
+        def work(uow: UnitOfWork) -> Lock:
+            lock = _held(uow, token, holder)
+            expires = from_us(uow.now_us + lease_ms * 1000)
+            renewed: Lock = uow.update(LOCK, dataclasses.replace(lock, expires_at=expires))
+            return renewed
+
+        return self._store.write(work)
+
+    def release(self, token: LockToken, *, holder: str) -> bool:
+        """Give a lock back; only its holder can. Return whether it was still held."""
+        self._check()
+
+        def work(uow: UnitOfWork) -> bool:
+            try:
+                lock = _held(uow, token, holder)
+            except LockExpired:
+                return False
+            # The row stays as the newest token of its resource, so that tokens go on rising.
+            uow.update(LOCK, dataclasses.replace(lock, expires_at=from_us(uow.now_us)))
+            return True
+
+        return self._store.write(work)
+
+    def held(self, resource: str) -> list[Lock]:
+        """Return the locks of a resource that have not run out."""
+        self._check()
+
+        def work(uow: UnitOfWork) -> list[Lock]:
+            return [lock for lock in uow.list(LOCK, "list_by_resource", resource) if to_us(lock.expires_at) > uow.now_us]
+
+        return self._store.write(work)
+
+    def reap(self) -> int:
+        """Delete rows of leases that ran out; return how many."""
+        self._check()
+        return self._store.write(lambda uow: uow.execute("lock.delete_expired", uow.now_us))
+
+
+def _try(uow: UnitOfWork, resource: str, holder: str, lease_ms: int, mode: LockMode) -> Lock | None:
+    now = uow.now_us
+    for lock in uow.list(LOCK, "list_by_resource", resource):
+        if to_us(lock.expires_at) <= now:
+            continue
+        if lock.holder == holder:
+            # Asking again renews; the old token ends here.
+            uow.update(LOCK, dataclasses.replace(lock, expires_at=from_us(now)))
+        elif mode is LockMode.EXCLUSIVE or lock.mode is LockMode.EXCLUSIVE:
+            return None
+    fresh = Lock(
+        lock_id=LockId(uuid7()),
+        resource=resource,
+        holder=holder,
+        mode=mode,
+        token=uow.select("lock.last_token", resource)[0][0] + 1,
+        acquired_at=from_us(now),
+        expires_at=from_us(now + lease_ms * 1000),
+    )
+    uow.insert(LOCK, fresh)
+    return fresh
+
+
+def _held(uow: UnitOfWork, token: LockToken, holder: str) -> Lock:
+    for lock in uow.list(LOCK, "list_by_resource", token.resource):
+        if lock.token == token.token and lock.holder == holder and to_us(lock.expires_at) > uow.now_us:
+            found: Lock = lock
+            return found
+    raise LockExpired(resource=token.resource)

@@ -1,0 +1,1 @@
+"""Events: the log and the bus."""

@@ -1,0 +1,1 @@
+"""Knowledge: notes and what is known about their use."""

@@ -1,0 +1,161 @@
+"""Notes: adding, merging, changing, archiving. Source: C-046 to C-048, C-233, C-234, K-111, K-190."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from caliber.kernels import uuid7
+from caliber.model.entities import Note
+from caliber.model.enums import NoteType
+from caliber.model.errors import Conflict, InvalidValue
+from caliber.model.ids import NoteId, TrajectoryId
+from caliber.model.time import from_us, to_us
+from caliber.schema.relations import NOTE
+from caliber.storage.unit_of_work import UnitOfWork
+
+
+@dataclass(frozen=True, slots=True)
+class NewNote:
+    """A note as checked, before it is stored."""
+
+    entity: str
+    entity_type: str
+    note_type: NoteType
+    content: str
+    confidence: float
+    token_count: int
+    importance: float | None = None
+    valid_from: datetime | None = None
+    valid_until: datetime | None = None
+    occurred_at: datetime | None = None
+    namespace: str | None = None
+    tags: tuple[str, ...] = ()
+    visible_to: tuple[str, ...] | None = None
+    created_by: str | None = None
+    source_trajectory_ids: tuple[uuid.UUID, ...] = ()
+    idempotency_key: str | None = None
+
+    @property
+    def content_hash(self) -> bytes:
+        return hashlib.sha256(self.content.encode()).digest()
+
+    @property
+    def fingerprint(self) -> bytes:
+        """A hash of all that makes two notes the same statement, its period of validity included."""
+        return fingerprint_of(self)
+
+
+def fingerprint_of(note: NewNote | Note) -> bytes:
+    """Return the hash of what makes two notes the same statement."""
+    parts = [
+        note.entity,
+        note.entity_type,
+        note.note_type.value,
+        note.content,
+        None if note.valid_from is None else to_us(note.valid_from),
+        None if note.valid_until is None else to_us(note.valid_until),
+        note.namespace,
+        None if note.visible_to is None else sorted(note.visible_to),
+    ]
+    return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).digest()
+
+
+def check_validity(valid_from: datetime | None, valid_until: datetime | None) -> None:
+    """Raise InvalidValue when a period ends before it begins (C-047)."""
+    if valid_from is not None and valid_until is not None and valid_until < valid_from:
+        raise InvalidValue(field="valid_until", reason="must not be before valid_from")
+
+
+def add_note(uow: UnitOfWork, new: NewNote) -> tuple[Note, bool]:
+    """Store a note, or find the same statement already there; return it and whether it is new.
+
+    Raises: Conflict when an idempotency key comes again with another statement.
+    """
+    if new.idempotency_key is not None:
+        found = uow.select_entities(NOTE, "note.by_idempotency", new.idempotency_key)
+        if found:
+            if found[0].fingerprint != new.fingerprint:
+                raise Conflict(
+                    entity_type="note", id=found[0].note_id, reason="its idempotency key was used for another note"
+                )
+            return found[0], False
+    else:
+        found = uow.select_entities(NOTE, "note.by_fingerprint", new.fingerprint)
+        if found:
+            return _take_sources(uow, found[0], new.source_trajectory_ids), False
+    now = from_us(uow.now_us)
+    note = Note(
+        note_id=NoteId(uuid7()),
+        entity=new.entity,
+        entity_type=new.entity_type,
+        note_type=new.note_type,
+        content=new.content,
+        content_hash=new.content_hash,
+        fingerprint=new.fingerprint,
+        confidence=new.confidence,
+        token_count=new.token_count,
+        created_at=now,
+        updated_at=now,
+        importance=new.importance,
+        base_importance=new.importance,
+        valid_from=new.valid_from,
+        valid_until=new.valid_until,
+        source_trajectory_ids=tuple(TrajectoryId(item) for item in new.source_trajectory_ids),
+        occurred_at=new.occurred_at,
+        namespace=new.namespace,
+        tags=new.tags,
+        visible_to=new.visible_to,
+        created_by=new.created_by,
+        idempotency_key=new.idempotency_key,
+    )
+    uow.insert(NOTE, note)
+    return note, True
+
+
+def _take_sources(uow: UnitOfWork, note: Note, sources: Sequence[uuid.UUID]) -> Note:
+    missing = [source for source in sources if source not in note.source_trajectory_ids]
+    if not missing:
+        return note
+    updated: Note = uow.update(
+        NOTE,
+        dataclasses.replace(
+            note,
+            source_trajectory_ids=(*note.source_trajectory_ids, *(TrajectoryId(item) for item in missing)),
+            updated_at=from_us(uow.now_us),
+        ),
+    )
+    return updated
+
+
+def change_note(uow: UnitOfWork, note: Note, count_tokens: Callable[[bytes], int], **changes: Any) -> Note:
+    """Write changed fields of a note that was read in this unit of work; its derived fields follow."""
+    changed = dataclasses.replace(note, **changes)
+    check_validity(changed.valid_from, changed.valid_until)
+    if changed == note:
+        return note
+    content = changed.content.encode()
+    changed = dataclasses.replace(
+        changed,
+        content_hash=hashlib.sha256(content).digest(),
+        fingerprint=fingerprint_of(changed),
+        token_count=count_tokens(content),
+        updated_at=from_us(uow.now_us),
+    )
+    stored: Note = uow.update(NOTE, changed)
+    return stored
+
+
+def archive_note(uow: UnitOfWork, note: Note) -> Note:
+    """Take a note out of use without deleting it (K-190)."""
+    if note.archived_at is not None:
+        return note
+    now = from_us(uow.now_us)
+    stored: Note = uow.update(NOTE, dataclasses.replace(note, archived_at=now, updated_at=now))
+    return stored

@@ -1,0 +1,1 @@
+"""PCP, the guard of the memory: so far its checkpoints."""

@@ -1,0 +1,1 @@
+"""The orchestrator: one open tenant, and what works behind it."""

@@ -1,0 +1,193 @@
+"""The write-behind queue: what a read leaves behind reaches the disk a little later, in batches.
+
+Usage counts, trace events and persisted windows go through here; knowledge, turns, artifacts, locks and audit
+records never do. The queue is bounded: when it is full, the reader waits for the writer. A writer that failed is
+reported at the next call, not swallowed. Source: O-10, O-12, design section 4.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+from caliber.model.entities import Event, StoredWindow
+from caliber.model.errors import CaliberError, Unavailable
+from caliber.schema.relations import CONTEXT_WINDOW, EVENT, USAGE
+from caliber.storage.protocol import Store
+from caliber.storage.unit_of_work import UnitOfWork
+
+_RETRY_S = 0.05
+_BATCH = 512
+
+
+class WriteBehind:
+    """A bounded queue and the thread that empties it."""
+
+    def __init__(self, store: Store, *, queue_max: int, flush_interval_ms: int) -> None:
+        self._store = store
+        self._queue_max = queue_max
+        self._interval_s = flush_interval_ms / 1000
+        self._condition = threading.Condition()
+        self._events: list[Event] = []
+        self._windows: dict[uuid.UUID, Callable[[], StoredWindow]] = {}
+        self._usage: dict[uuid.UUID, tuple[str, int, int]] = {}
+        self._writing: dict[uuid.UUID, Callable[[], StoredWindow]] = {}
+        self._busy = False
+        self._stop = False
+        self._urgent = False
+        self._failure: CaliberError | None = None
+        self._thread: threading.Thread | None = None
+        self.windows_written = 0
+        self.window_bytes = 0
+
+    # --- putting in ------------------------------------------------------------------------------
+
+    def event(self, event: Event) -> None:
+        """Queue an event."""
+        with self._condition:
+            self._make_room()
+            self._events.append(event)
+            self._wake()
+
+    def window(self, window_id: uuid.UUID, build: Callable[[], StoredWindow]) -> None:
+        """Queue a window; ``pending_window`` finds it at once. It is packed by the thread that writes it."""
+        with self._condition:
+            self._make_room()
+            self._windows[window_id] = build
+            self._wake()
+
+    def used(self, owner_type: str, owners: Sequence[uuid.UUID], now_us: int) -> None:
+        """Count one access of each owner; equal owners are counted together."""
+        with self._condition:
+            self._make_room()
+            for owner in owners:
+                _, count, _ = self._usage.get(owner, (owner_type, 0, 0))
+                self._usage[owner] = (owner_type, count + 1, now_us)
+            self._wake()
+
+    def pending_window(self, window_id: uuid.UUID) -> StoredWindow | None:
+        """Return a window that may not be on disk yet."""
+        with self._condition:
+            build = self._windows.get(window_id) or self._writing.get(window_id)
+        return None if build is None else build()
+
+    def _make_room(self) -> None:
+        self._raise_failure()
+        if self._stop:
+            raise Unavailable("the handle is closed", reason="closed", retryable=False)
+        while self._size() >= self._queue_max:
+            # The reader waits: losing what it leaves behind is worse than being slow.
+            self._urgent = True
+            self._condition.notify_all()
+            self._condition.wait(0.1)
+            self._raise_failure()
+
+    def _size(self) -> int:
+        return len(self._events) + len(self._windows) + len(self._usage)
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="caliber-behind", daemon=True)
+            self._thread.start()
+        self._condition.notify_all()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise Unavailable(
+                f"what reads leave behind could not be written: {failure.message}",
+                reason="write-behind",
+                retryable=failure.retryable,
+            ) from failure
+
+    # --- writing out -----------------------------------------------------------------------------
+
+    def flush(self, timeout_ms: int | None = None) -> None:
+        """Return once everything queued before this call is on disk.
+
+        Raises: Unavailable when writing failed, or when ``timeout_ms`` passed.
+        """
+        until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        with self._condition:
+            self._raise_failure()
+            while self._size() or self._busy:
+                self._urgent = True
+                self._condition.notify_all()
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    raise Unavailable(f"{self._size()} entries are still waiting to be written", reason="timeout")
+                self._condition.wait(0.2 if left is None else min(0.2, left))
+                self._raise_failure()
+
+    def close(self, timeout_ms: int) -> None:
+        """Write out what is queued, within ``timeout_ms``, and stop."""
+        try:
+            self.flush(timeout_ms)
+        finally:
+            with self._condition:
+                self._stop = True
+                self._condition.notify_all()
+            if self._thread is not None:
+                self._thread.join(max(timeout_ms / 1000, 0.1))
+
+    def waiting(self) -> int:
+        """Return how many entries wait."""
+        with self._condition:
+            return self._size()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._size() and not self._stop:
+                    self._condition.wait()
+                if not self._size():
+                    return
+                if not self._urgent and not self._stop:
+                    # Company makes batches; a flush, a full queue or the end does not wait for it.
+                    self._condition.wait_for(
+                        lambda: self._urgent or self._stop or self._size() >= min(_BATCH, self._queue_max), self._interval_s
+                    )
+                events, self._events = self._events, []
+                usage, self._usage = self._usage, {}
+                self._writing, self._windows = self._windows, {}
+                self._busy = True
+                self._urgent = False
+                self._condition.notify_all()
+            failure = self._write(events, [build() for build in self._writing.values()], usage)
+            with self._condition:
+                if failure is not None:
+                    self._failure = failure
+                    # Nothing is lost by a failure: it goes back to the front and is tried again.
+                    self._events = events + self._events
+                    self._windows = {**self._writing, **self._windows}
+                    for owner, (kind, count, at) in usage.items():
+                        _, more, later = self._usage.get(owner, (kind, 0, at))
+                        self._usage[owner] = (kind, count + more, max(at, later))
+                self._writing = {}
+                self._busy = False
+                self._condition.notify_all()
+                if failure is not None:
+                    if self._stop:
+                        return
+                    self._condition.wait(_RETRY_S)
+
+    def _write(
+        self, events: list[Event], windows: list[StoredWindow], usage: dict[uuid.UUID, tuple[str, int, int]]
+    ) -> CaliberError | None:
+        def work(uow: UnitOfWork) -> None:
+            for window in windows:
+                uow.insert_new(CONTEXT_WINDOW, window)
+            for event in events:
+                uow.insert_new(EVENT, event)
+            for owner, (kind, count, at) in usage.items():
+                uow.change(USAGE, "usage.bump", kind, owner.bytes, count, at)
+
+        try:
+            self._store.write(work)
+        except CaliberError as error:
+            return error
+        self.windows_written += len(windows)
+        self.window_bytes += sum(len(window.record) for window in windows)
+        return None

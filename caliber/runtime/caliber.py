@@ -1,0 +1,558 @@
+"""``Caliber``: one tenant, as one principal uses it. Every public operation is here, and only here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from caliber.access.visibility import author_of, default_visible_to
+from caliber.agents.locks import LockService
+from caliber.config import CaliberConfig
+from caliber.events.bus import EventBus
+from caliber.knowledge import notes as note_ops
+from caliber.knowledge.notes import NewNote
+from caliber.model.access import Principal
+from caliber.model.entities import (
+    TTL,
+    Artifact,
+    EntityRef,
+    Event,
+    LockToken,
+    Note,
+    Scope,
+    Session,
+    ToolCall,
+    Trajectory,
+    TrajectoryOutcome,
+    Turn,
+)
+from caliber.model.enums import (
+    ArtifactType,
+    EntityType,
+    EventType,
+    ExtractionMethod,
+    NoteType,
+    OutcomeStatus,
+    ReadConsistency,
+    TrajectoryStatus,
+    TurnRole,
+)
+from caliber.model.errors import PermissionDenied
+from caliber.model.windows import ContextWindow, SearchResult
+from caliber.runtime.embedder import note_text
+from caliber.runtime.engine import Engine
+from caliber.runtime.reading import Reader
+from caliber.runtime.tables import Tables
+from caliber.runtime.tasks import Tasks
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import artifacts as artifact_ops
+from caliber.trajectory import inputs, lifecycle
+from caliber.trajectory import turns as turn_ops
+
+Id = uuid.UUID | str
+"""An id, or its text."""
+
+
+class Caliber(AbstractContextManager["Caliber"]):
+    """The memory of one tenant, used as one principal. Safe to share between threads.
+
+    Every call raises Unavailable once the handle is closed, or in a child process after ``fork``.
+    """
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._reader = Reader(engine, principal)
+        self._tasks = Tasks(engine, principal, self._reader.assemble_only)
+
+    # --- sessions and trajectories -----------------------------------------------------------------
+
+    def start_session(self, *, initiator: EntityRef, deadline_ms: int | None = None) -> Session:
+        """Start a session, which artifacts with ``ttl='session'`` live as long as."""
+        who = inputs.as_reference(initiator, "initiator")
+
+        def work(uow: UnitOfWork) -> Session:
+            session = lifecycle.start_session(uow, who)
+            uow.emit(self._event(EventType.SESSION_START, (EntityType.SESSION, session.session_id)))
+            return session
+
+        return self._engine.write(work, deadline_ms=deadline_ms)
+
+    def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
+        """End a session and retire what lived only as long as it; ending it again changes nothing. Raises: NotFound."""
+        wanted = inputs.as_uuid(session_id, "session_id")
+
+        def work(uow: UnitOfWork) -> Session:
+            session = lifecycle.end_session(uow, wanted)
+            uow.emit(self._event(EventType.SESSION_END, (EntityType.SESSION, session.session_id)))
+            return session
+
+        return self._engine.write(work, deadline_ms=deadline_ms)
+
+    def start_trajectory(
+        self,
+        goal: str,
+        *,
+        initiator: EntityRef,
+        parent: Id | None = None,
+        session: Id | None = None,
+        tags: Sequence[str] = (),
+        deadline_ms: int | None = None,
+    ) -> Trajectory:
+        """Start a task; its scope 0 is open at once.
+
+        Raises: InputError kinds, NotFound (parent, session), ConstraintViolation (an ended parent or session,
+            nesting beyond ``pcp.context_dag.max_depth``).
+        """
+        return self._tasks.start(
+            inputs.as_text(goal, "goal"),
+            initiator=inputs.as_reference(initiator, "initiator"),
+            parent=None if parent is None else inputs.as_uuid(parent, "parent"),
+            session=None if session is None else inputs.as_uuid(session, "session"),
+            tags=inputs.as_names(tags, "tags"),
+            deadline_ms=deadline_ms,
+        )
+
+    def complete_trajectory(
+        self,
+        trajectory_id: Id,
+        *,
+        status: OutcomeStatus | str,
+        summary: str,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> TrajectoryOutcome:
+        """End a task: close its open scopes, run the policies on task_end, store the outcome.
+
+        Raises: NotFound, InvalidStateTransition, ConstraintViolation (sub-trajectories still alive), LockExpired.
+        """
+        return self._tasks.complete(
+            inputs.as_uuid(trajectory_id, "trajectory_id"),
+            status=inputs.as_enum(status, OutcomeStatus, "status"),
+            summary=inputs.as_text(summary, "summary", allow_empty=True),
+            guard=guard,
+            deadline_ms=deadline_ms,
+        )
+
+    def suspend_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
+        """Pause a task. Raises: NotFound, InvalidStateTransition."""
+        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
+        return self._tasks.move(wanted, TrajectoryStatus.SUSPENDED, deadline_ms)
+
+    def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
+        """Go on with a paused task. Raises: NotFound, InvalidStateTransition."""
+        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
+        return self._tasks.move(wanted, TrajectoryStatus.ACTIVE, deadline_ms)
+
+    # --- scopes ------------------------------------------------------------------------------------
+
+    def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
+        """Open the next scope; earlier ones may stay open. Raises: NotFound, InvalidStateTransition."""
+        return self._tasks.open_scope(inputs.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
+
+    def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
+        """Close a scope as the policies on scope_close say; a closed one is returned as it is.
+
+        Raises: NotFound, LockExpired; what a provider raised, when ``close.on_llm_failure`` is fail.
+        """
+        return self._tasks.close_scope(inputs.as_uuid(scope_id, "scope_id"), guard, deadline_ms)
+
+    def current_scope(self, trajectory_id: Id) -> Scope | None:
+        """Return the newest open scope of a trajectory, or None. Raises: NotFound."""
+        return self._tasks.current_scope(self._engine.snapshot(), inputs.as_uuid(trajectory_id, "trajectory_id"))
+
+    # --- turns -------------------------------------------------------------------------------------
+
+    def append_turn(
+        self,
+        scope_id: Id,
+        *,
+        role: TurnRole | str,
+        content: str | bytes,
+        name: str | None = None,
+        tool_calls: Sequence[ToolCall | Mapping[str, Any]] = (),
+        tool_call_id: str | None = None,
+        occurred_at: datetime | None = None,
+        idempotency_key: str | None = None,
+        model_id: str | None = None,
+        token_count: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Turn:
+        """Append a message to an open scope; durable when this returns.
+
+        Content may be empty, and bytes are kept as they are. The same idempotency key gives the same turn.
+
+        Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, ended trajectory), Conflict (the key
+            came with other content), LockExpired.
+        """
+        new = turn_ops.check_turn(
+            self._engine.count_bytes,
+            role=role,
+            content=content,
+            name=name,
+            tool_calls=tool_calls,
+            tool_call_id=tool_call_id,
+            occurred_at=occurred_at,
+            idempotency_key=idempotency_key,
+            model_id=model_id,
+            token_count=token_count,
+        )
+        return self._append(inputs.as_uuid(scope_id, "scope_id"), [new], guard, deadline_ms)[0]
+
+    def append_turns(
+        self,
+        scope_id: Id,
+        turns: Iterable[Mapping[str, Any]],
+        *,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[Turn]:
+        """Append messages in order, all or none; each is a mapping of ``append_turn``'s keywords. Raises: as it."""
+        new = turn_ops.check_turns(self._engine.count_bytes, turns)
+        wanted = inputs.as_uuid(scope_id, "scope_id")
+        return self._append(wanted, new, guard, deadline_ms) if new else []
+
+    def _append(
+        self, scope_id: uuid.UUID, new: list[turn_ops.NewTurn], guard: LockToken | None, deadline_ms: int | None
+    ) -> list[Turn]:
+        engine = self._engine
+        vectors = None
+        if engine.embedder is not None:
+            texts = [turn.content.decode("utf-8", "replace") for turn in new if turn.content]
+            vectors = engine.embedder.prepare("turn", texts)
+
+        def work(uow: UnitOfWork) -> list[Turn]:
+            uow.guard(guard)
+            stored = turn_ops.append_turns(uow, scope_id, new)
+            if vectors is not None and engine.embedder is not None:
+                left = iter(vectors)
+                for turn in stored:
+                    if turn.content:
+                        engine.embedder.attach(uow, "turn", turn.turn_id, turn.text, next(left))
+            return stored
+
+        stored = engine.write(work, deadline_ms=deadline_ms)
+        self._tasks.after_append(stored[0].trajectory_id)
+        return stored
+
+    # --- artifacts ---------------------------------------------------------------------------------
+
+    def create_artifact(
+        self,
+        scope_id: Id,
+        *,
+        artifact_type: ArtifactType | str,
+        content: str | bytes,
+        extraction_method: ExtractionMethod | str,
+        confidence: float | None = None,
+        ttl: TTL | str | int | None = None,
+        source_turn: int | None = None,
+        schema_version: str | None = None,
+        occurred_at: datetime | None = None,
+        idempotency_key: str | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Artifact:
+        """Keep a typed output; equal content of one type is kept once a trajectory, whoever comes first.
+
+        ``ttl`` is ``persistent`` (as None), ``session``, ``scope``, a duration such as ``1h``, or milliseconds.
+
+        Raises: InputError kinds, NotFound, ConstraintViolation (closed scope), Conflict (the idempotency key came
+            with other content), LockExpired.
+        """
+        engine = self._engine
+        new = artifact_ops.check_artifact(
+            engine.count_bytes,
+            artifact_type=artifact_type,
+            content=content,
+            extraction_method=extraction_method,
+            confidence=confidence,
+            ttl=ttl,
+            source_turn=source_turn,
+            schema_version=schema_version,
+            occurred_at=occurred_at,
+            idempotency_key=idempotency_key,
+        )
+        wanted = inputs.as_uuid(scope_id, "scope_id")
+        text = new.content.decode("utf-8", "replace")
+        vectors = None if engine.embedder is None else engine.embedder.prepare("artifact", [text])
+
+        def work(uow: UnitOfWork) -> Artifact:
+            uow.guard(guard)
+            artifact, created = artifact_ops.create_artifact(uow, wanted, new)
+            if created:
+                if vectors is not None and engine.embedder is not None:
+                    engine.embedder.attach(uow, "artifact", artifact.artifact_id, text, vectors[0])
+                about = (EntityType.ARTIFACT, artifact.artifact_id)
+                uow.emit(self._event(EventType.ARTIFACT_CREATE, about, artifact.trajectory_id, artifact.scope_id))
+            return artifact
+
+        return engine.write(work, deadline_ms=deadline_ms)
+
+    # --- notes -------------------------------------------------------------------------------------
+
+    def add_note(
+        self,
+        *,
+        entity: str,
+        entity_type: str,
+        note_type: NoteType | str,
+        content: str,
+        confidence: float,
+        valid_from: datetime | None = None,
+        valid_until: datetime | None = None,
+        importance: float | None = None,
+        occurred_at: datetime | None = None,
+        namespace: str | None = None,
+        tags: Sequence[str] = (),
+        visible_to: Sequence[str] | None = None,
+        source_trajectory_ids: Sequence[Id] = (),
+        idempotency_key: str | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Note:
+        """Keep a piece of knowledge; the same statement about the same thing and time is kept once.
+
+        ``visible_to`` lists roles and principals (``agent:planner``); without it an agent's notes are seen as
+        ``access.default_visibility`` says, anybody else's by all. Units: confidence 0–1, importance 1–10.
+
+        Raises: InputError kinds, Conflict (the idempotency key came with another note), LockExpired.
+        """
+        engine = self._engine
+        body = inputs.as_text(content, "content")
+        seen_by = self._visible_to() if visible_to is None else inputs.as_names(visible_to, "visible_to")
+        if visible_to is not None and not seen_by:
+            from caliber.model.errors import InvalidValue
+
+            raise InvalidValue(field="visible_to", reason="must name somebody, or be left out")
+        new = NewNote(
+            entity=inputs.as_text(entity, "entity", limit=inputs.MAX_NAME_CHARS),
+            entity_type=inputs.as_text(entity_type, "entity_type", limit=inputs.MAX_NAME_CHARS),
+            note_type=inputs.as_enum(note_type, NoteType, "note_type"),
+            content=body,
+            confidence=inputs.as_fraction(confidence, "confidence"),
+            token_count=engine.count_text(body),
+            importance=None if importance is None else inputs.as_fraction(importance, "importance", 1, 10),
+            valid_from=inputs.as_instant(valid_from, "valid_from"),
+            valid_until=inputs.as_instant(valid_until, "valid_until"),
+            occurred_at=inputs.as_instant(occurred_at, "occurred_at"),
+            namespace=inputs.as_name(namespace, "namespace"),
+            tags=inputs.as_names(tags, "tags"),
+            visible_to=seen_by,
+            created_by=author_of(self._principal),
+            source_trajectory_ids=tuple(inputs.as_uuid(item, "source_trajectory_ids") for item in source_trajectory_ids),
+            idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
+        )
+        note_ops.check_validity(new.valid_from, new.valid_until)
+        text = note_text(new.entity, new.content)
+        vectors = None if engine.embedder is None else engine.embedder.prepare("note", [text])
+
+        def work(uow: UnitOfWork) -> Note:
+            uow.guard(guard)
+            note, created = note_ops.add_note(uow, new)
+            if created and vectors is not None and engine.embedder is not None:
+                engine.embedder.attach(uow, "note", note.note_id, text, vectors[0])
+            kind = EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE
+            uow.emit(self._event(kind, (EntityType.NOTE, note.note_id)))
+            return note
+
+        return engine.write(work, deadline_ms=deadline_ms)
+
+    def _visible_to(self) -> tuple[str, ...] | None:
+        visibility = self._engine.config.access.default_visibility
+        roles = None if self._principal.role is None else visibility.for_role(self._principal.role)
+        return default_visible_to(self._principal, roles)
+
+    def consolidate_notes(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> list[Note]:
+        """Draw knowledge from a trajectory and merge it into what is known about the same things.
+
+        Raises: NotFound, ProviderNotConfigured, LlmError kinds.
+        """
+        return self._tasks.consolidate(inputs.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def get(self, id: Id) -> Any:
+        """Return the trajectory, scope, turn, artifact, note, session or edge under an id.
+
+        Raises: NotFound, also for what the principal may not see.
+        """
+        return self._reader.get(inputs.as_uuid(id, "id"))
+
+    def assemble_context(
+        self,
+        trajectory_id: Id,
+        *,
+        query: str | None = None,
+        query_embedding: Any = None,
+        max_tokens: int | None = None,
+        as_of: datetime | None = None,
+        extra_sections: Mapping[str, str | None] | None = None,
+        consistency: ReadConsistency | str | None = None,
+        deadline_ms: int | None = None,
+    ) -> ContextWindow:
+        """Assemble the context for the next prompt: never over budget, every candidate accounted for.
+
+        ``as_of`` is valid time: notes and artifacts count as they were valid then.
+
+        Raises: NotFound, InputError kinds, BudgetTooSmall, LlmError kinds, DimensionMismatch.
+        """
+        return self._reader.assemble(
+            inputs.as_uuid(trajectory_id, "trajectory_id"),
+            query=query,
+            query_embedding=query_embedding,
+            max_tokens=max_tokens,
+            as_of=inputs.as_instant(as_of, "as_of"),
+            extra_sections=extra_sections,
+            consistency=consistency,
+            deadline_ms=deadline_ms,
+        )
+
+    def search(
+        self,
+        query: str,
+        *,
+        kinds: Sequence[str] | None = None,
+        limit: int | None = None,
+        filter: Mapping[str, Any] | None = None,
+        as_of: datetime | None = None,
+        consistency: ReadConsistency | str | None = None,
+        deadline_ms: int | None = None,
+    ) -> SearchResult:
+        """Search notes, artifacts, turns and summaries by meaning; an empty query gives what is newest.
+
+        ``filter`` maps columns to a value or a list of values; k hits come back whenever k records match.
+
+        Raises: InputError kinds, LlmError kinds.
+        """
+        return self._reader.search(
+            inputs.as_text(query, "query", allow_empty=True),
+            kinds=kinds,
+            limit=limit,
+            conditions=filter,
+            as_of=inputs.as_instant(as_of, "as_of"),
+            consistency=consistency,
+            deadline_ms=deadline_ms,
+        )
+
+    def search_many(self, queries: Iterable[str], **options: Any) -> list[SearchResult]:
+        """Search several queries with the same options; results in their order. Raises: as ``search``."""
+        return [self.search(query, **options) for query in queries]
+
+    def explain(self, window_id: Id, *, exclusion: Id | None = None) -> dict[str, Any]:
+        """Return why everything in a window is there, and what was left out; with ``exclusion``, why one record
+        is or is not in it.
+
+        Raises: NotFound for a window that was never persisted or has expired.
+        """
+        wanted = None if exclusion is None else inputs.as_uuid(exclusion, "exclusion")
+        return self._reader.explain(inputs.as_uuid(window_id, "window_id"), wanted)
+
+    def replay(self, window_id: Id) -> ContextWindow:
+        """Return a persisted window again, byte for byte, whatever became of its sources since.
+
+        Raises: NotFound for the window, or for a source that was erased.
+        """
+        return self._reader.replay(inputs.as_uuid(window_id, "window_id"))
+
+    def trace(
+        self, trajectory_id: Id, *, event_type: EventType | str | None = None, limit: int | None = None
+    ) -> list[Event]:
+        """Return a trajectory's events, newest first. Raises: NotFound, InvalidValue."""
+        return self._reader.trace(inputs.as_uuid(trajectory_id, "trajectory_id"), event_type, limit)
+
+    # --- around ------------------------------------------------------------------------------------
+
+    def acting_as(self, principal: Principal) -> Caliber:
+        """Return a handle on the same tenant for another principal; closing either closes both."""
+        self._engine.check_open()
+        return Caliber(self._engine, principal)
+
+    @property
+    def principal(self) -> Principal:
+        """Who this handle acts for."""
+        return self._principal
+
+    @property
+    def config(self) -> CaliberConfig:
+        """The configuration this tenant was opened with."""
+        return self._engine.config
+
+    @property
+    def agents(self) -> LockService:
+        """Locks between agents."""
+        return self._engine.locks
+
+    @property
+    def events(self) -> EventBus:
+        """The event bus of this process."""
+        return self._engine.bus
+
+    @property
+    def storage(self) -> Tables:
+        """The relations themselves. Raises: PermissionDenied unless the principal is an admin."""
+        if not self._principal.admin:
+            raise PermissionDenied(agent_id=self._principal.label, action="read", resource="storage")
+        return Tables(self._engine)
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures: records, bytes on disk and in memory, statements, what waits."""
+        from caliber.runtime.figures import stats
+
+        return stats(self._engine)
+
+    def verify(self) -> list[str]:
+        """Compare memory and store row by row, and check the store itself; empty when all is well."""
+        from caliber.runtime.figures import verify
+
+        return verify(self._engine)
+
+    def maintain(self) -> dict[str, int]:
+        """Apply retention: expired windows, old events and changes, content nothing refers to, lapsed locks."""
+        from caliber.runtime.upkeep import maintain
+
+        return maintain(self._engine)
+
+    def on_event(self, subscriber: Callable[[Event], None], *, event_type: str | None = None) -> Callable[[], None]:
+        """Call ``subscriber`` after each commit that made an event true; return what ends it."""
+        return self._engine.bus.subscribe(subscriber, event_type=event_type)
+
+    def flush(self) -> None:
+        """Return once nothing is behind: vectors made, usage counts, events and windows on disk."""
+        self._engine.flush()
+
+    def close(self) -> None:
+        """Drain what is queued and release everything; closing again changes nothing."""
+        self._engine.close()
+
+    def __enter__(self) -> Caliber:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Caliber({self._engine.store.adapter}, principal={self._principal.label}, {self._engine.state})"
+
+    def _event(
+        self,
+        kind: EventType,
+        about: tuple[EntityType, uuid.UUID],
+        trajectory_id: uuid.UUID | None = None,
+        scope_id: uuid.UUID | None = None,
+    ) -> Event:
+        return self._engine.event(
+            kind,
+            principal=self._principal.label,
+            trajectory_id=trajectory_id,
+            scope_id=scope_id,
+            subject=about,
+            payload={"id": str(about[1])},
+        )

@@ -1,0 +1,323 @@
+"""Embeddings of one tenant: prepared before a commit, or added behind it by a worker.
+
+What lacks a vector is found by the absence of its row, so nothing is forgotten by a crash.
+Source: design section 4, C-245 to C-248, C-291, K-042.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.config import CaliberConfig
+from caliber.kernels import uuid7
+from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
+from caliber.llm.embedding import LongText, LongTextMode, embed_each, embed_text, embed_texts
+from caliber.llm.protocols import EmbeddingProvider
+from caliber.model.entities import CachedEmbedding, Embedding, EmbeddingSpace
+from caliber.model.enums import DistanceMetric, EmbedMode, EntityType, SpaceState
+from caliber.model.errors import CaliberError, IncompatibleOptions, MultipleErrors
+from caliber.model.ids import SpaceId
+from caliber.model.time import from_us
+from caliber.schema.relations import BY_NAME, EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
+from caliber.storage.changes import UPSERT
+from caliber.storage.codec import Row, codec_of
+from caliber.storage.protocol import Store
+from caliber.storage.unit_of_work import RowChange, UnitOfWork
+
+Vector = NDArray[np.float32]
+_SCAN_LIMIT = 4_096
+"""Rows one look for missing vectors takes into memory; the next look finds the rest."""
+
+MODES = {"turn": "embed_turns", "note": "embed_notes", "artifact": "embed_artifacts", "scope": "embed_summaries"}
+
+
+class StoreVectorCache:
+    """The durable side of the embedding cache: relation ``embedding_cache``."""
+
+    def __init__(self, store: Store, clock_us: Callable[[], int]) -> None:
+        self._store = store
+        self._clock_us = clock_us
+
+    def get_many(self, keys: Sequence[EmbeddingKey]) -> Mapping[EmbeddingKey, Vector]:
+        plans = self._store.plans[EMBEDDING_CACHE.name]
+        out: dict[EmbeddingKey, Vector] = {}
+        with self._store.read() as session:
+            for key in keys:
+                rows = session.run(plans.get, (key.content_hash, key.model_id, key.dimensions))
+                if rows:
+                    out[key] = np.frombuffer(plans.codec.decode(rows[0]).vector, "<f4").astype(np.float32)
+        return out
+
+    def put_many(self, items: Sequence[tuple[EmbeddingKey, Vector]]) -> None:
+        now = from_us(self._clock_us())
+
+        def work(uow: UnitOfWork) -> None:
+            for key, vector in items:
+                raw = np.asarray(vector, "<f4").tobytes()
+                uow.upsert(EMBEDDING_CACHE, CachedEmbedding(key.content_hash, key.model_id, key.dimensions, raw, now))
+
+        self._store.write(work)
+
+
+def note_text(entity: str, content: str) -> str:
+    """Return what is embedded for a note: what it is about is half of what it says."""
+    return f"{entity}: {content}"
+
+
+def _places(kind: str) -> tuple[int, ...]:
+    """Return where id, text and, for notes, entity stand in a row."""
+    codec = codec_of(BY_NAME[kind])
+    text = "summary" if kind == "scope" else "content"
+    places = (codec.index(f"{kind}_id"), codec.index(text))
+    return (*places, codec.index("entity")) if kind == "note" else places
+
+
+class Embedder:
+    """Turns records into vectors of the tenant's space."""
+
+    def __init__(
+        self,
+        store: Store,
+        provider: EmbeddingProvider,
+        config: CaliberConfig,
+        *,
+        clock_us: Callable[[], int],
+        count_tokens: Callable[[str], int],
+        failed: Callable[[str, CaliberError], None],
+        has_vector: Callable[[str, uuid.UUID, bytes], bool],
+        durable_cache: bool,
+    ) -> None:
+        settings = config.embedding
+        if config.vector is not None and provider.dimensions != config.vector.dimensions:
+            raise MultipleErrors(
+                errors=[
+                    IncompatibleOptions(
+                        option_a="vector.dimensions",
+                        option_b="embedding_provider",
+                        reason=f"the provider gives {provider.dimensions} dimensions, the space has {config.vector.dimensions}",
+                    )
+                ]
+            )
+        self._store = store
+        self.provider = provider
+        self._clock_us = clock_us
+        self._failed = failed
+        self._batch = settings.batch_size
+        self._idle_s = settings.worker_idle_ms / 1000
+        self._long_text = LongText(LongTextMode(settings.long_text), settings.long_text_tokens, count_tokens)
+        backing = StoreVectorCache(store, clock_us) if durable_cache else None
+        self._cache = EmbeddingCache(max_entries=settings.cache_entries, store=backing)
+        # Queries stay off the disk: reading them there would cost a statement on the reader's path.
+        self._queries = EmbeddingCache(max_entries=settings.cache_entries)
+        self.modes = {kind: EmbedMode(getattr(settings, knob)) for kind, knob in MODES.items()}
+        metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
+        self.space = self._ensure_space(metric)
+        self._refused: dict[str, set[bytes]] = {kind: set() for kind in MODES}
+        self._queue: deque[tuple[str, bytes, str]] = deque()
+        self._has_vector = has_vector
+        self._places = {kind: _places(kind) for kind in self.behind}
+        self._draining = threading.Lock()
+        self._wake = threading.Event()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+
+    def _ensure_space(self, metric: DistanceMetric) -> EmbeddingSpace:
+        wanted = (self.provider.model_id, self.provider.dimensions, metric)
+
+        def find() -> EmbeddingSpace | None:
+            plans = self._store.plans[EMBEDDING_SPACE.name]
+            with self._store.read() as session:
+                for row in session.run(plans.page, (-1, 10_000)):
+                    space: EmbeddingSpace = plans.codec.decode(row)
+                    if (space.model_id, space.dimensions, space.metric) == wanted:
+                        return space
+            return None
+
+        found = find()
+        if found is None:
+            now = from_us(self._clock_us())
+            fresh = EmbeddingSpace(SpaceId(uuid7()), *wanted, SpaceState.ACTIVE, now)
+            self._store.write(lambda uow: uow.insert_new(EMBEDDING_SPACE, fresh))
+            found = find()
+        assert found is not None
+        return found
+
+    # --- now -------------------------------------------------------------------------------------
+
+    def query(self, text: str) -> Vector:
+        """Return the vector of a query, from memory when it was asked before."""
+        return embed_text(self.provider, self._queries, text, long_text=self._long_text)
+
+    def prepare(self, kind: str, texts: Sequence[str]) -> list[Vector] | None:
+        """Return the vectors to commit with the records, or None when this kind is embedded behind or not at all.
+
+        Raises: LlmError kinds; the caller then stores nothing.
+        """
+        if self.modes[kind] is not EmbedMode.COMMIT or not texts:
+            return None
+        rows = embed_texts(self.provider, self._cache, texts, long_text=self._long_text, batch_size=self._batch)
+        return list(rows)
+
+    def attach(self, uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, vector: Vector) -> None:
+        """Write a record's vector in the record's own transaction, replacing an older one."""
+        now = from_us(uow.now_us)
+        raw = np.asarray(vector, "<f4").tobytes()
+        old = uow.find(EMBEDDING, self.space.space_id.bytes, owner.bytes, 0)
+        fresh = Embedding(
+            self.space.space_id, EntityType(kind), owner, 0, content_hash(text), raw, now, 1 if old is None else old.version
+        )
+        if old is None:
+            uow.insert(EMBEDDING, fresh)
+        else:
+            uow.update(EMBEDDING, fresh)
+
+    def detach(self, uow: UnitOfWork, owner: uuid.UUID) -> None:
+        """Remove a record's vectors; with mode ``behind`` the worker makes new ones from its new content."""
+        uow.remove(EMBEDDING, "embedding.drop_owner", owner.bytes)
+
+    def discard(self, hashes: Sequence[bytes]) -> None:
+        """Forget cached vectors of given contents."""
+        self._cache.discard(hashes)
+        self._queries.discard(hashes)
+
+    # --- behind ----------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> tuple[str, ...]:
+        """The kinds of records that the worker embeds."""
+        return tuple(kind for kind, mode in self.modes.items() if mode is EmbedMode.BEHIND)
+
+    def committed(self, changes: Sequence[RowChange]) -> None:
+        """Take note of rows of ours that lack a vector; called after each commit, hence quick."""
+        found = False
+        for change in changes:
+            kind = change.relation.name
+            places = self._places.get(kind)
+            if places is None or change.operation != UPSERT:
+                continue
+            owner = change.row[places[0]]
+            text = self._text_of(kind, change.row)
+            if text and not self._has_vector(kind, self.space.space_id, owner):
+                self._queue.append((kind, owner, text))
+                found = True
+        if found:
+            self.start()
+
+    def start(self) -> None:
+        """Wake the worker, starting it the first time."""
+        if self._thread is None and not self._stop:
+            self._thread = threading.Thread(target=self._run, name="caliber-embed", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _text_of(self, kind: str, row: Row) -> str:
+        places = self._places[kind]
+        content = row[places[1]]
+        if content is None:
+            return ""
+        text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
+        return note_text(row[places[2]], text) if kind == "note" else text
+
+    def _embed_queued(self) -> int:
+        """Embed one batch of what was committed; return how many rows were handled."""
+        batch: list[tuple[str, bytes, str]] = []
+        while self._queue and len(batch) < self._batch:
+            batch.append(self._queue.popleft())
+        if batch:
+            try:
+                self._embed(batch)
+            except BaseException:
+                self._queue.extendleft(reversed(batch))
+                raise
+        return len(batch)
+
+    def scan(self) -> int:
+        """Queue what lacks a vector in the store, whoever left it so; return how many rows are queued."""
+        for kind in self.behind:
+            refused = self._refused[kind]
+            plan = self._store.statements[f"embedding.pending_{kind}"]
+            with self._store.read() as session:
+                rows = session.run(plan, (self.space.space_id.bytes, _SCAN_LIMIT))
+            for owner, raw in rows:
+                text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+                if owner not in refused:
+                    self._queue.append((kind, owner, text))
+        return len(self._queue)
+
+    def _embed(self, batch: Sequence[tuple[str, bytes, str]]) -> None:
+        texts = [text for _, _, text in batch]
+        results = embed_each(self.provider, self._cache, texts, long_text=self._long_text, batch_size=self._batch)
+        ready: list[tuple[str, bytes, str, Vector]] = []
+        for (kind, owner, text), result in zip(batch, results, strict=True):
+            if not isinstance(result, CaliberError):
+                ready.append((kind, owner, text, result))
+            elif result.retryable:
+                raise result
+            else:
+                # This text will never have a vector; asking for ever would starve the others.
+                self._refused[kind].add(owner)
+                self._failed(kind, result)
+
+        def work(uow: UnitOfWork) -> None:
+            now = from_us(uow.now_us)
+            for kind, owner, text, vector in ready:
+                if not self._still_says(uow, kind, owner, text):
+                    continue
+                raw = np.asarray(vector, "<f4").tobytes()
+                row = Embedding(
+                    self.space.space_id, EntityType(kind), uuid.UUID(bytes=owner), 0, content_hash(text), raw, now
+                )
+                uow.insert_new(EMBEDDING, row)
+
+        if ready:
+            self._store.write(work)
+
+    def _still_says(self, uow: UnitOfWork, kind: str, owner: bytes, text: str) -> bool:
+        """Return whether a record is still there with the content its vector was made from."""
+        entity = uow.find(BY_NAME[kind], owner)
+        if entity is None:
+            return False
+        if kind == "note":
+            return note_text(entity.entity, entity.content) == text
+        return kind != "scope" or entity.summary == text
+
+    def waiting(self) -> int:
+        """Return how many records are queued for a vector."""
+        return len(self._queue)
+
+    def drain(self) -> None:
+        """Embed until nothing is pending. Raises: LlmError kinds of an outage."""
+        with self._draining:
+            while self._embed_queued() or self.scan():
+                pass
+
+    def close(self) -> None:
+        """Stop the worker; what is pending is found again at the next open."""
+        self._stop = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        scanned = False
+        while not self._stop:
+            try:
+                with self._draining:
+                    # Once: what an earlier process left without a vector. Own commits are queued as they come.
+                    while not self._stop and (self._embed_queued() or (not scanned and self.scan())):
+                        pass
+                    scanned = True
+            except CaliberError as error:
+                if self._stop:
+                    return
+                self._failed("worker", error)
+                self._wake.wait(self._idle_s)
+                continue
+            self._wake.wait()
+            self._wake.clear()

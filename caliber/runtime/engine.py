@@ -1,0 +1,284 @@
+"""One open tenant: its store, its resident memory and everything that works behind calls.
+
+``Caliber`` handles (one a principal) share an engine. Here is what they have in common: opening, writing with
+events, waiting for other processes' commits, flushing, closing, and what happens at fork and at exit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from caliber.agents.locks import LockService
+from caliber.backends import backend
+from caliber.config import CaliberConfig
+from caliber.events.bus import EventBus
+from caliber.kernels import BytesEstimator, estimate_tokens, uuid7
+from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
+from caliber.llm.registry import build_embedding_provider, build_summarization_provider
+from caliber.model.entities import ConfigDocument, Event
+from caliber.model.enums import EntityType, EventFamily, EventType, ReadConsistency
+from caliber.model.errors import CaliberError, ProviderNotConfigured, StorageError, Unavailable
+from caliber.model.ids import EventId
+from caliber.model.time import Clock, from_us
+from caliber.resident.memory import ResidentMemory, ResidentSnapshot
+from caliber.runtime.behind import WriteBehind
+from caliber.runtime.embedder import Embedder
+from caliber.runtime.feed import FeedPoller
+from caliber.schema.relations import CONFIG_DOCUMENT
+from caliber.storage.unit_of_work import RowChange, UnitOfWork
+
+T = TypeVar("T")
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_inherited: list[Engine] = []
+"""Engines that a child process inherited: kept for ever, so that nothing of theirs is closed in the child."""
+
+
+class Engine:
+    """What the handles of one open tenant share."""
+
+    def __init__(
+        self,
+        config: CaliberConfig,
+        *,
+        clock: Clock,
+        embedding_provider: EmbeddingProvider | None,
+        summarization_provider: SummarizationProvider | None,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.estimator = BytesEstimator(config.tokens.bytes_per_token)
+        self._state = "open"
+        self._closing = threading.Lock()
+        self.store = backend(config.storage.adapter).open_store(config, clock_us=clock.now_us)
+        self.embedder: Embedder | None = None
+        self._poller: FeedPoller | None = None
+        try:
+            resident = config.resident
+            self.memory = ResidentMemory(
+                self.store,
+                segment_rows=resident.segment_rows,
+                resident_bytes=resident.resident_bytes,
+                compact_dead_ratio=resident.compact_dead_ratio,
+            )
+            self.store.follow(self.memory)
+            self.bus = EventBus(self._subscriber_failed)
+            self.behind = WriteBehind(
+                self.store,
+                queue_max=config.write_behind.queue_max,
+                flush_interval_ms=config.write_behind.flush_interval_ms,
+            )
+            self._keep_config()
+            self._open_providers(embedding_provider, summarization_provider)
+            self.locks = LockService(self.store, check=self.check_open)
+            if resident.verify_on_open:
+                differences = self.memory.verify()
+                if differences:
+                    raise StorageError(f"memory and store differ in {len(differences)} places", reason=str(differences[0]))
+            self._poller = FeedPoller(self.store, poll_ms=resident.feed_poll_ms, failed=self._feed_failed)
+            self._poller.start()
+        except BaseException:
+            self.store.close()
+            raise
+        _engines.add(self)
+
+    def _open_providers(
+        self, embedding_provider: EmbeddingProvider | None, summarization_provider: SummarizationProvider | None
+    ) -> None:
+        config = self.config
+        durable = embedding_provider is not None
+        if embedding_provider is None and config.embedding_provider is not None:
+            embedding_provider = build_embedding_provider(config.embedding_provider)
+            # A provider on this machine is quicker than a look into the store.
+            durable = config.embedding_provider.endpoint is not None
+        if embedding_provider is not None:
+            self.embedder = Embedder(
+                self.store,
+                embedding_provider,
+                config,
+                clock_us=self.clock.now_us,
+                count_tokens=self.count_text,
+                failed=self._embedding_failed,
+                has_vector=self.memory.has_vector,
+                durable_cache=durable,
+            )
+            self.memory.on_commit = self._committed
+            if self.embedder.behind:
+                self.embedder.start()
+        if summarization_provider is None and config.summarization_provider is not None:
+            summarization_provider = build_summarization_provider(
+                config.summarization_provider, embedding_provider, self.count_text
+            )
+        self._summarizer = summarization_provider
+
+    def _keep_config(self) -> None:
+        document = ConfigDocument(
+            self.config.hash, "config", self.config.canonical_json(), from_us(self.clock.now_us())
+        )
+        self.store.write(lambda uow: uow.insert_new(CONFIG_DOCUMENT, document))
+
+    # --- counting --------------------------------------------------------------------------------
+
+    def count_text(self, text: str) -> int:
+        """Return the tokens of a text under the configured estimator."""
+        return estimate_tokens(text, estimator=self.estimator)
+
+    def count_bytes(self, raw: bytes) -> int:
+        """Return the tokens of content under the configured estimator."""
+        return self.estimator.tokens_of_length(len(raw))
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise Unavailable when the handle was closed, or belongs to the parent of this process."""
+        if self._state != "open":
+            advice = {
+                "closed": "the handle is closed; open the store again",
+                "forked": "the handle was opened before fork(); open the store again in this process",
+            }[self._state]
+            raise Unavailable(advice, reason=self._state, retryable=False)
+
+    @property
+    def state(self) -> str:
+        """``open``, ``closed`` or ``forked``."""
+        return self._state
+
+    @property
+    def summarizer(self) -> SummarizationProvider:
+        """The summarization provider. Raises: ProviderNotConfigured."""
+        if self._summarizer is None:
+            raise ProviderNotConfigured(capability="summarization")
+        return self._summarizer
+
+    def snapshot(self, consistency: ReadConsistency | str | None = None) -> ResidentSnapshot:
+        """Return the resident snapshot to read from; ``latest`` first looks for other processes' commits."""
+        self.check_open()
+        wanted = self.config.resident.read_consistency if consistency is None else ReadConsistency(consistency)
+        if wanted is ReadConsistency.LATEST and self.store.changed_elsewhere():
+            self.store.catch_up()
+        return self.memory.snapshot
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+        """Run ``work`` in one transaction; events it emitted are published once it is durable."""
+        self.check_open()
+        events: list[Event] = []
+
+        def run(uow: UnitOfWork) -> T:
+            result = work(uow)
+            events.extend(uow.events)
+            return result
+
+        result = self.store.write(run, deadline_ms=deadline_ms)
+        for event in events:
+            self.publish(event)
+        return result
+
+    def publish(self, event: Event) -> None:
+        """Tell subscribers, and queue a trace event for the log; audit events are in the log already."""
+        if event.family is not EventFamily.AUDIT and self.config.write_behind.trace_enabled:
+            self.behind.event(event)
+        if not self.bus.idle:
+            self.bus.publish(event)
+
+    def event(
+        self,
+        event_type: EventType | str,
+        *,
+        principal: str | None = None,
+        trajectory_id: uuid.UUID | None = None,
+        scope_id: uuid.UUID | None = None,
+        subject: tuple[EntityType, uuid.UUID] | None = None,
+        payload: dict[str, Any] | None = None,
+        duration_ms: int | None = None,
+        family: EventFamily = EventFamily.TRACE,
+    ) -> Event:
+        """Return a new event."""
+        return Event(
+            event_id=EventId(uuid7()),
+            family=family,
+            event_type=str(event_type),
+            created_at=from_us(self.clock.now_us()),
+            trajectory_id=trajectory_id,  # type: ignore[arg-type]
+            scope_id=scope_id,  # type: ignore[arg-type]
+            subject_type=None if subject is None else subject[0],
+            subject_id=None if subject is None else subject[1],
+            principal=principal,
+            payload=payload or {},
+            duration_ms=duration_ms,
+        )
+
+    def _committed(self, changes: Sequence[RowChange]) -> None:
+        if self.embedder is not None:
+            self.embedder.committed(changes)
+
+    # --- failures behind the caller's back: recorded, never silent --------------------------------
+
+    def _record_error(self, where: str, error: BaseException) -> None:
+        if self._state != "open":
+            return
+        kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
+        self.behind.event(self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": str(error)[:500]}))
+
+    def _subscriber_failed(self, event: Event, error: Exception) -> None:
+        self._record_error(f"subscriber of {event.event_type}", error)
+
+    def _embedding_failed(self, kind: str, error: CaliberError) -> None:
+        self._record_error(f"embedding {kind}", error)
+
+    def _feed_failed(self, error: CaliberError) -> None:
+        self._record_error("feed", error)
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Return once everything behind is done: vectors made, counts, events and windows on disk."""
+        self.check_open()
+        if self.embedder is not None:
+            self.embedder.drain()
+        self.behind.flush()
+
+    def close(self) -> None:
+        """Drain what is queued within ``shutdown_ms`` and release everything; closing twice changes nothing."""
+        with self._closing:
+            if self._state != "open":
+                return
+            if self._poller is not None:
+                self._poller.stop()
+            if self.embedder is not None:
+                self.embedder.close()
+            try:
+                self.behind.close(self.config.write_behind.shutdown_ms)
+            finally:
+                self._state = "closed"
+                _engines.discard(self)
+                self.store.close()
+
+    def forked(self) -> None:
+        """Take note that this process is a child of the one that opened the store."""
+        if self._state == "open":
+            self._state = "forked"
+
+
+def _after_fork_in_child() -> None:
+    for engine in list(_engines):
+        engine.forked()
+        _inherited.append(engine)
+    _engines.clear()
+
+
+def _at_exit() -> None:
+    for engine in list(_engines):
+        engine.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)

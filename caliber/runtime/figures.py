@@ -1,0 +1,60 @@
+"""Figures for people and tools: what a tenant holds, where, and whether memory and store agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caliber.kernels import active_path
+from caliber.runtime.engine import Engine
+from caliber.schema.relations import RELATIONS
+
+
+def stats(engine: Engine) -> dict[str, Any]:
+    """Return figures about a tenant."""
+    engine.check_open()
+    snapshot = engine.memory.snapshot
+    records = {name: relation.count() for name, relation in snapshot.relations.items()}
+    with engine.store.read() as session:
+        for relation in RELATIONS:
+            if relation.name not in records:
+                records[relation.name] = session.run(engine.store.plans[relation.name].count, ())[0][0]
+    behind = engine.behind
+    written = max(behind.windows_written, 1)
+    resident = engine.memory.stats
+    embedder = engine.embedder
+    return {
+        "store": engine.store.facts(),
+        "position": {"epoch": snapshot.position.epoch, "sequence": snapshot.position.sequence},
+        "records": records,
+        "resident": {
+            "column_bytes": engine.memory.column_bytes,
+            "text_bytes": engine.memory.text_bytes,
+            "limit_bytes": engine.config.resident.resident_bytes,
+            "applied_own": resident.applied_own,
+            "applied_foreign": resident.applied_foreign,
+            "reloads": resident.reloads,
+            "compactions": resident.compactions,
+            "evicted_texts_read": resident.evicted_texts_read,
+        },
+        "behind": {
+            "waiting": behind.waiting(),
+            "windows_written": behind.windows_written,
+            "bytes_a_window": behind.window_bytes // written,
+            "embeddings_waiting": 0 if embedder is None else embedder.waiting(),
+        },
+        "providers": {
+            "embedding": None if embedder is None else embedder.provider.model_id,
+            "summarization": None if engine._summarizer is None else engine._summarizer.model_id,
+        },
+        "kernels": active_path(),
+        "estimator": engine.estimator.name,
+        "evaluator": engine.config.resident.evaluator,
+        "config_hash": engine.config.hash.hex(),
+    }
+
+
+def verify(engine: Engine) -> list[str]:
+    """Return every disagreement between memory and store, and every fault the store finds in itself."""
+    engine.check_open()
+    differences = [f"{item.relation} {item.ordinal}: {item.what}" for item in engine.memory.verify()]
+    return differences + engine.store.integrity()

@@ -1,0 +1,67 @@
+"""Opening, creating and migrating stores: how a program comes to a ``Caliber``."""
+
+from __future__ import annotations
+
+import os
+
+from caliber.backends import backend
+from caliber.config import CaliberConfig, load_config_file
+from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
+from caliber.model.access import Principal
+from caliber.model.errors import DTypeError
+from caliber.model.time import Clock, SystemClock
+from caliber.runtime.caliber import Caliber
+from caliber.runtime.engine import Engine
+
+ConfigSource = CaliberConfig | str | os.PathLike[str]
+
+
+def load_config(path: str | os.PathLike[str]) -> CaliberConfig:
+    """Return the configuration in a file, by its suffix. Raises: MultipleErrors with every fault."""
+    return load_config_file(path)
+
+
+def _config(source: ConfigSource) -> CaliberConfig:
+    if isinstance(source, CaliberConfig):
+        return source
+    if isinstance(source, str | os.PathLike):
+        return load_config_file(source)
+    raise DTypeError(field="config", expected="a CaliberConfig or the path of one", got=type(source).__name__)
+
+
+def create(config: ConfigSource, *, exist_ok: bool = False) -> None:
+    """Create an empty store.
+
+    Raises: Conflict when it exists and ``exist_ok`` is false, Unavailable, SchemaMismatch, MultipleErrors.
+    """
+    settings = _config(config)
+    backend(settings.storage.adapter).create(settings, exist_ok=exist_ok, clock_us=SystemClock().now_us)
+
+
+def migrate(config: ConfigSource) -> list[int]:
+    """Bring a store up to this version's schema; return the versions applied. Raises: as ``create``."""
+    settings = _config(config)
+    return backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us)
+
+
+def open(  # noqa: A001  (the pinned name)
+    config: ConfigSource,
+    *,
+    principal: Principal | None = None,
+    embedding_provider: EmbeddingProvider | None = None,
+    summarization_provider: SummarizationProvider | None = None,
+    clock: Clock | None = None,
+) -> Caliber:
+    """Open an existing store; what is None comes from the configuration.
+
+    Raises: Unavailable (missing, locked, read-only), SchemaMismatch (not a store, another version: it says what
+        to run), MultipleErrors, ExtraNotInstalled.
+    """
+    settings = _config(config)
+    engine = Engine(
+        settings,
+        clock=clock or SystemClock(),
+        embedding_provider=embedding_provider,
+        summarization_provider=summarization_provider,
+    )
+    return Caliber(engine, principal or settings.principal.to_principal())

@@ -1,0 +1,386 @@
+"""What a principal reads: windows, searches, single records, explanations, replays.
+
+While what it touches is in memory, ``assemble_context``, ``search`` and ``get`` run no SQL on the calling path.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.access.visibility import NoteMask
+from caliber.config import CaliberConfig
+from caliber.context import AssemblyInputs, Assembled, assemble, explain, replay
+from caliber.kernels import uuid7
+from caliber.model.access import Principal
+from caliber.model.entities import Event, StoredWindow
+from caliber.model.enums import (
+    ContextPersistence,
+    EntityType,
+    EventType,
+    ReadConsistency,
+    ResultStatus,
+    SourceType,
+    WindowDurability,
+)
+from caliber.model.errors import InvalidValue, NotFound, Unavailable
+from caliber.model.ids import TrajectoryId, WindowId
+from caliber.model.time import from_us, to_us
+from caliber.model.windows import ContextWindow, SearchHit, SearchResult
+from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.mirror import RelationSnapshot
+from caliber.runtime.contents import StoredContents
+from caliber.runtime.engine import Engine
+from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
+from caliber.search import engine as search_engine
+from caliber.trajectory import inputs
+
+_RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}
+_INCLUDED = (SourceType.NOTE, SourceType.ARTIFACT)
+
+
+class Deadline:
+    """When a call must have ended; checked between its steps."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self, deadline_ms: int | None) -> None:
+        self._until = None if deadline_ms is None else time.monotonic() + deadline_ms / 1000
+
+    def check(self, what: str) -> None:
+        """Raise Unavailable when the time is up."""
+        if self._until is not None and time.monotonic() > self._until:
+            raise Unavailable(f"the deadline passed while {what}", reason="timeout")
+
+
+class Reader:
+    """The reads of one principal."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._notes = NoteMask(principal)
+
+    # --- windows ---------------------------------------------------------------------------------
+
+    def assemble(
+        self,
+        trajectory_id: uuid.UUID,
+        *,
+        query: str | None = None,
+        query_embedding: Any = None,
+        max_tokens: int | None = None,
+        as_of: datetime | None = None,
+        extra_sections: Mapping[str, str | None] | None = None,
+        consistency: ReadConsistency | str | None = None,
+        deadline_ms: int | None = None,
+    ) -> ContextWindow:
+        """Assemble, persist as configured, and count what was used."""
+        engine = self._engine
+        engine.check_open()
+        deadline = Deadline(deadline_ms)
+        config = engine.config
+        budget = config.token_budget if max_tokens is None else inputs.as_whole(max_tokens, "max_tokens", 1)
+        if budget > config.token_budget:
+            raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")
+        vector = self._query_vector(query, query_embedding)
+        deadline.check("the query was embedded")
+        snapshot = engine.snapshot(consistency)
+        assembled = self._assemble(snapshot, trajectory_id, budget, query, vector, as_of, extra_sections)
+        deadline.check("the window was assembled")
+        self._left_behind(assembled, trajectory_id)
+        return assembled.window
+
+    def assemble_only(self, trajectory_id: uuid.UUID, max_tokens: int) -> ContextWindow:
+        """Assemble without a query, leaving nothing behind: what a checkpoint keeps."""
+        snapshot = self._engine.snapshot()
+        budget = min(max_tokens, self._engine.config.token_budget)
+        return self._assemble(snapshot, trajectory_id, budget, None, None, None, None).window
+
+    def _assemble(
+        self,
+        snapshot: ResidentSnapshot,
+        trajectory_id: uuid.UUID,
+        max_tokens: int,
+        query: str | None,
+        vector: NDArray[np.float32] | None,
+        as_of: datetime | None,
+        extra_sections: Mapping[str, str | None] | None,
+    ) -> Assembled:
+        engine = self._engine
+        now = engine.clock.now_us()
+        return assemble(
+            AssemblyInputs(
+                snapshot=snapshot,
+                trajectory_id=TrajectoryId(trajectory_id),
+                max_tokens=max_tokens,
+                as_of_us=now if as_of is None else to_us(as_of, "as_of"),
+                now_us=now,
+                window_id=WindowId(uuid7()),
+                config=engine.config,
+                config_hash=engine.config.hash.hex(),
+                evaluator=engine.config.resident.evaluator,
+                principal=self._principal.label,
+                note_mask=self._notes.over(snapshot["note"]),
+                query=query,
+                query_embedding=vector,
+                space_id=None if engine.embedder is None else engine.embedder.space.space_id,
+                extra_sections=dict(extra_sections or {}),
+            ),
+            engine.memory,
+        )
+
+    def _query_vector(self, query: str | None, given: Any) -> NDArray[np.float32] | None:
+        if query is not None:
+            inputs.as_text(query, "query", allow_empty=True)
+        embedder = self._engine.embedder
+        if given is not None:
+            vector = np.ascontiguousarray(given, np.float32)
+            if vector.ndim != 1 or not np.isfinite(vector).all():
+                raise InvalidValue(field="query_embedding", reason="must be one finite vector")
+            if embedder is not None and len(vector) != embedder.space.dimensions:
+                from caliber.model.errors import DimensionMismatch
+
+                raise DimensionMismatch(expected=embedder.space.dimensions, got=len(vector))
+            return vector
+        if query is None or not query.strip() or embedder is None:
+            return None
+        return embedder.query(query)
+
+    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID) -> None:
+        engine = self._engine
+        config = engine.config
+        window = assembled.window
+        persistence = config.context_window_persistence
+        if persistence.kind is not ContextPersistence.EPHEMERAL:
+            build = _Stored(assembled, persistence.ttl_ms, config.hash)
+            if config.write_behind.window_durability is WindowDurability.COMMIT:
+                stored = build()
+                engine.store.write(lambda uow: uow.insert_new(CONTEXT_WINDOW, stored))
+            else:
+                engine.behind.window(window.window_id, build)
+        if config.write_behind.usage_enabled:
+            now = to_us(window.assembled_at)
+            for source_type in _INCLUDED:
+                used = [
+                    source.id
+                    for section in window.sections
+                    for source in section.sources
+                    if source.source_type is source_type and source.id is not None
+                ]
+                if used:
+                    engine.behind.used(source_type.value, used, now)
+        if config.write_behind.trace_enabled or not engine.bus.idle:
+            engine.publish(
+                engine.event(
+                    EventType.CONTEXT_ASSEMBLE,
+                    principal=self._principal.label,
+                    trajectory_id=trajectory_id,
+                    scope_id=window.scope_id,
+                    subject=(EntityType.CONTEXT_WINDOW, window.window_id),
+                    payload={"used_tokens": window.used_tokens, "max_tokens": window.max_tokens},
+                )
+            )
+
+    def stored_window(self, window_id: uuid.UUID) -> StoredWindow:
+        """Return a persisted window, also one that is not on disk yet. Raises: NotFound."""
+        engine = self._engine
+        engine.check_open()
+        pending = engine.behind.pending_window(window_id)
+        if pending is not None:
+            return pending
+        plans = engine.store.plans[CONTEXT_WINDOW.name]
+        with engine.store.read() as session:
+            rows = session.run(plans.get, (window_id.bytes,))
+        if rows:
+            window: StoredWindow = plans.codec.decode(rows[0])
+            if window.expires_at is None or window.expires_at > from_us(engine.clock.now_us()):
+                return window
+        raise NotFound(
+            f"window {window_id} was not found: it was never persisted, or has expired", entity_type="context_window", id=window_id
+        )
+
+    def config_of(self, window: StoredWindow) -> CaliberConfig:
+        """Return the configuration a window was made under. Raises: NotFound."""
+        engine = self._engine
+        if window.config_hash == engine.config.hash:
+            return engine.config
+        plans = engine.store.plans[CONFIG_DOCUMENT.name]
+        with engine.store.read() as session:
+            rows = session.run(plans.get, (window.config_hash,))
+        if not rows:
+            raise NotFound(entity_type="config", id=window.config_hash.hex())
+        return CaliberConfig.from_json(plans.codec.decode(rows[0]).body)
+
+    def _own(self, window: StoredWindow) -> None:
+        """Windows hold what their principal saw: others do not get to read it."""
+        from caliber.context import principal_of
+
+        if not self._principal.admin and principal_of(window.record) != self._principal.label:
+            raise NotFound(entity_type="context_window", id=window.window_id)
+
+    def replay(self, window_id: uuid.UUID) -> ContextWindow:
+        """Return a persisted window again, byte for byte, by running ranking and fill anew."""
+        window = self.stored_window(window_id)
+        self._own(window)
+        return replay(window.record, self.config_of(window), StoredContents(self._engine))
+
+    def explain(self, window_id: uuid.UUID, exclusion: uuid.UUID | None) -> dict[str, Any]:
+        """Return why everything in a window is there, and what is not; or why one record is or is not."""
+        window = self.stored_window(window_id)
+        self._own(window)
+        contents = StoredContents(self._engine, self._principal)
+        return explain(window.record, self.config_of(window), contents, exclusion=exclusion)
+
+    # --- single records --------------------------------------------------------------------------
+
+    def locate(self, record_id: uuid.UUID) -> tuple[ResidentSnapshot, RelationSnapshot, int]:
+        """Return where a visible record is. Raises: NotFound, also for what the principal may not see."""
+        snapshot = self._engine.snapshot()
+        found = snapshot.locate(record_id.bytes)
+        if found is None or (found[0].relation.name == "note" and not self._notes.allows(*found)):
+            raise NotFound(entity_type="record", id=record_id)
+        return snapshot, *found
+
+    def get(self, record_id: uuid.UUID) -> Any:
+        """Return one record, counting its use."""
+        engine = self._engine
+        _, relation, row = self.locate(record_id)
+        entity = engine.memory.entity(relation, row)
+        kind = _RETRIEVED.get(relation.relation.name)
+        if kind is not None:
+            if engine.config.write_behind.usage_enabled:
+                engine.behind.used(relation.relation.name, (record_id,), engine.clock.now_us())
+            if engine.config.write_behind.trace_enabled or not engine.bus.idle:
+                about = (EntityType(relation.relation.name), record_id)
+                engine.publish(engine.event(kind, principal=self._principal.label, subject=about))
+        return entity
+
+    # --- search ----------------------------------------------------------------------------------
+
+    def search(
+        self,
+        query: str,
+        *,
+        kinds: Sequence[str] | None,
+        limit: int | None,
+        conditions: Mapping[str, Any] | None,
+        as_of: datetime | None,
+        consistency: ReadConsistency | str | None,
+        deadline_ms: int | None,
+    ) -> SearchResult:
+        """Search resident memory by meaning; an empty query asks for what is newest."""
+        engine = self._engine
+        engine.check_open()
+        deadline = Deadline(deadline_ms)
+        settings = engine.config.search
+        wanted = search_engine.check_kinds(kinds)
+        count = settings.default_limit if limit is None else inputs.as_whole(limit, "limit", 1)
+        if count > settings.limit_max:
+            raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
+        vector = self._query_vector(query, None)
+        deadline.check("the query was embedded")
+        snapshot = engine.snapshot(consistency)
+        at = engine.clock.now_us() if as_of is None else to_us(as_of, "as_of")
+        filters = dict(conditions or {})
+        search_engine.check_filter([snapshot[kind] for kind in wanted], filters)
+        mask = self._notes.over(snapshot["note"])
+        reason = None
+        if not query.strip():
+            found = search_engine.newest(
+                snapshot, kinds=wanted, limit=count, conditions=filters, note_mask=mask, as_of_us=at
+            )
+        elif vector is None or engine.embedder is None:
+            found, reason = [], "no_embedding_provider"
+        else:
+            found = search_engine.search_vectors(
+                snapshot,
+                engine.embedder.space.space_id,
+                vector,
+                kinds=wanted,
+                limit=count,
+                min_similarity=settings.min_similarity,
+                conditions=filters,
+                note_mask=mask,
+                as_of_us=at,
+            )
+        deadline.check("memory was searched")
+        hits = self._hits(found)
+        if reason is not None:
+            status = ResultStatus.DEGRADED
+        else:
+            status = ResultStatus.OK if hits else ResultStatus.EMPTY
+        return SearchResult(hits, status, reason, snapshot.position, self.pending(snapshot))
+
+    def _hits(self, found: Sequence[search_engine.Found]) -> tuple[SearchHit, ...]:
+        texts: dict[str, list[Any]] = {}
+        for kind in {item.relation.relation.name for item in found}:
+            rows = [item.row for item in found if item.relation.relation.name == kind]
+            snapshot = next(item.relation for item in found if item.relation.relation.name == kind)
+            texts[kind] = self._engine.memory.texts(snapshot, rows)
+        streams = {kind: iter(values) for kind, values in texts.items()}
+        hits = []
+        for item in found:
+            kind = item.relation.relation.name
+            raw = next(streams[kind])
+            text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else (raw or "")
+            hits.append(SearchHit(item.relation.entity_id(item.row), kind, text, item.score, item.breakdown))
+        return tuple(hits)
+
+    def pending(self, snapshot: ResidentSnapshot) -> int:
+        """Return how many records still wait for their vector."""
+        embedder = self._engine.embedder
+        return 0 if embedder is None else embedder.waiting()
+
+    # --- the event log ---------------------------------------------------------------------------
+
+    def trace(self, trajectory_id: uuid.UUID, event_type: EventType | str | None, limit: int | None) -> list[Event]:
+        """Return a trajectory's events, newest first, those of a moment ago included."""
+        engine = self._engine
+        engine.check_open()
+        count = engine.config.debug.trace_limit if limit is None else inputs.as_whole(limit, "limit", 1)
+        if engine.snapshot()["trajectory"].find(trajectory_id.bytes) < 0:
+            raise NotFound(entity_type="trajectory", id=trajectory_id)
+        engine.behind.flush()
+        plans = engine.store.plans["event"]
+        with engine.store.read() as session:
+            if event_type is None:
+                rows = session.run(plans.lists["list_by_trajectory"], (trajectory_id.bytes, count))
+            else:
+                name = str(event_type)
+                if not name.startswith("caliber_"):
+                    name = inputs.as_enum(event_type, EventType, "event_type").value
+                rows = session.run(plans.lists["list_by_trajectory_and_type"], (trajectory_id.bytes, name, count))
+        return [plans.codec.decode(row) for row in rows]
+
+
+class _Stored:
+    """Builds what is kept of a window, once, when it is needed."""
+
+    __slots__ = ("_assembled", "_config_hash", "_ttl_ms")
+
+    def __init__(self, assembled: Assembled, ttl_ms: int | None, config_hash: bytes) -> None:
+        self._assembled = assembled
+        self._ttl_ms = ttl_ms
+        self._config_hash = config_hash
+
+    def __call__(self) -> StoredWindow:
+        window = self._assembled.window
+        expires = None if self._ttl_ms is None else from_us(to_us(window.assembled_at) + self._ttl_ms * 1_000)
+        return StoredWindow(
+            window_id=window.window_id,
+            trajectory_id=window.trajectory_id,
+            assembled_at=window.assembled_at,
+            max_tokens=window.max_tokens,
+            used_tokens=window.used_tokens,
+            config_hash=self._config_hash,
+            text_hash=self._assembled.text_hash,
+            record=self._assembled.record,
+            expires_at=expires,
+        )

@@ -1,0 +1,184 @@
+"""``Caliber.storage``: each relation by its plural, for administrators and tools.
+
+Reads go to the store, not to memory. Writes are checked against the schema only: the rules of the lifecycle are
+in ``Caliber``'s own methods. Source: C §11, K-018.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from caliber.model.errors import DTypeError, InvalidValue, NotFound
+from caliber.model.time import to_us
+from caliber.runtime.engine import Engine
+from caliber.schema.relation import Relation
+from caliber.schema.relations import RELATIONS
+from caliber.storage.unit_of_work import UnitOfWork
+
+_PAGE = 1_000
+
+
+def _bound(value: Any) -> Any:
+    """Return a value as the driver takes it."""
+    if isinstance(value, uuid.UUID):
+        return value.bytes
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return to_us(value)
+    return value
+
+
+class Table:
+    """One relation: ``get``, ``insert``, ``update``, ``delete``, ``count``, ``all`` and its ``list_…`` paths."""
+
+    def __init__(self, engine: Engine, relation: Relation) -> None:
+        self._engine = engine
+        self._relation = relation
+        self._plans = engine.store.plans[relation.name]
+
+    def get(self, *key: Any) -> Any | None:
+        """Return the entity under its key, or None."""
+        self._engine.check_open()
+        with self._engine.store.read() as session:
+            rows = session.run(self._plans.get, tuple(_bound(part) for part in self._key(key)))
+        return self._plans.codec.decode(rows[0]) if rows else None
+
+    def insert(self, entity: Any) -> Any:
+        """Insert an entity and return it. Raises: DTypeError, Conflict, StorageError."""
+        if not isinstance(entity, self._relation.entity):
+            raise DTypeError(field="entity", expected=self._relation.entity.__name__, got=type(entity).__name__)
+        self._engine.write(lambda uow: uow.insert(self._relation, entity))
+        return entity
+
+    def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:
+        """Change fields of an entity and return it as stored.
+
+        Raises: NotFound; Conflict when ``expected_version`` is no longer the stored one; InvalidValue for a field
+            that is unknown or part of the key.
+        """
+        if not self._relation.versioned:
+            raise InvalidValue(field=self._relation.name, reason="rows of this relation do not change")
+        fields = {field.name for field in dataclasses.fields(self._relation.entity)}
+        for name in changes:
+            if name not in fields or name in (*self._relation.key, "version"):
+                raise InvalidValue(field=name, reason=f"is no field of {self._relation.name} that can be changed")
+        bound = tuple(_bound(part) for part in self._key(key))
+
+        def work(uow: UnitOfWork) -> Any:
+            entity = uow.get(self._relation, *bound)
+            if expected_version is not None and entity.version != expected_version:
+                from caliber.model.errors import Conflict
+
+                raise Conflict(entity_type=self._relation.name, id=str(key[0]), reason=f"its version is {entity.version} by now")
+            return self._write_changed(uow, entity, changes)
+
+        return self._engine.write(work)
+
+    def _write_changed(self, uow: UnitOfWork, entity: Any, changes: dict[str, Any]) -> Any:
+        if self._relation.name == "note":
+            from caliber.knowledge.notes import change_note
+
+            changed = change_note(uow, entity, self._engine.count_bytes, **changes)
+        else:
+            changed = uow.update(self._relation, dataclasses.replace(entity, **changes))
+        embedder = self._engine.embedder
+        if embedder is not None and self._relation.name in ("note", "scope") and changed != entity:
+            # The old vector no longer says what the record says.
+            embedder.detach(uow, getattr(changed, self._relation.key[0]))
+        return changed
+
+    def delete(self, *key: Any) -> bool:
+        """Delete a row, keeping its content for replay; return whether it was there."""
+        bound = tuple(_bound(part) for part in self._key(key))
+
+        def work(uow: UnitOfWork) -> bool:
+            entity = uow.find(self._relation, *bound)
+            if entity is None:
+                return False
+            if self._engine.embedder is not None and self._relation.mirrored and len(bound) == 1:
+                self._engine.embedder.detach(uow, uuid.UUID(bytes=bound[0]))
+            uow.delete(self._relation, entity)
+            return True
+
+        return self._engine.write(work)
+
+    def count(self) -> int:
+        """Return how many rows there are."""
+        self._engine.check_open()
+        with self._engine.store.read() as session:
+            total: int = session.run(self._plans.count, ())[0][0]
+        return total
+
+    def all(self) -> Iterator[Any]:
+        """Yield every entity in the order of insertion, page by page."""
+        if not self._relation.ordinal:
+            raise InvalidValue(field=self._relation.name, reason="cannot be paged through")
+        last = -1
+        while True:
+            self._engine.check_open()
+            with self._engine.store.read() as session:
+                rows = session.run(self._plans.page, (last, _PAGE))
+            for row in rows:
+                yield self._plans.codec.decode(row)
+            if len(rows) < _PAGE:
+                return
+            last = rows[-1][0]
+
+    def _key(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(key) != len(self._relation.key):
+            raise InvalidValue(field="key", reason=f"expected {', '.join(self._relation.key)}")
+        return key
+
+    def _list(self, path: str, *by: Any, limit: int | None = None) -> list[Any]:
+        plan = self._plans.lists[path]
+        declared = next(item for item in self._relation.paths if item.name == path)
+        if len(by) != len(declared.by):
+            raise InvalidValue(field=path, reason=f"expected {', '.join(declared.by) or 'no arguments'}")
+        parameters = [_bound(part) for part in by]
+        if declared.limited:
+            # A negative limit would mean "all" to one database and an error to the other.
+            parameters.append(2**62 if limit is None else max(0, limit))
+        self._engine.check_open()
+        with self._engine.store.read() as session:
+            rows = session.run(plan, parameters)
+        found = [self._plans.codec.decode(row) for row in rows]
+        return found if limit is None else found[:limit]
+
+    def __getattr__(self, name: str) -> Callable[..., list[Any]]:
+        if name.startswith("_") or name not in self._plans.lists:
+            paths = ", ".join(sorted(self.__dict__["_plans"].lists)) if "_plans" in self.__dict__ else ""
+            raise AttributeError(f"{self._relation.plural} has no {name}; it lists by: {paths or 'nothing'}")
+
+        def listed(*by: Any, limit: int | None = None) -> list[Any]:
+            return self._list(name, *by, limit=limit)
+
+        return listed
+
+
+class Tables:
+    """The tables of a tenant, by plural: ``storage.turns``, ``storage.notes``…"""
+
+    def __init__(self, engine: Engine) -> None:
+        self._tables = {relation.plural: Table(engine, relation) for relation in RELATIONS}
+
+    def __getattr__(self, name: str) -> Table:
+        tables = self.__dict__.get("_tables", {})
+        if name not in tables:
+            raise AttributeError(f"there is no relation {name}; there are {', '.join(tables)}")
+        table: Table = tables[name]
+        return table
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def get(self, relation_plural: str) -> Table:
+        """Return a table by its name. Raises: NotFound."""
+        if relation_plural not in self._tables:
+            raise NotFound(entity_type="relation", id=relation_plural)
+        return self._tables[relation_plural]

@@ -1,0 +1,352 @@
+"""Trajectories and scopes as callers drive them: start, close, complete, consolidate. Source: C §4.2, K-043 to K-049, K-093."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable
+from typing import TypeVar
+
+from caliber.model import states
+from caliber.model.access import Principal
+from caliber.model.entities import EntityRef, LockToken, Note, Scope, Trajectory, TrajectoryOutcome, Turn
+from caliber.model.enums import EntityType, EventType, OutcomeStatus, RecoveryFrequency, TrajectoryStatus, Trigger
+from caliber.model.errors import Conflict, ConstraintViolation, NotFound
+from caliber.model.windows import ContextWindow
+from caliber.resident.memory import ResidentSnapshot
+from caliber.runtime.engine import Engine
+from caliber.runtime.policies import Changed, PolicyEngine, Prepared, Subject
+from caliber.schema.relations import SCOPE, TRAJECTORY
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import lifecycle
+
+T = TypeVar("T")
+
+
+class Tasks:
+    """The lifecycle of trajectories and scopes for one principal."""
+
+    def __init__(self, engine: Engine, principal: Principal, assemble: Callable[[uuid.UUID, int], ContextWindow]) -> None:
+        self._engine = engine
+        self._principal = principal
+        self.policies = PolicyEngine(engine, principal, assemble)
+
+    # --- reading what is needed ------------------------------------------------------------------
+
+    def _snapshot(self) -> ResidentSnapshot:
+        # What is prepared is checked again inside the transaction; starting from the newest saves a second round.
+        return self._engine.snapshot("latest")
+
+    def find(self, snapshot: ResidentSnapshot, relation: str, record_id: uuid.UUID) -> object:
+        """Return an entity of one relation. Raises: NotFound."""
+        row = snapshot[relation].find(record_id.bytes)
+        if row < 0:
+            raise NotFound(entity_type=relation, id=record_id)
+        return self._engine.memory.entity(snapshot[relation], row)
+
+    def scopes_of(self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID) -> list[Scope]:
+        """Return a trajectory's scopes in their order."""
+        scopes = snapshot["scope"]
+        rows = scopes.group("trajectory_id", trajectory_id.bytes).tolist()
+        found: list[Scope] = [self._engine.memory.entity(scopes, row) for row in rows]
+        return sorted(found, key=lambda scope: scope.sequence_number)
+
+    def turns_of(self, snapshot: ResidentSnapshot, scope_id: uuid.UUID) -> list[Turn]:
+        """Return a scope's turns in their order."""
+        turns = snapshot["turn"]
+        rows = turns.group("scope_id", scope_id.bytes).tolist()
+        found: list[Turn] = [self._engine.memory.entity(turns, row) for row in rows]
+        return sorted(found, key=lambda turn: turn.sequence)
+
+    def current_scope(self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID) -> Scope | None:
+        """Return the open scope with the highest sequence number (C-472)."""
+        self.find(snapshot, "trajectory", trajectory_id)
+        return max(
+            (scope for scope in self.scopes_of(snapshot, trajectory_id) if scope.is_open),
+            key=lambda scope: scope.sequence_number,
+            default=None,
+        )
+
+    def subject(self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID, scope: Scope | None, *, all_turns: bool) -> Subject:
+        """Return what a trigger's actions work on."""
+        trajectory = self.find(snapshot, "trajectory", trajectory_id)
+        assert isinstance(trajectory, Trajectory)
+        scopes = self.scopes_of(snapshot, trajectory_id)
+        if all_turns:
+            turns = [turn for each in scopes for turn in self.turns_of(snapshot, each.scope_id)]
+        else:
+            turns = [] if scope is None else self.turns_of(snapshot, scope.scope_id)
+        return Subject(trajectory, scopes, scope, turns)
+
+    def _retry(self, attempt: Callable[[], T]) -> T:
+        """Run ``attempt`` again while what it prepared was overtaken by others."""
+        for _ in range(self._engine.config.storage.serialization_retries):
+            try:
+                return attempt()
+            except Changed:
+                continue
+        try:
+            return attempt()
+        except Changed as error:
+            raise Conflict(error.message, retryable=True, **error.context) from error
+
+    # --- starting --------------------------------------------------------------------------------
+
+    def start(
+        self,
+        goal: str,
+        *,
+        initiator: EntityRef,
+        parent: uuid.UUID | None,
+        session: uuid.UUID | None,
+        tags: tuple[str, ...],
+        deadline_ms: int | None,
+    ) -> Trajectory:
+        """Open a trajectory with scope 0 and run the task_start policies."""
+        dag = self._engine.config.pcp.context_dag
+
+        def work(uow: UnitOfWork) -> Trajectory:
+            trajectory, scope = lifecycle.start_trajectory(
+                uow,
+                goal=goal,
+                initiator=initiator,
+                parent=parent,
+                session=session,
+                tags=tags,
+                keep_goal=self._engine.config.trajectory.store_goal_text,
+                max_depth=dag.max_depth if dag.enabled else None,
+            )
+            self._emit(uow, EventType.TRAJECTORY_START, trajectory.trajectory_id)
+            self._emit(uow, EventType.SCOPE_OPEN, trajectory.trajectory_id, scope)
+            return trajectory
+
+        trajectory = self._engine.write(work, deadline_ms=deadline_ms)
+        if self.policies.actions(Trigger.TASK_START):
+            self.run(Trigger.TASK_START, trajectory.trajectory_id)
+        return trajectory
+
+    def _emit(self, uow: UnitOfWork, kind: EventType, trajectory_id: uuid.UUID, scope: Scope | None = None, **payload: object) -> None:
+        about = (EntityType.TRAJECTORY, trajectory_id) if scope is None else (EntityType.SCOPE, uuid.UUID(int=scope.scope_id.int))
+        event = self._engine.event(
+            kind,
+            principal=self._principal.label,
+            trajectory_id=trajectory_id,
+            scope_id=None if scope is None else scope.scope_id,
+            subject=about,
+            payload={"id": str(about[1]), **payload},
+        )
+        uow.emit(event)
+
+    def run(self, trigger: Trigger, trajectory_id: uuid.UUID) -> None:
+        """Run a trigger's policies outside closing and completing."""
+
+        def attempt() -> None:
+            snapshot = self._snapshot()
+            scope = self.current_scope(snapshot, trajectory_id)
+            subject = self.subject(snapshot, trajectory_id, scope, all_turns=False)
+            prepared = self.policies.prepare(trigger, subject)
+
+            def work(uow: UnitOfWork) -> None:
+                self.policies.apply(uow, subject, prepared)
+                pruned = self.policies.prune(uow, trigger, subject, prepared.prunes)
+                self._emit(uow, EventType.POLICY_EXECUTE, trajectory_id, None, trigger=trigger.value, pruned=pruned)
+
+            self._engine.write(work)
+
+        self._retry(attempt)
+
+    def after_append(self, trajectory_id: uuid.UUID) -> None:
+        """Run the turn policies, and checkpoint when every turn is to have one (C-235, C-253)."""
+        if self.policies.actions(Trigger.TURN):
+            self.run(Trigger.TURN, trajectory_id)
+        if self._engine.config.pcp.recovery_points.frequency is RecoveryFrequency.PER_TURN:
+            self.checkpoint(trajectory_id)
+
+    def checkpoint(self, trajectory_id: uuid.UUID) -> uuid.UUID:
+        """Store a checkpoint of a trajectory as it is now; return its id."""
+        snapshot = self._snapshot()
+        scope = self.current_scope(snapshot, trajectory_id)
+        subject = self.subject(snapshot, trajectory_id, scope, all_turns=False)
+        state = self.policies.prepare_checkpoint(subject)
+        return self._engine.write(lambda uow: self.policies.apply_checkpoint(uow, subject, state))
+
+    # --- scopes ----------------------------------------------------------------------------------
+
+    def open_scope(self, trajectory_id: uuid.UUID, deadline_ms: int | None) -> Scope:
+        """Open the next scope."""
+
+        def work(uow: UnitOfWork) -> Scope:
+            scope = lifecycle.open_scope(uow, trajectory_id)
+            self._emit(uow, EventType.SCOPE_OPEN, trajectory_id, scope)
+            return scope
+
+        return self._engine.write(work, deadline_ms=deadline_ms)
+
+    def close_scope(self, scope_id: uuid.UUID, guard: LockToken | None, deadline_ms: int | None) -> Scope:
+        """Close a scope: prepare what the policies ask for, then one short transaction (C-212 to C-216).
+
+        Closing a closed scope returns it as it is.
+        """
+
+        def attempt() -> Scope:
+            snapshot = self._snapshot()
+            scope = self.find(snapshot, "scope", scope_id)
+            assert isinstance(scope, Scope)
+            if not scope.is_open:
+                return scope
+            subject = self.subject(snapshot, scope.trajectory_id, scope, all_turns=False)
+            prepared = self.policies.prepare(Trigger.SCOPE_CLOSE, subject) if subject.turns else self._prepare_empty(subject)
+            if prepared.checkpoint is None and self._wants_checkpoint():
+                prepared.checkpoint = self.policies.prepare_checkpoint(subject)
+            return self._engine.write(lambda uow: self._close(uow, subject, prepared, guard), deadline_ms=deadline_ms)
+
+        return self._retry(attempt)
+
+    def _wants_checkpoint(self) -> bool:
+        return self._engine.config.pcp.recovery_points.frequency is RecoveryFrequency.PER_SCOPE
+
+    def _prepare_empty(self, subject: Subject) -> Prepared:
+        """A scope without turns has nothing to summarize or extract; everything else still happens (C-216)."""
+        from caliber.config.policies import PolicyAction
+
+        quiet = (PolicyAction.SUMMARIZE, PolicyAction.EXTRACT_ARTIFACTS)
+        actions = [action for action in self.policies.actions(Trigger.SCOPE_CLOSE) if action.action not in quiet]
+        return self.policies.prepare(Trigger.SCOPE_CLOSE, subject, actions)
+
+    def _close(self, uow: UnitOfWork, subject: Subject, prepared: Prepared, guard: LockToken | None) -> Scope:
+        uow.guard(guard)
+        assert subject.scope is not None
+        current: Scope = uow.get(SCOPE, subject.scope.scope_id.bytes)
+        if not current.is_open:
+            return current
+        if current.turn_count != subject.scope.turn_count:
+            raise Changed(entity_type="scope", id=current.scope_id, reason="turns were appended while it was closing")
+        artifacts, _, checkpoint_id = self.policies.apply(uow, subject, prepared)
+        summary = prepared.summary
+        closed = lifecycle.close_scope(
+            uow,
+            current.scope_id,
+            summary=summary,
+            summary_tokens=0 if summary is None else self._engine.count_text(summary),
+            artifact_ids=[artifact.artifact_id for artifact in artifacts],
+            checkpoint_id=checkpoint_id,
+        )
+        if summary is not None and prepared.summary_vector is not None and self._engine.embedder is not None:
+            self._engine.embedder.attach(uow, "scope", closed.scope_id, summary, prepared.summary_vector)
+        pruned = self.policies.prune(uow, Trigger.SCOPE_CLOSE, subject, prepared.prunes)
+        self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed, pruned=pruned, artifacts=len(artifacts))
+        return closed
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    def complete(
+        self,
+        trajectory_id: uuid.UUID,
+        *,
+        status: OutcomeStatus,
+        summary: str,
+        guard: LockToken | None,
+        deadline_ms: int | None,
+    ) -> TrajectoryOutcome:
+        """Close what is open, run the task_end policies, store the outcome and flip the status last (K-093).
+
+        Interrupted half way it leaves the trajectory active; completing it again goes on from there.
+        """
+        snapshot = self._snapshot()
+        trajectory = self.find(snapshot, "trajectory", trajectory_id)
+        assert isinstance(trajectory, Trajectory)
+        states.TRAJECTORY.check(trajectory.status, lifecycle.status_of(status))
+        self._settle_children(snapshot, trajectory, deadline_ms)
+        for scope in self.scopes_of(snapshot, trajectory_id):
+            if scope.is_open:
+                self.close_scope(scope.scope_id, guard, deadline_ms)
+
+        def attempt() -> TrajectoryOutcome:
+            now = self._snapshot()
+            scopes = self.scopes_of(now, trajectory_id)
+            last = scopes[-1] if scopes else None
+            subject = dataclasses.replace(
+                self.subject(now, trajectory_id, last, all_turns=True), outcome=status, outcome_summary=summary
+            )
+            prepared = self.policies.prepare(Trigger.TASK_END, subject)
+
+            def work(uow: UnitOfWork) -> TrajectoryOutcome:
+                uow.guard(guard)
+                current: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
+                states.TRAJECTORY.check(current.status, lifecycle.status_of(status))
+                if uow.list(SCOPE, "list_open", trajectory_id.bytes):
+                    raise Changed(entity_type="trajectory", id=trajectory_id, reason="a scope was opened while it was completing")
+                _, notes, _ = self.policies.apply(uow, subject, prepared)
+                self.policies.prune(uow, Trigger.TASK_END, subject, prepared.prunes)
+                done = lifecycle.finish_trajectory(
+                    uow, trajectory_id, status=status, summary=summary, notes=[note.note_id for note in notes]
+                )
+                self._emit(uow, EventType.TRAJECTORY_COMPLETE, trajectory_id, None, status=status.value)
+                assert done.outcome is not None
+                return done.outcome
+
+            return self._engine.write(work, deadline_ms=deadline_ms)
+
+        return self._retry(attempt)
+
+    def _settle_children(self, snapshot: ResidentSnapshot, trajectory: Trajectory, deadline_ms: int | None) -> None:
+        trajectories = snapshot["trajectory"]
+        rows = trajectories.group("parent_trajectory_id", trajectory.trajectory_id.bytes).tolist()
+        children: list[Trajectory] = [self._engine.memory.entity(trajectories, row) for row in rows]
+        alive = [child for child in children if not states.TRAJECTORY.is_terminal(child.status)]
+        if not alive:
+            return
+        rule = self._engine.config.trajectory.children_on_complete
+        if rule == "reject":
+            raise ConstraintViolation(
+                constraint="children_ended",
+                reason=f"{len(alive)} sub-trajectories are still alive; complete them first",
+            )
+        for child in alive:
+            if rule == "cascade_fail":
+                self.complete(
+                    child.trajectory_id,
+                    status=OutcomeStatus.FAILURE,
+                    summary="the parent trajectory was completed",
+                    guard=None,
+                    deadline_ms=deadline_ms,
+                )
+            else:
+                self._detach(child.trajectory_id, deadline_ms)
+
+    def _detach(self, trajectory_id: uuid.UUID, deadline_ms: int | None) -> None:
+        def work(uow: UnitOfWork) -> None:
+            child: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
+            uow.update(TRAJECTORY, dataclasses.replace(child, parent_trajectory_id=None))
+
+        self._engine.write(work, deadline_ms=deadline_ms)
+
+    def move(self, trajectory_id: uuid.UUID, status: TrajectoryStatus, deadline_ms: int | None) -> Trajectory:
+        """Suspend or resume."""
+
+        def work(uow: UnitOfWork) -> Trajectory:
+            moved = lifecycle.move_trajectory(uow, trajectory_id, status)
+            suspended = status is TrajectoryStatus.SUSPENDED
+            kind = EventType.TRAJECTORY_SUSPEND if suspended else EventType.TRAJECTORY_RESUME
+            self._emit(uow, kind, trajectory_id)
+            return moved
+
+        return self._engine.write(work, deadline_ms=deadline_ms)
+
+    def consolidate(self, trajectory_id: uuid.UUID, deadline_ms: int | None) -> list[Note]:
+        """Draw notes from a trajectory and merge them into what is known (C-233)."""
+
+        def attempt() -> list[Note]:
+            snapshot = self._snapshot()
+            scopes = self.scopes_of(snapshot, trajectory_id)
+            subject = self.subject(snapshot, trajectory_id, scopes[-1] if scopes else None, all_turns=True)
+            outcome = subject.trajectory.outcome
+            subject = dataclasses.replace(subject, outcome_summary=None if outcome is None else outcome.summary)
+            prepared = Prepared(notes=self.policies.prepare_notes(subject))
+
+            def work(uow: UnitOfWork) -> list[Note]:
+                return self.policies.apply(uow, subject, prepared)[1]
+
+            return self._engine.write(work, deadline_ms=deadline_ms)
+
+        return self._retry(attempt)

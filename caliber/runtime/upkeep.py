@@ -1,0 +1,53 @@
+"""Retention: what goes when its time is over. Source: design section 8, C-355, C-361, C-479, K-189."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caliber.model.entities import Artifact
+from caliber.runtime.engine import Engine
+from caliber.schema.relations import ARTIFACT
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import lifecycle
+
+
+def maintain(engine: Engine) -> dict[str, int]:
+    """Remove what retention says, in one transaction; return how many rows of each kind.
+
+    Knowledge, turns and audit records are never removed here. Artifacts past their TTL are retired, not deleted.
+    """
+    retention = engine.config.retention
+
+    def work(uow: UnitOfWork) -> dict[str, int]:
+        now = uow.now_us
+
+        def before(keep_ms: Any) -> int | None:
+            return now - keep_ms * 1_000 if isinstance(keep_ms, int) else None
+
+        out = {"artifacts": 0, "windows": 0, "events": 0, "changes": 0}
+        expiring: list[Artifact] = uow.select_entities(ARTIFACT, "artifact.expiring", now)
+        for artifact in expiring:
+            lifecycle.retire_artifact(uow, artifact)
+        out["artifacts"] = len(expiring)
+        windows = before(retention.windows_ms)
+        out["windows"] = uow.execute("window.prune", now, _LONG_AGO if windows is None else windows)
+        events = before(retention.events_ms)
+        if events is not None:
+            out["events"] = uow.execute("event.prune", events)
+        changes = before(retention.changes_ms)
+        if changes is not None:
+            out["changes"] = uow.execute("change.prune", changes, retention.changes_keep_rows)
+        out["contents"] = uow.execute("content.prune")
+        out["embedding_cache"] = uow.execute(
+            "embedding_cache.prune", now - engine.config.embedding_cache_retention * 1_000
+        )
+        out["locks"] = uow.execute("lock.delete_expired", now)
+        return out
+
+    # Windows still in the queue may refer to contents that would go now.
+    engine.behind.flush()
+    return engine.write(work)
+
+
+_LONG_AGO = -(2**63)
+

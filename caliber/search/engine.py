@@ -1,0 +1,192 @@
+"""Search over resident vectors. Filters are masks, so k hits come back whenever k records match.
+
+Source: M §1.2, design sections 5 and 7. Keyword, graph and importance legs come with the search subsystem.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.model.errors import InvalidValue
+from caliber.model.time import to_us
+from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.relation import Residence
+
+KINDS = ("note", "artifact", "turn", "scope")
+"""What can be searched; ``scope`` stands for the summaries of closed scopes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One hit before its text is read."""
+
+    relation: RelationSnapshot
+    row: int
+    score: float
+    breakdown: dict[str, float]
+
+
+def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the kinds to search. Raises: InvalidValue."""
+    if kinds is None:
+        return KINDS
+    if isinstance(kinds, str):
+        kinds = (kinds,)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise InvalidValue(field="kinds", reason=f"unknown kind; there are {', '.join(KINDS)}")
+    return tuple(dict.fromkeys(kinds))
+
+
+def alive(snapshot: RelationSnapshot, as_of_us: int) -> NDArray[np.bool_]:
+    """Return the rows that count at ``as_of_us``: live, neither archived nor superseded, expired or rolled back."""
+    name = snapshot.relation.name
+    mask = snapshot.live_mask.copy()
+    if name == "note":
+        mask &= snapshot.column("superseded_by") == 0
+        mask &= snapshot.column("archived_at") > as_of_us
+        mask &= snapshot.column("valid_from") <= as_of_us
+        mask &= snapshot.column("valid_until") > as_of_us
+    elif name == "artifact":
+        mask &= snapshot.column("superseded_by") == 0
+        for column in ("rolled_back_at", "retired_at", "expires_at"):
+            mask &= snapshot.column(column) > as_of_us
+    return mask
+
+
+def filter_mask(snapshot: RelationSnapshot, conditions: Mapping[str, Any]) -> NDArray[np.bool_] | None:
+    """Return the rows that meet every condition ``column = value`` (or one of a list), or None if the kind lacks one.
+
+    Raises: InvalidValue for a column that cannot be filtered by.
+    """
+    mask = np.ones(snapshot.length, np.bool_)
+    for name, wanted in conditions.items():
+        if name not in filterable(snapshot):
+            return None
+        values = wanted if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
+        mask &= np.isin(snapshot.column(name), [_code(snapshot, name, value) for value in values])
+    return mask
+
+
+def filterable(snapshot: RelationSnapshot) -> tuple[str, ...]:
+    """Return the columns a search of this kind can be filtered by."""
+    return tuple(
+        column.name
+        for column in snapshot.relation.columns
+        if column.residence in (Residence.COLUMN, Residence.INTERNED) and column.name not in ("version", "visible_to")
+    )
+
+
+def check_filter(snapshots: Sequence[RelationSnapshot], conditions: Mapping[str, Any]) -> None:
+    """Raise InvalidValue for a column that no searched kind has."""
+    known = {name for snapshot in snapshots for name in filterable(snapshot)}
+    for name in conditions:
+        if name not in known:
+            raise InvalidValue(field=f"filter.{name}", reason=f"cannot be filtered by; there are {', '.join(sorted(known))}")
+
+
+def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
+    """Return what stands for ``value`` in a resident column; -1 for a value no row has."""
+    column = snapshot.relation.column(name)
+    if isinstance(value, uuid.UUID):
+        value = value.bytes
+    elif isinstance(value, datetime):
+        value = to_us(value, f"filter.{name}")
+    elif isinstance(value, StrEnum):
+        value = value.value
+    if column.residence is Residence.INTERNED:
+        if column.type == "uuid" and isinstance(value, str):
+            value = uuid.UUID(value).bytes
+        values = snapshot.interned(name)
+        return values.index(value) if value in values else -1
+    if column.enum is not None:
+        if value not in snapshot.layout.enum_codes[name]:
+            names = ", ".join(member.value for member in column.enum)
+            raise InvalidValue(field=f"filter.{name}", reason=f"must be one of {names}")
+        return snapshot.enum_code(name, value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidValue(field=f"filter.{name}", reason="must be a number or a datetime")
+    return value
+
+
+def search_vectors(
+    snapshot: ResidentSnapshot,
+    space_id: uuid.UUID,
+    query: NDArray[np.float32],
+    *,
+    kinds: Sequence[str],
+    limit: int,
+    min_similarity: float,
+    conditions: Mapping[str, Any],
+    note_mask: NDArray[np.bool_] | None,
+    as_of_us: int,
+) -> list[Found]:
+    """Return the best hits of all kinds, best first, ties by id."""
+    found: list[tuple[float, bytes, Found]] = []
+    for kind in kinds:
+        owners = snapshot[kind]
+        vectors = snapshot.vectors.get((kind, space_id))
+        if vectors is None or not owners.length:
+            continue
+        allowed = _allowed(owners, conditions, note_mask, as_of_us)
+        if allowed is None:
+            continue
+        rows, scores = vectors.best(query, owners, allowed, limit, min_similarity)
+        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+            tie = owners.entity_id(row).bytes
+            found.append((-score, tie, Found(owners, row, score, {"vector": score})))
+    found.sort(key=lambda item: item[:2])
+    return [item[2] for item in found[:limit]]
+
+
+def newest(
+    snapshot: ResidentSnapshot,
+    *,
+    kinds: Sequence[str],
+    limit: int,
+    conditions: Mapping[str, Any],
+    note_mask: NDArray[np.bool_] | None,
+    as_of_us: int,
+) -> list[Found]:
+    """Return the newest records of all kinds: what an empty query asks for (M-043)."""
+    found: list[tuple[int, bytes, Found]] = []
+    for kind in kinds:
+        owners = snapshot[kind]
+        if not owners.length:
+            continue
+        allowed = _allowed(owners, conditions, note_mask, as_of_us)
+        if allowed is None:
+            continue
+        rows = np.flatnonzero(allowed)
+        created = owners.column("opened_at" if kind == "scope" else "created_at")[rows]
+        for at in np.argsort(-created, kind="stable")[:limit].tolist():
+            row = int(rows[at])
+            found.append((-int(created[at]), owners.entity_id(row).bytes, Found(owners, row, 0.0, {"recency": 1.0})))
+    found.sort(key=lambda item: item[:2])
+    return [item[2] for item in found[:limit]]
+
+
+def _allowed(
+    owners: RelationSnapshot,
+    conditions: Mapping[str, Any],
+    note_mask: NDArray[np.bool_] | None,
+    as_of_us: int,
+) -> NDArray[np.bool_] | None:
+    wanted = filter_mask(owners, conditions)
+    if wanted is None:
+        return None
+    allowed = alive(owners, as_of_us) & wanted
+    if owners.relation.name == "note" and note_mask is not None:
+        allowed &= note_mask
+    if owners.relation.name == "scope":
+        allowed &= owners.column("summary_tokens") > 0
+    return allowed

@@ -1,0 +1,1 @@
+"""Trajectories: their sessions, scopes, turns and artifacts."""

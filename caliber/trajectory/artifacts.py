@@ -1,0 +1,158 @@
+"""Creating artifacts: idempotent by content, with a time to live. Source: C-040 to C-045, C-230 to C-232, K-043, K-044."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from caliber.kernels import uuid7
+from caliber.model.entities import TTL, Artifact, Scope, Trajectory
+from caliber.model.enums import ArtifactType, ExtractionMethod, TrajectoryStatus, TTLKind
+from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue
+from caliber.model.ids import ArtifactId
+from caliber.model.time import from_us
+from caliber.schema.relations import ARTIFACT, SCOPE, TRAJECTORY
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import inputs
+from caliber.trajectory.lifecycle import retire_artifact
+
+DEFAULT_SCHEMA_VERSION = "1"
+"""The version of a content layout that its author did not name."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewArtifact:
+    """An artifact as checked, before it has an owner."""
+
+    artifact_type: ArtifactType
+    content: bytes
+    content_hash: bytes
+    token_count: int
+    extraction_method: ExtractionMethod
+    confidence: float | None
+    ttl: TTL
+    source_turn: int | None
+    schema_version: str
+    occurred_at: datetime | None
+    idempotency_key: str | None
+
+
+def check_artifact(
+    count_tokens: Callable[[bytes], int],
+    *,
+    artifact_type: Any,
+    content: Any,
+    extraction_method: Any,
+    confidence: Any = None,
+    ttl: Any = None,
+    source_turn: Any = None,
+    schema_version: Any = None,
+    occurred_at: Any = None,
+    idempotency_key: Any = None,
+) -> NewArtifact:
+    """Return a checked artifact. Raises: InputError kinds."""
+    raw = inputs.as_content(content, "content", allow_empty=False)
+    return NewArtifact(
+        artifact_type=inputs.as_enum(artifact_type, ArtifactType, "artifact_type"),
+        content=raw,
+        content_hash=hashlib.sha256(raw).digest(),
+        token_count=count_tokens(raw),
+        extraction_method=inputs.as_enum(extraction_method, ExtractionMethod, "extraction_method"),
+        confidence=None if confidence is None else inputs.as_fraction(confidence, "confidence"),
+        ttl=inputs.as_ttl(ttl),
+        source_turn=None if source_turn is None else inputs.as_whole(source_turn, "source_turn"),
+        schema_version=DEFAULT_SCHEMA_VERSION if schema_version is None else inputs.as_text(schema_version, "schema_version"),
+        occurred_at=inputs.as_instant(occurred_at, "occurred_at"),
+        idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
+    )
+
+
+def create_artifact(uow: UnitOfWork, scope_id: uuid.UUID, new: NewArtifact, *, closing: bool = False) -> tuple[Artifact, bool]:
+    """Store an artifact, or find the same content already active in its trajectory; return it and whether it is new.
+
+    Raises: NotFound; ConstraintViolation for a closed scope; Conflict when an idempotency key comes again with
+        other content; InvalidValue for ``ttl='session'`` outside a session.
+    """
+    scope: Scope = uow.get(SCOPE, scope_id.bytes)
+    trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
+    if new.idempotency_key is not None:
+        found = uow.select_entities(
+            ARTIFACT, "artifact.by_idempotency", scope.trajectory_id.bytes, new.idempotency_key
+        )
+        if found:
+            same = found[0].content_hash == new.content_hash and found[0].artifact_type is new.artifact_type
+            if not same:
+                raise Conflict(
+                    entity_type="artifact", id=found[0].artifact_id, reason="its idempotency key was used for other content"
+                )
+            return found[0], False
+    if not closing:
+        if not scope.is_open:
+            raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope_id} is closed; open another one")
+        if trajectory.status is not TrajectoryStatus.ACTIVE:
+            raise ConstraintViolation(
+                constraint="trajectory_active", reason=f"trajectory {trajectory.trajectory_id} is {trajectory.status.value}"
+            )
+    now = from_us(uow.now_us)
+    existing = uow.select_entities(
+        ARTIFACT, "artifact.active_by_hash", scope.trajectory_id.bytes, new.content_hash, new.artifact_type.value
+    )
+    if existing:
+        same_artifact: Artifact = existing[0]
+        if same_artifact.expires_at is None or same_artifact.expires_at > now:
+            return _update_provenance(uow, same_artifact, new, now), False
+        retire_artifact(uow, same_artifact)
+    if new.ttl.kind is TTLKind.SESSION and trajectory.session_id is None:
+        raise InvalidValue(field="ttl", reason="'session' needs a trajectory that was started with a session")
+    expires = None
+    if new.ttl.duration_ms is not None:
+        expires = now + timedelta(milliseconds=new.ttl.duration_ms)
+    artifact = Artifact(
+        artifact_id=ArtifactId(uuid7()),
+        trajectory_id=scope.trajectory_id,
+        scope_id=scope.scope_id,
+        artifact_type=new.artifact_type,
+        schema_version=new.schema_version,
+        content=new.content,
+        content_hash=new.content_hash,
+        extraction_method=new.extraction_method,
+        ttl=new.ttl,
+        token_count=new.token_count,
+        created_at=now,
+        updated_at=now,
+        confidence=new.confidence,
+        source_turn=new.source_turn,
+        session_id=trajectory.session_id,
+        expires_at=expires,
+        occurred_at=new.occurred_at,
+        idempotency_key=new.idempotency_key,
+    )
+    uow.insert(ARTIFACT, artifact)
+    uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now))
+    return artifact, True
+
+
+def _update_provenance(uow: UnitOfWork, artifact: Artifact, new: NewArtifact, now: datetime) -> Artifact:
+    """Take over the newer provenance of the same content (C-230); nothing is written when it is the same."""
+    if (artifact.extraction_method, artifact.confidence, artifact.source_turn) == (
+        new.extraction_method,
+        new.confidence,
+        new.source_turn,
+    ):
+        return artifact
+    updated: Artifact = uow.update(
+        ARTIFACT,
+        dataclasses.replace(
+            artifact,
+            extraction_method=new.extraction_method,
+            confidence=new.confidence,
+            source_turn=new.source_turn,
+            updated_at=now,
+        ),
+    )
+    return updated

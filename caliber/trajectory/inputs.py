@@ -1,0 +1,171 @@
+"""Checks of what callers pass in: one place, typed errors, nothing written yet."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from caliber.model.entities import TTL, EntityRef, ToolCall
+from caliber.model.enums import TTLKind
+from caliber.model.errors import DTypeError, InvalidValue, RequiredFieldMissing
+from caliber.model.time import parse_duration_ms, to_us
+
+MAX_CONTENT_BYTES = 256 << 20
+"""Longest content of one record; far above any prompt, below what SQLite holds in a value."""
+MAX_NAME_CHARS = 1_024
+_INT64_MAX = 2**63 - 1
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def as_uuid(value: Any, field: str) -> uuid.UUID:
+    """Return an id given as a UUID or as its text.
+
+    Raises: InvalidValue, DTypeError.
+    """
+    if isinstance(value, uuid.UUID):
+        return value
+    if isinstance(value, str):
+        try:
+            return uuid.UUID(value)
+        except ValueError:
+            raise InvalidValue(field=field, reason="not an id; ids look like 0190f3c2-7c00-7000-8000-000000000000") from None
+    raise DTypeError(field=field, expected="a UUID", got=type(value).__name__)
+
+
+def as_enum(value: Any, members: type[E], field: str) -> E:
+    """Return a member given as itself or as its text.
+
+    Raises: InvalidValue, naming the members.
+    """
+    try:
+        return members(value)
+    except ValueError:
+        names = ", ".join(member.value for member in members)
+        raise InvalidValue(field=field, reason=f"must be one of {names}") from None
+
+
+def as_content(value: Any, field: str, *, allow_empty: bool) -> bytes:
+    """Return content as bytes; text becomes UTF-8, bytes are kept whatever they are.
+
+    Raises: DTypeError; InvalidValue when empty, too long, or text with lone surrogates.
+    """
+    if isinstance(value, str):
+        try:
+            raw = value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise InvalidValue(field=field, reason="the text holds lone surrogates; pass bytes to keep it as it is") from None
+    elif isinstance(value, bytes | bytearray | memoryview):
+        raw = bytes(value)
+    else:
+        raise DTypeError(field=field, expected="str or bytes", got=type(value).__name__)
+    if not raw and not allow_empty:
+        raise InvalidValue(field=field, reason="must not be empty")
+    if len(raw) > MAX_CONTENT_BYTES:
+        raise InvalidValue(field=field, reason=f"{len(raw)} bytes are more than the limit of {MAX_CONTENT_BYTES}")
+    return raw
+
+
+def as_text(value: Any, field: str, *, allow_empty: bool = False, limit: int | None = None) -> str:
+    """Return a text.
+
+    Raises: DTypeError; InvalidValue when empty or too long; RequiredFieldMissing for None.
+    """
+    if value is None:
+        raise RequiredFieldMissing(field=field)
+    if not isinstance(value, str):
+        raise DTypeError(field=field, expected="str", got=type(value).__name__)
+    as_content(value, field, allow_empty=allow_empty)
+    if not allow_empty and not value.strip():
+        raise InvalidValue(field=field, reason="must not be blank")
+    if limit is not None and len(value) > limit:
+        raise InvalidValue(field=field, reason=f"{len(value)} characters are more than the limit of {limit}")
+    return value
+
+
+def as_name(value: Any, field: str) -> str | None:
+    """Return a short optional text."""
+    return None if value is None else as_text(value, field, limit=MAX_NAME_CHARS)
+
+
+def as_names(values: Any, field: str) -> tuple[str, ...]:
+    """Return a sequence of short texts."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise DTypeError(field=field, expected="a sequence of str", got=type(values).__name__)
+    return tuple(as_text(value, field, limit=MAX_NAME_CHARS) for value in values)
+
+
+def as_fraction(value: Any, field: str, low: float = 0.0, high: float = 1.0) -> float:
+    """Return a finite number of a closed range."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DTypeError(field=field, expected="a number", got=type(value).__name__)
+    if not low <= value <= high:
+        raise InvalidValue(field=field, reason=f"must be between {low:g} and {high:g}")
+    return float(value)
+
+
+def as_whole(value: Any, field: str, low: int = 0) -> int:
+    """Return a whole number of at least ``low``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise DTypeError(field=field, expected="an int", got=type(value).__name__)
+    if not low <= value <= _INT64_MAX:
+        raise InvalidValue(field=field, reason=f"must be at least {low} and fit 64 bits")
+    return value
+
+
+def as_instant(value: Any, field: str) -> datetime | None:
+    """Return an optional aware datetime."""
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise DTypeError(field=field, expected="a datetime", got=type(value).__name__)
+    to_us(value, field)
+    return value
+
+
+def as_reference(value: Any, field: str) -> EntityRef:
+    """Return an EntityRef."""
+    if not isinstance(value, EntityRef):
+        raise DTypeError(field=field, expected="EntityRef(EntityType.…, id)", got=type(value).__name__)
+    return value
+
+
+def as_ttl(value: Any) -> TTL:
+    """Return a time to live: a TTL, ``persistent``, ``session``, ``scope``, a duration such as ``1h``, or ms."""
+    if value is None:
+        return TTL(TTLKind.PERSISTENT)
+    if isinstance(value, TTL):
+        if (value.kind is TTLKind.DURATION) != (value.duration_ms is not None):
+            raise InvalidValue(field="ttl", reason="duration_ms belongs to kind duration, and to it only")
+        if value.duration_ms is not None:
+            as_whole(value.duration_ms, "ttl.duration_ms", 1)
+        return value
+    if isinstance(value, str):
+        if value in (TTLKind.PERSISTENT, TTLKind.SESSION, TTLKind.SCOPE):
+            return TTL(TTLKind(value))
+        return TTL(TTLKind.DURATION, as_whole(parse_duration_ms(value, "ttl"), "ttl", 1))
+    return TTL(TTLKind.DURATION, as_whole(value, "ttl", 1))
+
+
+def as_tool_calls(values: Any) -> tuple[ToolCall, ...]:
+    """Return tool calls given as ToolCall, or as OpenAI-style dicts."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise DTypeError(field="tool_calls", expected="a sequence of ToolCall", got=type(values).__name__)
+    out = []
+    for at, value in enumerate(values):
+        field = f"tool_calls[{at}]"
+        if isinstance(value, Mapping):
+            function = value.get("function")
+            if not isinstance(function, Mapping) or "id" not in value:
+                raise InvalidValue(field=field, reason="expected id and function: {name, arguments}")
+            value = ToolCall(value["id"], function.get("name", ""), function.get("arguments", ""))
+        if not isinstance(value, ToolCall):
+            raise DTypeError(field=field, expected="ToolCall", got=type(value).__name__)
+        as_text(value.id, f"{field}.id", limit=MAX_NAME_CHARS)
+        as_text(value.name, f"{field}.name", limit=MAX_NAME_CHARS)
+        as_text(value.arguments, f"{field}.arguments", allow_empty=True)
+        out.append(value)
+    return tuple(out)

@@ -1,0 +1,269 @@
+"""Sessions, trajectories and scopes: how they begin, pause and end. Source: C-202 to C-212, C-436 to C-438."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import uuid
+from collections.abc import Sequence
+
+from caliber.kernels import uuid7
+from caliber.model import states
+from caliber.model.entities import Artifact, EntityRef, Scope, Session, Trajectory, TrajectoryOutcome
+from caliber.model.enums import OutcomeStatus, ScopeStatus, TrajectoryStatus, TTLKind
+from caliber.model.errors import ConstraintViolation, InvalidStateTransition, NotFound
+from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId
+from caliber.model.time import from_us
+from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
+from caliber.storage.unit_of_work import UnitOfWork
+
+_STATUS_OF_OUTCOME = {
+    OutcomeStatus.SUCCESS: TrajectoryStatus.COMPLETED,
+    OutcomeStatus.PARTIAL: TrajectoryStatus.COMPLETED,
+    OutcomeStatus.FAILURE: TrajectoryStatus.FAILED,
+    OutcomeStatus.SYSTEM_ABORT: TrajectoryStatus.FAILED,
+}
+
+
+def status_of(outcome: OutcomeStatus) -> TrajectoryStatus:
+    """Return the status a trajectory ends in for an outcome (C-206)."""
+    return _STATUS_OF_OUTCOME[outcome]
+
+
+# --- sessions ------------------------------------------------------------------------------------
+
+
+def start_session(uow: UnitOfWork, initiator: EntityRef) -> Session:
+    """Open a session."""
+    now = from_us(uow.now_us)
+    session = Session(SessionId(uuid7()), initiator, started_at=now, last_active_at=now)
+    uow.insert(SESSION, session)
+    return session
+
+
+def end_session(uow: UnitOfWork, session_id: uuid.UUID) -> Session:
+    """Close a session and retire what lived only as long as it; ending an ended session changes nothing (C-013)."""
+    session: Session = uow.get(SESSION, session_id.bytes)
+    if session.ended_at is not None:
+        return session
+    now = from_us(uow.now_us)
+    for artifact in uow.list(ARTIFACT, "list_by_session", session_id.bytes):
+        if artifact.ttl.kind is TTLKind.SESSION:
+            retire_artifact(uow, artifact)
+    ended: Session = uow.update(SESSION, dataclasses.replace(session, ended_at=now, last_active_at=now))
+    return ended
+
+
+def end_idle_session(uow: UnitOfWork, trajectory: Trajectory) -> None:
+    """End the session of a root trajectory that just became terminal, if it was the last one alive (C-013)."""
+    if trajectory.session_id is None or trajectory.parent_trajectory_id is not None:
+        return
+    for other in uow.list(TRAJECTORY, "list_by_session", trajectory.session_id.bytes):
+        if other.trajectory_id == trajectory.trajectory_id or other.parent_trajectory_id is not None:
+            continue
+        if not states.TRAJECTORY.is_terminal(other.status):
+            return
+    end_session(uow, trajectory.session_id)
+
+
+def retire_artifact(uow: UnitOfWork, artifact: Artifact) -> None:
+    """End an artifact's life; it stays in the store, out of windows and searches."""
+    if artifact.retired_at is None:
+        now = from_us(uow.now_us)
+        uow.update(ARTIFACT, dataclasses.replace(artifact, retired_at=now, updated_at=now))
+
+
+# --- trajectories --------------------------------------------------------------------------------
+
+
+def start_trajectory(
+    uow: UnitOfWork,
+    *,
+    goal: str,
+    initiator: EntityRef,
+    parent: uuid.UUID | None,
+    session: uuid.UUID | None,
+    tags: tuple[str, ...],
+    keep_goal: bool,
+    max_depth: int | None,
+) -> tuple[Trajectory, Scope]:
+    """Open a trajectory and its scope 0.
+
+    Raises: NotFound for an unknown parent or session, ConstraintViolation for an ended one or too deep a nesting,
+        CircularReference.
+    """
+    if parent is not None:
+        above: Trajectory = uow.get(TRAJECTORY, parent.bytes)
+        if states.TRAJECTORY.is_terminal(above.status):
+            raise ConstraintViolation(constraint="parent_active", reason=f"the parent is {above.status.value}")
+        depth = _depth(uow, above)
+        if max_depth is not None and depth + 1 > max_depth:
+            raise ConstraintViolation(
+                constraint="pcp.context_dag.max_depth", reason=f"nesting {depth + 1} levels deep is more than {max_depth}"
+            )
+        session = session or above.session_id
+    if session is not None:
+        owner: Session = uow.get(SESSION, session.bytes)
+        if owner.ended_at is not None:
+            raise ConstraintViolation(constraint="session_open", reason="the session has ended; start a new one")
+        uow.update(SESSION, dataclasses.replace(owner, last_active_at=from_us(uow.now_us)))
+    now = from_us(uow.now_us)
+    trajectory = Trajectory(
+        trajectory_id=TrajectoryId(uuid7()),
+        status=TrajectoryStatus.ACTIVE,
+        initiator=initiator,
+        goal_hash=hashlib.sha256(goal.encode()).digest(),
+        created_at=now,
+        updated_at=now,
+        last_activity_at=now,
+        goal=goal if keep_goal else None,
+        tags=tags,
+        parent_trajectory_id=None if parent is None else TrajectoryId(parent),
+        session_id=None if session is None else SessionId(session),
+    )
+    uow.insert(TRAJECTORY, trajectory)
+    return trajectory, _insert_scope(uow, trajectory, 0)
+
+
+def _depth(uow: UnitOfWork, trajectory: Trajectory) -> int:
+    seen = [trajectory.trajectory_id]
+    while trajectory.parent_trajectory_id is not None:
+        if trajectory.parent_trajectory_id in seen:
+            from caliber.model.errors import CircularReference
+
+            raise CircularReference(entity_type="trajectory", ids=[str(item) for item in seen])
+        trajectory = uow.get(TRAJECTORY, trajectory.parent_trajectory_id.bytes)
+        seen.append(trajectory.trajectory_id)
+    return len(seen)
+
+
+def move_trajectory(uow: UnitOfWork, trajectory_id: uuid.UUID, status: TrajectoryStatus) -> Trajectory:
+    """Change a trajectory's status along its state machine. Raises: NotFound, InvalidStateTransition."""
+    trajectory: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
+    states.TRAJECTORY.check(trajectory.status, status)
+    if trajectory.status is status:
+        return trajectory
+    now = from_us(uow.now_us)
+    moved: Trajectory = uow.update(
+        TRAJECTORY, dataclasses.replace(trajectory, status=status, updated_at=now, last_activity_at=now)
+    )
+    return moved
+
+
+def finish_trajectory(
+    uow: UnitOfWork,
+    trajectory_id: uuid.UUID,
+    *,
+    status: OutcomeStatus,
+    summary: str,
+    notes: Sequence[uuid.UUID],
+) -> Trajectory:
+    """Compute the outcome, store it and flip the status; the last step of completing (K-093).
+
+    Raises: InvalidStateTransition; ConstraintViolation while a scope is still open.
+    """
+    trajectory: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
+    target = status_of(status)
+    states.TRAJECTORY.check(trajectory.status, target)
+    open_scopes = uow.list(SCOPE, "list_open", trajectory_id.bytes)
+    if open_scopes:
+        raise ConstraintViolation(constraint="scopes_closed", reason=f"{len(open_scopes)} scopes are still open")
+    now = from_us(uow.now_us)
+    artifacts = uow.list(ARTIFACT, "list_by_trajectory", trajectory_id.bytes)
+    outcome = TrajectoryOutcome(
+        status=status,
+        summary=summary,
+        artifacts_produced=tuple(ArtifactId(artifact.artifact_id) for artifact in artifacts if artifact.rolled_back_at is None),
+        notes_generated=tuple(notes),  # type: ignore[arg-type]
+        duration_ms=(uow.now_us - _created_us(trajectory)) // 1_000,
+        tokens_input=trajectory.tokens_input,
+        tokens_output=trajectory.tokens_output,
+    )
+    done: Trajectory = uow.update(
+        TRAJECTORY,
+        dataclasses.replace(trajectory, status=target, outcome=outcome, updated_at=now, last_activity_at=now),
+    )
+    end_idle_session(uow, done)
+    return done
+
+
+def _created_us(trajectory: Trajectory) -> int:
+    from caliber.model.time import to_us
+
+    return to_us(trajectory.created_at)
+
+
+# --- scopes --------------------------------------------------------------------------------------
+
+
+def open_scope(uow: UnitOfWork, trajectory_id: uuid.UUID) -> Scope:
+    """Open the next scope. Raises: NotFound; InvalidStateTransition when the trajectory is not active (C-210)."""
+    trajectory: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
+    if trajectory.status is not TrajectoryStatus.ACTIVE:
+        raise InvalidStateTransition(
+            entity_type="trajectory", from_state=trajectory.status.value, to_state="opening a scope"
+        )
+    now = from_us(uow.now_us)
+    touched: Trajectory = uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now, updated_at=now))
+    return _insert_scope(uow, touched, uow.select("scope.next_sequence", trajectory_id.bytes)[0][0])
+
+
+def _insert_scope(uow: UnitOfWork, trajectory: Trajectory, sequence: int) -> Scope:
+    now = from_us(uow.now_us)
+    scope = Scope(
+        scope_id=ScopeId(uuid7()),
+        trajectory_id=trajectory.trajectory_id,
+        sequence_number=sequence,
+        start_turn=trajectory.turn_count,
+        opened_at=now,
+        last_activity_at=now,
+    )
+    uow.insert(SCOPE, scope)
+    return scope
+
+
+def close_scope(
+    uow: UnitOfWork,
+    scope_id: uuid.UUID,
+    *,
+    summary: str | None,
+    summary_tokens: int,
+    artifact_ids: Sequence[uuid.UUID],
+    checkpoint_id: uuid.UUID | None,
+) -> Scope:
+    """Write the close of an open scope and retire what lived only as long as it.
+
+    Raises: NotFound; InvalidStateTransition when it is closed already (K-048).
+    """
+    scope: Scope = uow.get(SCOPE, scope_id.bytes)
+    states.SCOPE.check(ScopeStatus.OPEN if scope.is_open else ScopeStatus.CLOSED, ScopeStatus.CLOSED)
+    trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
+    turns = uow.list(TURN, "list_by_scope", scope_id.bytes)
+    now = from_us(uow.now_us)
+    for artifact in uow.list(ARTIFACT, "list_by_scope", scope_id.bytes):
+        if artifact.ttl.kind is TTLKind.SCOPE:
+            retire_artifact(uow, artifact)
+    uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now, updated_at=now))
+    closed: Scope = uow.update(
+        SCOPE,
+        dataclasses.replace(
+            scope,
+            closed_at=now,
+            last_activity_at=now,
+            end_turn=trajectory.turn_count,
+            start_turn_id=turns[0].turn_id if turns else scope.start_turn_id,
+            end_turn_id=turns[-1].turn_id if turns else scope.end_turn_id,
+            summary=summary,
+            summary_tokens=summary_tokens,
+            artifact_ids=tuple(ArtifactId(item) for item in artifact_ids),
+            checkpoint_id=None if checkpoint_id is None else CheckpointId(checkpoint_id),
+        ),
+    )
+    return closed
+
+
+def require_scope(scope: Scope | None, scope_id: uuid.UUID) -> Scope:
+    """Return the scope, or raise NotFound."""
+    if scope is None:
+        raise NotFound(entity_type="scope", id=scope_id)
+    return scope

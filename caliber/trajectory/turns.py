@@ -1,0 +1,193 @@
+"""Appending turns. Source: C-026 to C-029, C-235, K-022, K-094."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from caliber.kernels import uuid7
+from caliber.model.entities import Scope, ToolCall, Trajectory, Turn
+from caliber.model.enums import TrajectoryStatus, TurnRole
+from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound
+from caliber.model.ids import TurnId
+from caliber.model.time import from_us
+from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import inputs
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A turn as checked, before it has a place."""
+
+    role: TurnRole
+    content: bytes
+    token_count: int
+    name: str | None
+    tool_calls: tuple[ToolCall, ...]
+    tool_call_id: str | None
+    occurred_at: datetime | None
+    idempotency_key: str | None
+    model_id: str | None
+
+    def says(self, turn: Turn) -> bool:
+        """Return whether ``turn`` is this turn, as far as callers can tell."""
+        return (
+            self.role is turn.role
+            and self.content == turn.content
+            and self.name == turn.name
+            and self.tool_calls == turn.tool_calls
+            and self.tool_call_id == turn.tool_call_id
+        )
+
+
+def check_turn(
+    count_tokens: Callable[[bytes], int],
+    *,
+    role: Any,
+    content: Any,
+    name: Any = None,
+    tool_calls: Any = (),
+    tool_call_id: Any = None,
+    occurred_at: Any = None,
+    idempotency_key: Any = None,
+    model_id: Any = None,
+    token_count: Any = None,
+) -> NewTurn:
+    """Return a checked turn. Raises: InputError kinds."""
+    role = inputs.as_enum(role, TurnRole, "role")
+    raw = inputs.as_content(content, "content", allow_empty=True)
+    calls = inputs.as_tool_calls(tool_calls) if tool_calls else ()
+    if calls and role is not TurnRole.ASSISTANT:
+        raise InvalidValue(field="tool_calls", reason="only assistant turns call tools")
+    if tool_call_id is not None and role is not TurnRole.TOOL:
+        raise InvalidValue(field="tool_call_id", reason="only tool turns answer a call")
+    tokens = count_tokens(raw) if token_count is None else inputs.as_whole(token_count, "token_count")
+    return NewTurn(
+        role=role,
+        content=raw,
+        token_count=tokens,
+        name=inputs.as_name(name, "name"),
+        tool_calls=calls,
+        tool_call_id=inputs.as_name(tool_call_id, "tool_call_id"),
+        occurred_at=inputs.as_instant(occurred_at, "occurred_at"),
+        idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
+        model_id=inputs.as_name(model_id, "model_id"),
+    )
+
+
+def check_turns(count_tokens: Callable[[bytes], int], items: Any) -> list[NewTurn]:
+    """Return checked turns from mappings with the keywords of ``append_turn``. Raises: InputError kinds."""
+    out = []
+    for at, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            raise DTypeError(field=f"turns[{at}]", expected="a mapping of append_turn's keywords", got=type(item).__name__)
+        unknown = sorted(set(item) - _KEYWORDS)
+        if unknown or "role" not in item or "content" not in item:
+            reason = f"unknown keys: {', '.join(map(str, unknown))}" if unknown else "role and content are required"
+            raise InvalidValue(field=f"turns[{at}]", reason=reason)
+        out.append(check_turn(count_tokens, **item))
+    return out
+
+
+_KEYWORDS = {
+    "role",
+    "content",
+    "name",
+    "tool_calls",
+    "tool_call_id",
+    "occurred_at",
+    "idempotency_key",
+    "model_id",
+    "token_count",
+}
+
+
+def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> list[Turn]:
+    """Append turns to an open scope, in order, all or none; return them as stored.
+
+    A turn whose idempotency key was seen before is returned as it is.
+
+    Raises: NotFound, ConstraintViolation for a closed scope or a trajectory that is not active,
+        Conflict when a key comes again with other content.
+    """
+    fresh, known = _split(uow, scope_id, new)
+    out: list[Turn] = []
+    if fresh:
+        spent = sum(turn.token_count for turn in fresh if turn.role is not TurnRole.ASSISTANT)
+        made = sum(turn.token_count for turn in fresh if turn.role is TurnRole.ASSISTANT)
+        scopes = uow.change(SCOPE, "append.scope", spent, made, uow.now_us, len(fresh), scope_id.bytes)
+        if not scopes:
+            scope: Scope = uow.get(SCOPE, scope_id.bytes)
+            raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope.scope_id} is closed; open another one")
+        scope = scopes[0]
+        trajectory: Trajectory = uow.change(
+            TRAJECTORY, "append.trajectory", spent, made, uow.now_us, len(fresh), scope.trajectory_id.bytes
+        )[0]
+        if trajectory.status is not TrajectoryStatus.ACTIVE:
+            raise ConstraintViolation(
+                constraint="trajectory_active", reason=f"trajectory {trajectory.trajectory_id} is {trajectory.status.value}"
+            )
+        sequence = scope.next_sequence - len(fresh)
+        number = trajectory.turn_count - len(fresh)
+        now = from_us(uow.now_us)
+        for turn in fresh:
+            stored = Turn(
+                turn_id=TurnId(uuid7()),
+                trajectory_id=scope.trajectory_id,
+                scope_id=scope.scope_id,
+                sequence=sequence,
+                turn_number=number,
+                role=turn.role,
+                content=turn.content,
+                token_count=turn.token_count,
+                created_at=now,
+                occurred_at=turn.occurred_at,
+                name=turn.name,
+                tool_calls=turn.tool_calls,
+                tool_call_id=turn.tool_call_id,
+                model_id=turn.model_id,
+                idempotency_key=turn.idempotency_key,
+            )
+            uow.insert(TURN, stored)
+            out.append(stored)
+            sequence += 1
+            number += 1
+    if not known:
+        return out
+    stored_turns = iter(out)
+    by_key = {turn.idempotency_key: turn for turn in out if turn.idempotency_key is not None}
+    return [known[at] if at in known else by_key.get(turn.idempotency_key) or next(stored_turns) for at, turn in enumerate(new)]
+
+
+def _split(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> tuple[list[NewTurn], dict[int, Turn]]:
+    """Return the turns to write, and those already there by their place."""
+    if all(turn.idempotency_key is None for turn in new):
+        return list(new), {}
+    scope: Scope | None = uow.find(SCOPE, scope_id.bytes)
+    if scope is None:
+        raise NotFound(entity_type="scope", id=scope_id)
+    fresh: list[NewTurn] = []
+    known: dict[int, Turn] = {}
+    pending: dict[str, NewTurn] = {}
+    for at, turn in enumerate(new):
+        key = turn.idempotency_key
+        if key is None:
+            fresh.append(turn)
+            continue
+        if key in pending:
+            raise Conflict(entity_type="turn", id="", reason="an idempotency key comes twice in one call")
+        found = uow.select_entities(TURN, "turn.by_idempotency", scope.trajectory_id.bytes, key)
+        if found:
+            if not turn.says(found[0]):
+                raise Conflict(
+                    entity_type="turn", id=found[0].turn_id, reason="its idempotency key was used for other content"
+                )
+            known[at] = found[0]
+        else:
+            pending[key] = turn
+            fresh.append(turn)
+    return fresh, known
