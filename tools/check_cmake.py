@@ -22,6 +22,6 @@ if __name__ == "__main__":
     needed = []
     if cmake_version() < OLDEST_CMAKE:
         needed.append("cmake>=" + ".".join(map(str, OLDEST_CMAKE)))
-    if shutil.which("ninja") is None and shutil.which("make") is None:
+    if shutil.which("ninja") is None:
         needed.append("ninja")
     print(" ".join(needed))
