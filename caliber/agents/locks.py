@@ -87,7 +87,7 @@ class LockService:
         self._check()
 
         def work(uow: UnitOfWork) -> list[Lock]:
-            return [lock for lock in uow.list(LOCK, "list_by_resource", resource) if to_us(lock.expires_at) > uow.now_us]
+            return [lock for lock in uow.select_path(LOCK, "list_by_resource", resource) if to_us(lock.expires_at) > uow.now_us]
 
         return self._store.write(work)
 
@@ -99,7 +99,7 @@ class LockService:
 
 def _try(uow: UnitOfWork, resource: str, holder: str, lease_ms: int, mode: LockMode) -> Lock | None:
     now = uow.now_us
-    for lock in uow.list(LOCK, "list_by_resource", resource):
+    for lock in uow.select_path(LOCK, "list_by_resource", resource):
         if to_us(lock.expires_at) <= now:
             continue
         if lock.holder == holder:
@@ -121,7 +121,7 @@ def _try(uow: UnitOfWork, resource: str, holder: str, lease_ms: int, mode: LockM
 
 
 def _held(uow: UnitOfWork, token: LockToken, holder: str) -> Lock:
-    for lock in uow.list(LOCK, "list_by_resource", token.resource):
+    for lock in uow.select_path(LOCK, "list_by_resource", token.resource):
         if lock.token == token.token and lock.holder == holder and to_us(lock.expires_at) > uow.now_us:
             found: Lock = lock
             return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from caliber.model.errors import ProviderNotSupported
 
@@ -24,4 +24,5 @@ def backend(adapter: str) -> BackendModule:
             f"storage adapter {adapter!r} is not supported; this version has: {', '.join(sorted(_MODULES))}",
             provider=adapter,
         )
-    return importlib.import_module(name)  # type: ignore[return-value]
+    module: Any = importlib.import_module(name)
+    return cast("BackendModule", module)

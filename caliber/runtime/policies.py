@@ -381,7 +381,7 @@ class PolicyEngine:
                         self._drop_turn(uow, turn)
                         count += 1
             elif action.target is PolicyTarget.ARTIFACT:
-                for artifact in uow.list(ARTIFACT, "list_by_trajectory", subject.trajectory.trajectory_id.bytes):
+                for artifact in uow.select_path(ARTIFACT, "list_by_trajectory", subject.trajectory.trajectory_id.bytes):
                     if artifact.retired_at is None and old(artifact.created_at) and doubtful(artifact.confidence):
                         lifecycle.retire_artifact(uow, artifact)
                         count += 1
@@ -396,10 +396,10 @@ class PolicyEngine:
         if trigger in (Trigger.SCOPE_CLOSE, Trigger.TURN) and target is PolicyTarget.TURN_BUFFER and subject.scope is not None:
             scopes = [subject.scope.scope_id]
         else:
-            all_scopes = uow.list(SCOPE, "list_by_trajectory", subject.trajectory.trajectory_id.bytes)
+            all_scopes = uow.select_path(SCOPE, "list_by_trajectory", subject.trajectory.trajectory_id.bytes)
             closed_only = target is PolicyTarget.SCOPE
             scopes = [scope.scope_id for scope in all_scopes if not (closed_only and scope.is_open)]
-        return [turn for scope_id in scopes for turn in uow.list(TURN, "list_by_scope", scope_id.bytes)]
+        return [turn for scope_id in scopes for turn in uow.select_path(TURN, "list_by_scope", scope_id.bytes)]
 
     def _drop_turn(self, uow: UnitOfWork, turn: Turn) -> None:
         if self._engine.embedder is not None:

@@ -274,7 +274,7 @@ class Tasks:
                 uow.guard(guard)
                 current: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
                 states.TRAJECTORY.check(current.status, lifecycle.status_of(status))
-                if uow.list(SCOPE, "list_open", trajectory_id.bytes):
+                if uow.select_path(SCOPE, "list_open", trajectory_id.bytes):
                     raise Changed(entity_type="trajectory", id=trajectory_id, reason="a scope was opened while it was completing")
                 _, notes, _ = self.policies.apply(uow, subject, prepared)
                 self.policies.prune(uow, Trigger.TASK_END, subject, prepared.prunes)

@@ -14,6 +14,9 @@ from typing import Any
 from caliber.model.errors import InternalError
 
 
+EnumClass = type[StrEnum]
+
+
 class ColumnType(StrEnum):
     """What a column holds; each backend maps it to its own type (design, section 3)."""
 
@@ -52,7 +55,7 @@ class Column:
     name: str
     type: ColumnType
     nullable: bool = False
-    enum: type[StrEnum] | None = None
+    enum: EnumClass | None = None
     check: tuple[float | None, float | None] | None = None
     length: int | None = None
     json_encode: Callable[[Any], Any] | None = None

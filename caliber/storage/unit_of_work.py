@@ -94,7 +94,7 @@ class UnitOfWork:
             raise NotFound(entity_type=relation.name, id=_show_key(key))
         return entity
 
-    def list(self, relation: Relation, path: str, *key: Any) -> list[Any]:
+    def select_path(self, relation: Relation, path: str, *key: Any) -> list[Any]:
         """Return the entities of one access path, in its order."""
         plans = self._plans[relation.name]
         return [self._hold(plans, row) for row in self._session.run(plans.lists[path], key)]

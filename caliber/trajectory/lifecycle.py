@@ -47,7 +47,7 @@ def end_session(uow: UnitOfWork, session_id: uuid.UUID) -> Session:
     if session.ended_at is not None:
         return session
     now = from_us(uow.now_us)
-    for artifact in uow.list(ARTIFACT, "list_by_session", session_id.bytes):
+    for artifact in uow.select_path(ARTIFACT, "list_by_session", session_id.bytes):
         if artifact.ttl.kind is TTLKind.SESSION:
             retire_artifact(uow, artifact)
     ended: Session = uow.update(SESSION, dataclasses.replace(session, ended_at=now, last_active_at=now))
@@ -58,7 +58,7 @@ def end_idle_session(uow: UnitOfWork, trajectory: Trajectory) -> None:
     """End the session of a root trajectory that just became terminal, if it was the last one alive (C-013)."""
     if trajectory.session_id is None or trajectory.parent_trajectory_id is not None:
         return
-    for other in uow.list(TRAJECTORY, "list_by_session", trajectory.session_id.bytes):
+    for other in uow.select_path(TRAJECTORY, "list_by_session", trajectory.session_id.bytes):
         if other.trajectory_id == trajectory.trajectory_id or other.parent_trajectory_id is not None:
             continue
         if not states.TRAJECTORY.is_terminal(other.status):
@@ -165,11 +165,11 @@ def finish_trajectory(
     trajectory: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
     target = status_of(status)
     states.TRAJECTORY.check(trajectory.status, target)
-    open_scopes = uow.list(SCOPE, "list_open", trajectory_id.bytes)
+    open_scopes = uow.select_path(SCOPE, "list_open", trajectory_id.bytes)
     if open_scopes:
         raise ConstraintViolation(constraint="scopes_closed", reason=f"{len(open_scopes)} scopes are still open")
     now = from_us(uow.now_us)
-    artifacts = uow.list(ARTIFACT, "list_by_trajectory", trajectory_id.bytes)
+    artifacts = uow.select_path(ARTIFACT, "list_by_trajectory", trajectory_id.bytes)
     outcome = TrajectoryOutcome(
         status=status,
         summary=summary,
@@ -238,9 +238,9 @@ def close_scope(
     scope: Scope = uow.get(SCOPE, scope_id.bytes)
     states.SCOPE.check(ScopeStatus.OPEN if scope.is_open else ScopeStatus.CLOSED, ScopeStatus.CLOSED)
     trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
-    turns = uow.list(TURN, "list_by_scope", scope_id.bytes)
+    turns = uow.select_path(TURN, "list_by_scope", scope_id.bytes)
     now = from_us(uow.now_us)
-    for artifact in uow.list(ARTIFACT, "list_by_scope", scope_id.bytes):
+    for artifact in uow.select_path(ARTIFACT, "list_by_scope", scope_id.bytes):
         if artifact.ttl.kind is TTLKind.SCOPE:
             retire_artifact(uow, artifact)
     uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now, updated_at=now))

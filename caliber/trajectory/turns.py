@@ -159,8 +159,7 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
     if not known:
         return out
     stored_turns = iter(out)
-    by_key = {turn.idempotency_key: turn for turn in out if turn.idempotency_key is not None}
-    return [known[at] if at in known else by_key.get(turn.idempotency_key) or next(stored_turns) for at, turn in enumerate(new)]
+    return [known[at] if at in known else next(stored_turns) for at in range(len(new))]
 
 
 def _split(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> tuple[list[NewTurn], dict[int, Turn]]:

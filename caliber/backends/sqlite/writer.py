@@ -75,7 +75,7 @@ class SqliteWriter:
         if self._grouped:
             self._waiting.append(request)
         if not self._lock.acquire(timeout=-1 if deadline_ms is None else deadline_ms / 1000):
-            return self._give_up(request)
+            return self._give_up(request)  # type: ignore[no-any-return]
         try:
             if not request.done:
                 batch = self._take_batch(request)
