@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from caliber.model.windows import ContextWindow, SearchResult
     from caliber.runtime import aio
     from caliber.runtime.caliber import Caliber
-    from caliber.runtime.opening import create, load_config, migrate, open
+    from caliber.runtime.opening import create, load_config, migrate, open  # noqa: A004  (the pinned name)
 
 __version__ = "0.1.0"
 

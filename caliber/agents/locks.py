@@ -87,7 +87,11 @@ class LockService:
         self._check()
 
         def work(uow: UnitOfWork) -> list[Lock]:
-            return [lock for lock in uow.select_path(LOCK, "list_by_resource", resource) if to_us(lock.expires_at) > uow.now_us]
+            return [
+                lock
+                for lock in uow.select_path(LOCK, "list_by_resource", resource)
+                if to_us(lock.expires_at) > uow.now_us
+            ]
 
         return self._store.write(work)
 

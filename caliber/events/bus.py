@@ -47,7 +47,7 @@ class EventBus:
             if event_type is None or event_type == event.event_type:
                 try:
                     subscriber(event)
-                except Exception as error:  # noqa: BLE001  (a stranger's code; recorded, never swallowed)
+                except Exception as error:
                     self._failed(event, error)
 
     @property

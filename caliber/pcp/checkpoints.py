@@ -39,7 +39,8 @@ def window_as_json(window: ContextWindow) -> dict[str, Any]:
                 "token_count": section.token_count,
                 "priority": section.priority,
                 "sources": [
-                    [ref.source_type.value, None if ref.id is None else str(ref.id), ref.version] for ref in section.sources
+                    [ref.source_type.value, None if ref.id is None else str(ref.id), ref.version]
+                    for ref in section.sources
                 ],
             }
             for section in window.sections
@@ -47,7 +48,9 @@ def window_as_json(window: ContextWindow) -> dict[str, Any]:
     }
 
 
-def build_state(trajectory: Trajectory, scopes: list[Scope], window: ContextWindow, *, compress: bool) -> tuple[str, bytes]:
+def build_state(
+    trajectory: Trajectory, scopes: list[Scope], window: ContextWindow, *, compress: bool
+) -> tuple[str, bytes]:
     """Return codec and bytes of a checkpoint's state (C-268)."""
     open_scopes = [scope for scope in scopes if scope.is_open]
     state = {

@@ -171,12 +171,16 @@ class ResidentMemory:
             if name in self._generations:
                 relations[name] = RelationSnapshot(self._generations[name])
         if before is None or vectors_changed is None:
-            vectors = {key: VectorSnapshot(index, self._spaces[key[1]].model_id) for key, index in self._indexes.items()}
+            vectors = {
+                key: VectorSnapshot(index, self._spaces[key[1]].model_id) for key, index in self._indexes.items()
+            }
         else:
             vectors = dict(before.vectors)
             for key in vectors_changed:
                 vectors[key] = VectorSnapshot(self._indexes[key], self._spaces[key[1]].model_id)
-        self.snapshot = ResidentSnapshot(Position(self._store.epoch, self._sequence), relations, vectors, dict(self._spaces))
+        self.snapshot = ResidentSnapshot(
+            Position(self._store.epoch, self._sequence), relations, vectors, dict(self._spaces)
+        )
 
     # --- following -------------------------------------------------------------------------------
 
@@ -202,7 +206,9 @@ class ResidentMemory:
         changes: list[RowChange] = []
         deleted: list[tuple[Relation, int]] = []
         # Spaces first: their vectors may come in the same batch.
-        for code in sorted(wanted, key=lambda code: (BY_CODE[code] is not EMBEDDING_SPACE, BY_CODE[code] is EMBEDDING, code)):
+        for code in sorted(
+            wanted, key=lambda code: (BY_CODE[code] is not EMBEDDING_SPACE, BY_CODE[code] is EMBEDDING, code)
+        ):
             relation = BY_CODE[code]
             upserts = [ordinal for ordinal, operation in wanted[code].items() if operation != DELETE]
             plan = self._store.plans[relation.name].get_many
@@ -298,7 +304,9 @@ class ResidentMemory:
         if index.versions.get(row[0], 0) >= version:
             return key
         owner = row[codec.index("owner_id")]
-        index.put(row[0], version, owner, row[codec.index("vector")], self._generations[owner_type].index.get(owner, -1))
+        index.put(
+            row[0], version, owner, row[codec.index("vector")], self._generations[owner_type].index.get(owner, -1)
+        )
         return key
 
     def _compact_if_due(self, name: str) -> set[tuple[str, uuid.UUID]]:
@@ -388,7 +396,9 @@ class ResidentMemory:
         self.stats.evicted_texts_read += len(missing)
         return out
 
-    def _text_at(self, session: StatementSession, relation: Relation, ordinal: int, version: int, row: Row | None) -> Any:
+    def _text_at(
+        self, session: StatementSession, relation: Relation, ordinal: int, version: int, row: Row | None
+    ) -> Any:
         layout = self._layouts[relation.name]
         if row is not None and row[layout.version_place] == version:
             return row[layout.text_place]

@@ -45,7 +45,18 @@ _ROW_OVERHEAD_BYTES = 33 + 8 + 49 + 104 + 28
 class Layout:
     """What the mirror of a relation keeps where; computed once from the declaration."""
 
-    __slots__ = ("codec", "columns", "enum_codes", "groups", "has_tie", "key_places", "ordinal_place", "relation", "text_place", "version_place")
+    __slots__ = (
+        "codec",
+        "columns",
+        "enum_codes",
+        "groups",
+        "has_tie",
+        "key_places",
+        "ordinal_place",
+        "relation",
+        "text_place",
+        "version_place",
+    )
 
     def __init__(self, relation: Relation) -> None:
         self.relation = relation
@@ -70,7 +81,9 @@ class Layout:
         if len(self.key_places) == 1:
             key: bytes = row[self.key_places[0]]
             return key
-        return b"\x00".join(part if isinstance(part, bytes) else str(part).encode() for part in (row[p] for p in self.key_places))
+        return b"\x00".join(
+            part if isinstance(part, bytes) else str(part).encode() for part in (row[p] for p in self.key_places)
+        )
 
     def dtype_of(self, residence: Residence, kind: ColumnType) -> Any:
         if residence is Residence.FLAG:
@@ -83,7 +96,26 @@ class Layout:
 class Generation:
     """The memory of one relation between two compactions. Written by one thread at a time."""
 
-    __slots__ = ("_interned_codes", "arrays", "groups", "index", "interned", "layout", "length", "live", "ordinals", "packed", "packed_bytes", "previous", "segment_rows", "text_bytes", "texts", "ties", "dead", "evict_at")
+    __slots__ = (
+        "_interned_codes",
+        "arrays",
+        "dead",
+        "evict_at",
+        "groups",
+        "index",
+        "interned",
+        "layout",
+        "length",
+        "live",
+        "ordinals",
+        "packed",
+        "packed_bytes",
+        "previous",
+        "segment_rows",
+        "text_bytes",
+        "texts",
+        "ties",
+    )
 
     def __init__(self, layout: Layout, segment_rows: int) -> None:
         self.layout = layout
@@ -232,10 +264,10 @@ class Generation:
     def compacted(self) -> Generation:
         """Return a new generation that holds only what is live."""
         fresh = Generation(self.layout, self.segment_rows)
-        rows = []
-        for number in np.flatnonzero(self.live[: self.length]).tolist():
-            rows.append(self.row(number))
-        evicted = [at for at, row in enumerate(rows) if self.layout.text_place >= 0 and row[self.layout.text_place] is EVICTED]
+        rows = [self.row(number) for number in np.flatnonzero(self.live[: self.length]).tolist()]
+        evicted = [
+            at for at, row in enumerate(rows) if self.layout.text_place >= 0 and row[self.layout.text_place] is EVICTED
+        ]
         if evicted:
             place = self.layout.text_place
             for at in evicted:

@@ -33,14 +33,23 @@ class VectorIndex:
     def __len__(self) -> int:
         return len(self._by_ordinal)
 
-    def load(self, ordinals: Sequence[int], versions: Sequence[int], owners: Sequence[bytes], vectors: Sequence[bytes], owner_index: dict[bytes, int]) -> None:
+    def load(
+        self,
+        ordinals: Sequence[int],
+        versions: Sequence[int],
+        owners: Sequence[bytes],
+        vectors: Sequence[bytes],
+        owner_index: dict[bytes, int],
+    ) -> None:
         """Add many vectors at once."""
         if not ordinals:
             return
         rows = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), self.dimensions)
         numbers = self.matrix.append(np.ascontiguousarray(rows, np.float32))
         start = int(numbers[0])
-        self.owner_rows.put_many(start, np.fromiter((owner_index.get(owner, -1) for owner in owners), np.int64, len(owners)))
+        self.owner_rows.put_many(
+            start, np.fromiter((owner_index.get(owner, -1) for owner in owners), np.int64, len(owners))
+        )
         for offset, (ordinal, version, owner) in enumerate(zip(ordinals, versions, owners, strict=True)):
             self._by_owner.setdefault(owner, []).append(start + offset)
             self._by_ordinal[ordinal] = (owner, start + offset)
@@ -149,7 +158,9 @@ class VectorSnapshot:
         numbers, scores = self._matrix.topk(query, k, min_similarity=min_similarity, mask=mask, tie=ties)
         return rows[numbers], scores
 
-    def scores(self, query: NDArray[np.float32], owners: RelationSnapshot, wanted: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def scores(
+        self, query: NDArray[np.float32], owners: RelationSnapshot, wanted: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return the similarity of given owner rows, and which of them have a vector at all.
 
         Shapes: wanted ``int64[m]``; scores ``f32[m]``, 0 where there is no vector.

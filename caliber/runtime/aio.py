@@ -168,7 +168,9 @@ class AsyncCaliber:
         """See ``Caliber.open_scope``."""
         return await self._run(self._memory.open_scope, trajectory_id, deadline_ms=deadline_ms)
 
-    async def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
+    async def close_scope(
+        self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None
+    ) -> Scope:
         """See ``Caliber.close_scope``."""
         return await self._run(self._memory.close_scope, scope_id, guard=guard, deadline_ms=deadline_ms)
 
@@ -298,7 +300,7 @@ class AsyncCaliber:
         """See ``Caliber.consolidate_notes``."""
         return await self._run(self._memory.consolidate_notes, trajectory_id, deadline_ms=deadline_ms)
 
-    async def get(self, id: Id) -> Any:
+    async def get(self, id: Id) -> Any:  # noqa: A002  (the pinned name)
         """See ``Caliber.get``."""
         return await self._run(self._memory.get, id)
 
@@ -333,7 +335,7 @@ class AsyncCaliber:
         *,
         kinds: Sequence[str] | None = None,
         limit: int | None = None,
-        filter: Mapping[str, Any] | None = None,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
         as_of: datetime | None = None,
         consistency: ReadConsistency | str | None = None,
         deadline_ms: int | None = None,

@@ -147,7 +147,8 @@ class WriteBehind:
                 if not self._urgent and not self._stop:
                     # Company makes batches; a flush, a full queue or the end does not wait for it.
                     self._condition.wait_for(
-                        lambda: self._urgent or self._stop or self._size() >= min(_BATCH, self._queue_max), self._interval_s
+                        lambda: self._urgent or self._stop or self._size() >= min(_BATCH, self._queue_max),
+                        self._interval_s,
                     )
                 events, self._events = self._events, []
                 usage, self._usage = self._usage, {}

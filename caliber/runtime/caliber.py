@@ -345,7 +345,9 @@ class Caliber(AbstractContextManager["Caliber"]):
             tags=inputs.as_names(tags, "tags"),
             visible_to=seen_by,
             created_by=author_of(self._principal),
-            source_trajectory_ids=tuple(inputs.as_uuid(item, "source_trajectory_ids") for item in source_trajectory_ids),
+            source_trajectory_ids=tuple(
+                inputs.as_uuid(item, "source_trajectory_ids") for item in source_trajectory_ids
+            ),
             idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
         )
         note_ops.check_validity(new.valid_from, new.valid_until)
@@ -377,7 +379,7 @@ class Caliber(AbstractContextManager["Caliber"]):
 
     # --- reading -----------------------------------------------------------------------------------
 
-    def get(self, id: Id) -> Any:
+    def get(self, id: Id) -> Any:  # noqa: A002  (the pinned name)
         """Return the trajectory, scope, turn, artifact, note, session or edge under an id.
 
         Raises: NotFound, also for what the principal may not see.
@@ -419,7 +421,7 @@ class Caliber(AbstractContextManager["Caliber"]):
         *,
         kinds: Sequence[str] | None = None,
         limit: int | None = None,
-        filter: Mapping[str, Any] | None = None,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
         as_of: datetime | None = None,
         consistency: ReadConsistency | str | None = None,
         deadline_ms: int | None = None,

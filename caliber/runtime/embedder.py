@@ -100,7 +100,7 @@ class Embedder:
                     IncompatibleOptions(
                         option_a="vector.dimensions",
                         option_b="embedding_provider",
-                        reason=f"the provider gives {provider.dimensions} dimensions, the space has {config.vector.dimensions}",
+                        reason=f"the provider gives {provider.dimensions}, the space has {config.vector.dimensions}",
                     )
                 ]
             )
@@ -124,7 +124,7 @@ class Embedder:
         self._places = {kind: _places(kind) for kind in self.behind}
         self._draining = threading.Lock()
         self._wake = threading.Event()
-        self._stop = False
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def _ensure_space(self, metric: DistanceMetric) -> EmbeddingSpace:
@@ -170,7 +170,14 @@ class Embedder:
         raw = np.asarray(vector, "<f4").tobytes()
         old = uow.find(EMBEDDING, self.space.space_id.bytes, owner.bytes, 0)
         fresh = Embedding(
-            self.space.space_id, EntityType(kind), owner, 0, content_hash(text), raw, now, 1 if old is None else old.version
+            self.space.space_id,
+            EntityType(kind),
+            owner,
+            0,
+            content_hash(text),
+            raw,
+            now,
+            1 if old is None else old.version,
         )
         if old is None:
             uow.insert(EMBEDDING, fresh)
@@ -211,7 +218,7 @@ class Embedder:
 
     def start(self) -> None:
         """Wake the worker, starting it the first time."""
-        if self._thread is None and not self._stop:
+        if self._thread is None and not self._stopped.is_set():
             self._thread = threading.Thread(target=self._run, name="caliber-embed", daemon=True)
             self._thread.start()
         self._wake.set()
@@ -299,22 +306,22 @@ class Embedder:
 
     def close(self) -> None:
         """Stop the worker; what is pending is found again at the next open."""
-        self._stop = True
+        self._stopped.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
         scanned = False
-        while not self._stop:
+        while not self._stopped.is_set():
             try:
                 with self._draining:
                     # Once: what an earlier process left without a vector. Own commits are queued as they come.
-                    while not self._stop and (self._embed_queued() or (not scanned and self.scan())):
+                    while not self._stopped.is_set() and (self._embed_queued() or (not scanned and self.scan())):
                         pass
                     scanned = True
             except CaliberError as error:
-                if self._stop:
+                if self._stopped.is_set():
                     return
                 self._failed("worker", error)
                 self._wake.wait(self._idle_s)

@@ -80,7 +80,9 @@ class Engine:
             if resident.verify_on_open:
                 differences = self.memory.verify()
                 if differences:
-                    raise StorageError(f"memory and store differ in {len(differences)} places", reason=str(differences[0]))
+                    raise StorageError(
+                        f"memory and store differ in {len(differences)} places", reason=str(differences[0])
+                    )
             self._poller = FeedPoller(self.store, poll_ms=resident.feed_poll_ms, failed=self._feed_failed)
             self._poller.start()
         except BaseException:
@@ -225,7 +227,9 @@ class Engine:
         if self._state != "open":
             return
         kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
-        self.behind.event(self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": str(error)[:500]}))
+        self.behind.event(
+            self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": str(error)[:500]})
+        )
 
     def _subscriber_failed(self, event: Event, error: Exception) -> None:
         self._record_error(f"subscriber of {event.event_type}", error)

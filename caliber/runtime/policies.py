@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +130,12 @@ class PolicyEngine:
             principal=self._principal.label,
             trajectory_id=subject.trajectory.trajectory_id,
             scope_id=None if subject.scope is None else subject.scope.scope_id,
-            payload={"trigger": trigger.value, "action": action.action.value, "error": error.kind, "message": str(error)[:500]},
+            payload={
+                "trigger": trigger.value,
+                "action": action.action.value,
+                "error": error.kind,
+                "message": str(error)[:500],
+            },
         )
 
     def _prepare_action(self, trigger: Trigger, action: ActionConfig, subject: Subject, prepared: Prepared) -> None:
@@ -147,7 +152,8 @@ class PolicyEngine:
             prepared.checkpoint = self.prepare_checkpoint(subject)
         elif kind is PolicyAction.PRUNE:
             prepared.prunes.append(action)
-        elif kind is PolicyAction.NOTIFY and action.channel is not None:
+        else:
+            assert action.channel is not None  # the configuration requires it of notify
             prepared.channels.append(action.channel)
 
     def _prepare_summary(self, trigger: Trigger, action: ActionConfig, subject: Subject, prepared: Prepared) -> None:
@@ -217,7 +223,9 @@ class PolicyEngine:
         generated = provider.generate_notes(digest, summaries, self._artifacts_of(snapshot, subject.trajectory))
         out = [self._prepare_note(snapshot, subject.trajectory, note) for note in generated]
         embedder = self._engine.embedder
-        texts = [note_text(self._entity_of(note, made), note.content) for note, made in zip(out, generated, strict=True)]
+        texts = [
+            note_text(self._entity_of(note, made), note.content) for note, made in zip(out, generated, strict=True)
+        ]
         vectors = None if embedder is None else embedder.prepare("note", texts)
         if vectors is not None:
             for note, vector in zip(out, vectors, strict=True):
@@ -279,7 +287,9 @@ class PolicyEngine:
 
     # --- applying --------------------------------------------------------------------------------
 
-    def apply(self, uow: UnitOfWork, subject: Subject, prepared: Prepared) -> tuple[list[Artifact], list[Note], uuid.UUID | None]:
+    def apply(
+        self, uow: UnitOfWork, subject: Subject, prepared: Prepared
+    ) -> tuple[list[Artifact], list[Note], uuid.UUID | None]:
         """Write what was prepared, all but the summary and the prunes; return what came of it.
 
         Raises: Changed when a note was changed meanwhile.
@@ -301,13 +311,15 @@ class PolicyEngine:
         if prepared.checkpoint is not None:
             checkpoint_id = self.apply_checkpoint(uow, subject, prepared.checkpoint)
         for channel in prepared.channels:
-            uow.emit(engine.event(
-                f"caliber_{channel}",
-                principal=self._principal.label,
-                trajectory_id=subject.trajectory.trajectory_id,
-                scope_id=None if scope is None else scope.scope_id,
-                payload={"id": str(subject.trajectory.trajectory_id)},
-            ))
+            uow.emit(
+                engine.event(
+                    f"caliber_{channel}",
+                    principal=self._principal.label,
+                    trajectory_id=subject.trajectory.trajectory_id,
+                    scope_id=None if scope is None else scope.scope_id,
+                    payload={"id": str(subject.trajectory.trajectory_id)},
+                )
+            )
         for event in prepared.events:
             uow.emit(event)
         return artifacts, written, checkpoint_id
@@ -369,8 +381,8 @@ class PolicyEngine:
             if action.older_than_ms is not None:
                 before = from_us(uow.now_us) - timedelta(milliseconds=action.older_than_ms)
 
-            def old(created: object, before: object = before) -> bool:
-                return before is None or created <= before  # type: ignore[operator,no-any-return]
+            def old(created: datetime, before: datetime | None = before) -> bool:
+                return before is None or created <= before
 
             def doubtful(confidence: float | None, least: float | None = action.below_confidence) -> bool:
                 return least is None or (confidence is not None and confidence < least)
@@ -393,7 +405,11 @@ class PolicyEngine:
         return count
 
     def _turns_in_range(self, uow: UnitOfWork, trigger: Trigger, subject: Subject, target: PolicyTarget) -> list[Turn]:
-        if trigger in (Trigger.SCOPE_CLOSE, Trigger.TURN) and target is PolicyTarget.TURN_BUFFER and subject.scope is not None:
+        if (
+            trigger in (Trigger.SCOPE_CLOSE, Trigger.TURN)
+            and target is PolicyTarget.TURN_BUFFER
+            and subject.scope is not None
+        ):
             scopes = [subject.scope.scope_id]
         else:
             all_scopes = uow.select_path(SCOPE, "list_by_trajectory", subject.trajectory.trajectory_id.bytes)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from caliber.access.visibility import NoteMask
 from caliber.config import CaliberConfig
-from caliber.context import AssemblyInputs, Assembled, assemble, explain, replay
+from caliber.context import Assembled, AssemblyInputs, assemble, explain, replay
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
 from caliber.model.entities import Event, StoredWindow
@@ -203,7 +203,9 @@ class Reader:
             if window.expires_at is None or window.expires_at > from_us(engine.clock.now_us()):
                 return window
         raise NotFound(
-            f"window {window_id} was not found: it was never persisted, or has expired", entity_type="context_window", id=window_id
+            f"window {window_id} was not found: it was never persisted, or has expired",
+            entity_type="context_window",
+            id=window_id,
         )
 
     def config_of(self, window: StoredWindow) -> CaliberConfig:
@@ -316,7 +318,7 @@ class Reader:
             status = ResultStatus.DEGRADED
         else:
             status = ResultStatus.OK if hits else ResultStatus.EMPTY
-        return SearchResult(hits, status, reason, snapshot.position, self.pending(snapshot))
+        return SearchResult(hits, status, reason, snapshot.position, self.pending())
 
     def _hits(self, found: Sequence[search_engine.Found]) -> tuple[SearchHit, ...]:
         texts: dict[str, list[Any]] = {}
@@ -333,7 +335,7 @@ class Reader:
             hits.append(SearchHit(item.relation.entity_id(item.row), kind, text, item.score, item.breakdown))
         return tuple(hits)
 
-    def pending(self, snapshot: ResidentSnapshot) -> int:
+    def pending(self) -> int:
         """Return how many records still wait for their vector."""
         embedder = self._engine.embedder
         return 0 if embedder is None else embedder.waiting()

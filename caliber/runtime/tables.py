@@ -75,7 +75,9 @@ class Table:
             if expected_version is not None and entity.version != expected_version:
                 from caliber.model.errors import Conflict
 
-                raise Conflict(entity_type=self._relation.name, id=str(key[0]), reason=f"its version is {entity.version} by now")
+                raise Conflict(
+                    entity_type=self._relation.name, id=str(key[0]), reason=f"its version is {entity.version} by now"
+                )
             return self._write_changed(uow, entity, changes)
 
         return self._engine.write(work)

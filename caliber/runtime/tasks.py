@@ -1,4 +1,7 @@
-"""Trajectories and scopes as callers drive them: start, close, complete, consolidate. Source: C §4.2, K-043 to K-049, K-093."""
+"""Trajectories and scopes as callers drive them: start, close, complete, consolidate.
+
+Source: C §4.2, K-043 to K-049, K-093.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ T = TypeVar("T")
 class Tasks:
     """The lifecycle of trajectories and scopes for one principal."""
 
-    def __init__(self, engine: Engine, principal: Principal, assemble: Callable[[uuid.UUID, int], ContextWindow]) -> None:
+    def __init__(
+        self, engine: Engine, principal: Principal, assemble: Callable[[uuid.UUID, int], ContextWindow]
+    ) -> None:
         self._engine = engine
         self._principal = principal
         self.policies = PolicyEngine(engine, principal, assemble)
@@ -67,7 +72,9 @@ class Tasks:
             default=None,
         )
 
-    def subject(self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID, scope: Scope | None, *, all_turns: bool) -> Subject:
+    def subject(
+        self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID, scope: Scope | None, *, all_turns: bool
+    ) -> Subject:
         """Return what a trigger's actions work on."""
         trajectory = self.find(snapshot, "trajectory", trajectory_id)
         assert isinstance(trajectory, Trajectory)
@@ -125,8 +132,14 @@ class Tasks:
             self.run(Trigger.TASK_START, trajectory.trajectory_id)
         return trajectory
 
-    def _emit(self, uow: UnitOfWork, kind: EventType, trajectory_id: uuid.UUID, scope: Scope | None = None, **payload: object) -> None:
-        about = (EntityType.TRAJECTORY, trajectory_id) if scope is None else (EntityType.SCOPE, uuid.UUID(int=scope.scope_id.int))
+    def _emit(
+        self, uow: UnitOfWork, kind: EventType, trajectory_id: uuid.UUID, scope: Scope | None = None, **payload: object
+    ) -> None:
+        about = (
+            (EntityType.TRAJECTORY, trajectory_id)
+            if scope is None
+            else (EntityType.SCOPE, uuid.UUID(int=scope.scope_id.int))
+        )
         event = self._engine.event(
             kind,
             principal=self._principal.label,
@@ -195,7 +208,9 @@ class Tasks:
             if not scope.is_open:
                 return scope
             subject = self.subject(snapshot, scope.trajectory_id, scope, all_turns=False)
-            prepared = self.policies.prepare(Trigger.SCOPE_CLOSE, subject) if subject.turns else self._prepare_empty(subject)
+            prepared = (
+                self.policies.prepare(Trigger.SCOPE_CLOSE, subject) if subject.turns else self._prepare_empty(subject)
+            )
             if prepared.checkpoint is None and self._wants_checkpoint():
                 prepared.checkpoint = self.policies.prepare_checkpoint(subject)
             return self._engine.write(lambda uow: self._close(uow, subject, prepared, guard), deadline_ms=deadline_ms)
@@ -275,7 +290,9 @@ class Tasks:
                 current: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
                 states.TRAJECTORY.check(current.status, lifecycle.status_of(status))
                 if uow.select_path(SCOPE, "list_open", trajectory_id.bytes):
-                    raise Changed(entity_type="trajectory", id=trajectory_id, reason="a scope was opened while it was completing")
+                    raise Changed(
+                        entity_type="trajectory", id=trajectory_id, reason="a scope was opened while it was completing"
+                    )
                 _, notes, _ = self.policies.apply(uow, subject, prepared)
                 self.policies.prune(uow, Trigger.TASK_END, subject, prepared.prunes)
                 done = lifecycle.finish_trajectory(

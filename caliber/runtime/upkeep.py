@@ -50,4 +50,3 @@ def maintain(engine: Engine) -> dict[str, int]:
 
 
 _LONG_AGO = -(2**63)
-

@@ -13,7 +13,6 @@ from typing import Any
 
 from caliber.model.errors import InternalError
 
-
 EnumClass = type[StrEnum]
 
 

@@ -91,7 +91,9 @@ def check_filter(snapshots: Sequence[RelationSnapshot], conditions: Mapping[str,
     known = {name for snapshot in snapshots for name in filterable(snapshot)}
     for name in conditions:
         if name not in known:
-            raise InvalidValue(field=f"filter.{name}", reason=f"cannot be filtered by; there are {', '.join(sorted(known))}")
+            raise InvalidValue(
+                field=f"filter.{name}", reason=f"cannot be filtered by; there are {', '.join(sorted(known))}"
+            )
 
 
 def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:

@@ -41,16 +41,18 @@ def check_versions(store: str, applied: Sequence[Migration], *, writing: bool) -
     Raises: SchemaMismatch, saying whether to migrate the store or to upgrade CALIBER.
     """
     if not applied:
-        raise SchemaMismatch(store=store, reason="its schema was never finished; remove the file and run `caliber create`")
+        raise SchemaMismatch(
+            store=store, reason="its schema was never finished; remove the file and run `caliber create`"
+        )
     newest = max(applied, key=lambda migration: migration.schema_version)
     needed = newest.min_writer_version if writing else newest.min_reader_version
     if needed > SCHEMA_VERSION:
         raise SchemaMismatch(
             store=store,
-            reason=f"its schema version {newest.schema_version} needs a newer CALIBER; upgrade the package caliber-memory",
+            reason=f"schema version {newest.schema_version} needs a newer CALIBER; upgrade the package caliber-memory",
         )
     if newest.schema_version < SCHEMA_VERSION:
         raise SchemaMismatch(
             store=store,
-            reason=f"its schema version is {newest.schema_version}, this CALIBER needs {SCHEMA_VERSION}; run `caliber db migrate`",
+            reason=f"schema version {newest.schema_version} is older than {SCHEMA_VERSION}; run `caliber db migrate`",
         )

@@ -171,16 +171,23 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
     key_names = ", ".join(quote(name) for name in relation.key)
     settable = [name for name in names if name not in relation.key and name != "ordinal"]
     overwrite = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in settable)
-    key_where = " AND ".join(f"{quote(name)} = {dialect.placeholder(at)}" for at, name in enumerate(relation.key, start=1))
+    key_where = " AND ".join(
+        f"{quote(name)} = {dialect.placeholder(at)}" for at, name in enumerate(relation.key, start=1)
+    )
     update = None
     if relation.versioned:
-        assignments = ", ".join(f"{quote(name)} = {dialect.placeholder(at)}" for at, name in enumerate(settable, start=1))
+        assignments = ", ".join(
+            f"{quote(name)} = {dialect.placeholder(at)}" for at, name in enumerate(settable, start=1)
+        )
         after = len(settable)
         match = " AND ".join(
-            f"{quote(name)} = {dialect.placeholder(after + at)}" for at, name in enumerate((*relation.key, "version"), start=1)
+            f"{quote(name)} = {dialect.placeholder(after + at)}"
+            for at, name in enumerate((*relation.key, "version"), start=1)
         )
         update = Plan(
-            f"{relation.name}.update", f"UPDATE {table} SET {assignments} WHERE {match}", (*settable, *relation.key, "version")
+            f"{relation.name}.update",
+            f"UPDATE {table} SET {assignments} WHERE {match}",
+            (*settable, *relation.key, "version"),
         )
     page_key = "ordinal" if relation.ordinal else relation.key[0]
     get_many = None

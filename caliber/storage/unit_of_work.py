@@ -54,7 +54,17 @@ def unpack_content(body: str) -> dict[str, Any]:
 class UnitOfWork:
     """What one piece of work reads and writes inside the write transaction."""
 
-    __slots__ = ("_held", "_keep_content", "_plans", "_session", "_statements", "changes", "events", "now_us", "on_commit")
+    __slots__ = (
+        "_held",
+        "_keep_content",
+        "_plans",
+        "_session",
+        "_statements",
+        "changes",
+        "events",
+        "now_us",
+        "on_commit",
+    )
 
     def __init__(
         self,

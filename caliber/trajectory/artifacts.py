@@ -1,4 +1,7 @@
-"""Creating artifacts: idempotent by content, with a time to live. Source: C-040 to C-045, C-230 to C-232, K-043, K-044."""
+"""Creating artifacts: idempotent by content, with a time to live.
+
+Source: C-040 to C-045, C-230 to C-232, K-043, K-044.
+"""
 
 from __future__ import annotations
 
@@ -66,13 +69,17 @@ def check_artifact(
         confidence=None if confidence is None else inputs.as_fraction(confidence, "confidence"),
         ttl=inputs.as_ttl(ttl),
         source_turn=None if source_turn is None else inputs.as_whole(source_turn, "source_turn"),
-        schema_version=DEFAULT_SCHEMA_VERSION if schema_version is None else inputs.as_text(schema_version, "schema_version"),
+        schema_version=DEFAULT_SCHEMA_VERSION
+        if schema_version is None
+        else inputs.as_text(schema_version, "schema_version"),
         occurred_at=inputs.as_instant(occurred_at, "occurred_at"),
         idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
     )
 
 
-def create_artifact(uow: UnitOfWork, scope_id: uuid.UUID, new: NewArtifact, *, closing: bool = False) -> tuple[Artifact, bool]:
+def create_artifact(
+    uow: UnitOfWork, scope_id: uuid.UUID, new: NewArtifact, *, closing: bool = False
+) -> tuple[Artifact, bool]:
     """Store an artifact, or find the same content already active in its trajectory; return it and whether it is new.
 
     Raises: NotFound; ConstraintViolation for a closed scope; Conflict when an idempotency key comes again with
@@ -81,14 +88,14 @@ def create_artifact(uow: UnitOfWork, scope_id: uuid.UUID, new: NewArtifact, *, c
     scope: Scope = uow.get(SCOPE, scope_id.bytes)
     trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
     if new.idempotency_key is not None:
-        found = uow.select_entities(
-            ARTIFACT, "artifact.by_idempotency", scope.trajectory_id.bytes, new.idempotency_key
-        )
+        found = uow.select_entities(ARTIFACT, "artifact.by_idempotency", scope.trajectory_id.bytes, new.idempotency_key)
         if found:
             same = found[0].content_hash == new.content_hash and found[0].artifact_type is new.artifact_type
             if not same:
                 raise Conflict(
-                    entity_type="artifact", id=found[0].artifact_id, reason="its idempotency key was used for other content"
+                    entity_type="artifact",
+                    id=found[0].artifact_id,
+                    reason="its idempotency key was used for other content",
                 )
             return found[0], False
     if not closing:
@@ -96,7 +103,8 @@ def create_artifact(uow: UnitOfWork, scope_id: uuid.UUID, new: NewArtifact, *, c
             raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope_id} is closed; open another one")
         if trajectory.status is not TrajectoryStatus.ACTIVE:
             raise ConstraintViolation(
-                constraint="trajectory_active", reason=f"trajectory {trajectory.trajectory_id} is {trajectory.status.value}"
+                constraint="trajectory_active",
+                reason=f"trajectory {trajectory.trajectory_id} is {trajectory.status.value}",
             )
     now = from_us(uow.now_us)
     existing = uow.select_entities(

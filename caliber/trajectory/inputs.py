@@ -32,7 +32,9 @@ def as_uuid(value: Any, field: str) -> uuid.UUID:
         try:
             return uuid.UUID(value)
         except ValueError:
-            raise InvalidValue(field=field, reason="not an id; ids look like 0190f3c2-7c00-7000-8000-000000000000") from None
+            raise InvalidValue(
+                field=field, reason="not an id; ids look like 0190f3c2-7c00-7000-8000-000000000000"
+            ) from None
     raise DTypeError(field=field, expected="a UUID", got=type(value).__name__)
 
 
@@ -57,7 +59,9 @@ def as_content(value: Any, field: str, *, allow_empty: bool) -> bytes:
         try:
             raw = value.encode("utf-8")
         except UnicodeEncodeError:
-            raise InvalidValue(field=field, reason="the text holds lone surrogates; pass bytes to keep it as it is") from None
+            raise InvalidValue(
+                field=field, reason="the text holds lone surrogates; pass bytes to keep it as it is"
+            ) from None
     elif isinstance(value, bytes | bytearray | memoryview):
         raw = bytes(value)
     else:

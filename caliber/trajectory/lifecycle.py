@@ -99,7 +99,8 @@ def start_trajectory(
         depth = _depth(uow, above)
         if max_depth is not None and depth + 1 > max_depth:
             raise ConstraintViolation(
-                constraint="pcp.context_dag.max_depth", reason=f"nesting {depth + 1} levels deep is more than {max_depth}"
+                constraint="pcp.context_dag.max_depth",
+                reason=f"nesting {depth + 1} levels deep is more than {max_depth}",
             )
         session = session or above.session_id
     if session is not None:
@@ -173,7 +174,9 @@ def finish_trajectory(
     outcome = TrajectoryOutcome(
         status=status,
         summary=summary,
-        artifacts_produced=tuple(ArtifactId(artifact.artifact_id) for artifact in artifacts if artifact.rolled_back_at is None),
+        artifacts_produced=tuple(
+            ArtifactId(artifact.artifact_id) for artifact in artifacts if artifact.rolled_back_at is None
+        ),
         notes_generated=tuple(notes),  # type: ignore[arg-type]
         duration_ms=(uow.now_us - _created_us(trajectory)) // 1_000,
         tokens_input=trajectory.tokens_input,

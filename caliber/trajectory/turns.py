@@ -84,7 +84,9 @@ def check_turns(count_tokens: Callable[[bytes], int], items: Any) -> list[NewTur
     out = []
     for at, item in enumerate(items):
         if not isinstance(item, Mapping):
-            raise DTypeError(field=f"turns[{at}]", expected="a mapping of append_turn's keywords", got=type(item).__name__)
+            raise DTypeError(
+                field=f"turns[{at}]", expected="a mapping of append_turn's keywords", got=type(item).__name__
+            )
         unknown = sorted(set(item) - _KEYWORDS)
         if unknown or "role" not in item or "content" not in item:
             reason = f"unknown keys: {', '.join(map(str, unknown))}" if unknown else "role and content are required"
@@ -122,14 +124,17 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
         scopes = uow.change(SCOPE, "append.scope", spent, made, uow.now_us, len(fresh), scope_id.bytes)
         if not scopes:
             scope: Scope = uow.get(SCOPE, scope_id.bytes)
-            raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope.scope_id} is closed; open another one")
+            raise ConstraintViolation(
+                constraint="scope_open", reason=f"scope {scope.scope_id} is closed; open another one"
+            )
         scope = scopes[0]
         trajectory: Trajectory = uow.change(
             TRAJECTORY, "append.trajectory", spent, made, uow.now_us, len(fresh), scope.trajectory_id.bytes
         )[0]
         if trajectory.status is not TrajectoryStatus.ACTIVE:
             raise ConstraintViolation(
-                constraint="trajectory_active", reason=f"trajectory {trajectory.trajectory_id} is {trajectory.status.value}"
+                constraint="trajectory_active",
+                reason=f"trajectory {trajectory.trajectory_id} is {trajectory.status.value}",
             )
         sequence = scope.next_sequence - len(fresh)
         number = trajectory.turn_count - len(fresh)

@@ -74,7 +74,9 @@ class SqliteConnection:
 
     __slots__ = ("_counter", "_options", "raw")
 
-    def __init__(self, options: OpenOptions, counter: Counter, *, memory_name: str, create: bool = False, read_only: bool = False) -> None:
+    def __init__(
+        self, options: OpenOptions, counter: Counter, *, memory_name: str, create: bool = False, read_only: bool = False
+    ) -> None:
         self._counter = counter
         self._options = options
         path = f"file:/{memory_name}?vfs=memdb" if options.in_memory else options.path

@@ -7,11 +7,21 @@ import apsw
 from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, StorageError, TransactionFailed, Unavailable
 
 _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
-    (apsw.BusyError, "locked", True, "another process holds the write lock; try again, or raise storage.busy_timeout_ms"),
+    (
+        apsw.BusyError,
+        "locked",
+        True,
+        "another process holds the write lock; try again, or raise storage.busy_timeout_ms",
+    ),
     (apsw.LockedError, "locked", True, "another connection of this process holds the lock; try again"),
     (apsw.FullError, "disk full", True, "free disk space and try again; nothing was written"),
     (apsw.ReadOnlyError, "read-only", False, "the file or its folder is read-only for this user; make both writable"),
-    (apsw.CantOpenError, "cannot open", False, "the file cannot be opened; check that its folder exists and is writable"),
+    (
+        apsw.CantOpenError,
+        "cannot open",
+        False,
+        "the file cannot be opened; check that its folder exists and is writable",
+    ),
     (apsw.InterruptError, "timeout", True, "the deadline of the call passed; nothing was written"),
     (apsw.IOError, "input/output", True, "the disk reported an error; check it before going on"),
     (apsw.NoMemError, "out of memory", True, "the machine has no memory left"),
@@ -32,7 +42,9 @@ def translate(error: apsw.Error, store: str) -> CaliberError:
     if isinstance(error, apsw.NotADBError):
         return SchemaMismatch(store=store, reason="the file is not a CALIBER store; choose another path")
     if isinstance(error, apsw.CorruptError):
-        return StorageError(f"{store} is damaged; run `caliber doctor`, and restore a backup if it confirms", reason="corrupt")
+        return StorageError(
+            f"{store} is damaged; run `caliber doctor`, and restore a backup if it confirms", reason="corrupt"
+        )
     if isinstance(error, apsw.TooBigError):
         return StorageError("a value is larger than the database allows", reason="too big")
     return TransactionFailed(reason=type(error).__name__)

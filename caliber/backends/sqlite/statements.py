@@ -40,7 +40,8 @@ _TEXTS = {
         " AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
     ),
     "artifact.expiring": (
-        f"SELECT {_ROW['artifact']} FROM artifact WHERE expires_at <= ?1 AND retired_at IS NULL AND rolled_back_at IS NULL"
+        f"SELECT {_ROW['artifact']} FROM artifact WHERE expires_at <= ?1"
+        " AND retired_at IS NULL AND rolled_back_at IS NULL"
     ),
     "note.by_idempotency": f"SELECT {_ROW['note']} FROM note WHERE idempotency_key = ?1",
     "note.by_fingerprint": (

@@ -25,9 +25,9 @@ from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.enums import ContextPersistence
 from caliber.model.errors import Conflict, SchemaMismatch, Unavailable
+from caliber.model.time import from_us
 from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
-from caliber.model.time import from_us
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation
 from caliber.storage.protocol import Follower, StatementSession
@@ -101,7 +101,9 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     file = _file_of(options)
     if file.exists() and file.stat().st_size:
         if not exist_ok:
-            raise Conflict(entity_type="store", id=str(file), reason="it exists already; open it, or pass exist_ok=True")
+            raise Conflict(
+                entity_type="store", id=str(file), reason="it exists already; open it, or pass exist_ok=True"
+            )
         connection = SqliteConnection(options, Counter(), memory_name="")
         try:
             _check_schema(connection, options, writing=True)
@@ -139,7 +141,9 @@ def _applied(connection: SqliteConnection, options: OpenOptions) -> list[Migrati
         empty = connection.command("SELECT count(*) FROM sqlite_schema")[0][0] == 0
         raise SchemaMismatch(
             store=options.shown,
-            reason="the file is empty; run `caliber create`" if empty else "the file is not a CALIBER store; choose another path",
+            reason="the file is empty; run `caliber create`"
+            if empty
+            else "the file is not a CALIBER store; choose another path",
         )
     plans = PLANS[SCHEMA_MIGRATION.name]
     rows = connection.run(plans.lists["list_all"], ())
@@ -170,8 +174,13 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
                     connection.command(statement)
                 plans = PLANS[SCHEMA_MIGRATION.name]
                 row = Migration(
-                    version, step.name, _checksum(list(step.statements(DIALECT.name))), step.min_reader_version,
-                    step.min_writer_version, applied[0].epoch, from_us(clock_us()),
+                    version,
+                    step.name,
+                    _checksum(list(step.statements(DIALECT.name))),
+                    step.min_reader_version,
+                    step.min_writer_version,
+                    applied[0].epoch,
+                    from_us(clock_us()),
                 )
                 connection.run(plans.insert, plans.codec.encode(row))
                 connection.command("COMMIT")

@@ -137,7 +137,7 @@ class SqliteWriter:
             self._roll_back()
             for request in batch:
                 request.done = True
-                request.error = request.error or _copy_for(error, request, batch)
+                request.error = request.error or _copy_for(error, batch)
             if not isinstance(error, CaliberError):
                 raise
             return
@@ -201,7 +201,7 @@ class SqliteWriter:
             self._connection.command("ROLLBACK")
 
 
-def _copy_for(error: BaseException, request: _Request, batch: list[_Request]) -> BaseException:
+def _copy_for(error: BaseException, batch: list[_Request]) -> BaseException:
     """Return the error itself for a lone request, else a fresh one: threads must not share a traceback."""
     if len(batch) == 1 or not isinstance(error, CaliberError):
         return error

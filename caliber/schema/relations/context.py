@@ -37,7 +37,9 @@ CONTEXT_WINDOW = Relation(
     ),
     foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),),
     paths=(
-        AccessPath("list_by_trajectory", ("trajectory_id",), ("assembled_at", "ordinal"), descending=True, limited=True),
+        AccessPath(
+            "list_by_trajectory", ("trajectory_id",), ("assembled_at", "ordinal"), descending=True, limited=True
+        ),
         AccessPath("list_expiring", (), ("expires_at",), where=(("expires_at", False),), limited=True),
         AccessPath("list_oldest", (), ("assembled_at",), limited=True),
     ),

@@ -42,9 +42,9 @@ from caliber.schema.relation import (
     json_,
     real,
     text,
+    text_array,
     uuid_,
     uuid_array,
-    text_array,
     version,
 )
 
@@ -150,7 +150,12 @@ TRAJECTORY = Relation(
     groups=("parent_trajectory_id", "session_id"),
     paths=(
         AccessPath("list_by_status", ("status",), ("created_at", "ordinal"), limited=True),
-        AccessPath("list_children", ("parent_trajectory_id",), ("created_at", "ordinal"), where=(("parent_trajectory_id", False),)),
+        AccessPath(
+            "list_children",
+            ("parent_trajectory_id",),
+            ("created_at", "ordinal"),
+            where=(("parent_trajectory_id", False),),
+        ),
         AccessPath("list_by_initiator", ("initiator_type", "initiator_id"), ("created_at", "ordinal"), limited=True),
         AccessPath("list_by_session", ("session_id",), ("created_at", "ordinal"), where=(("session_id", False),)),
     ),
@@ -274,7 +279,10 @@ ARTIFACT = Relation(
         version(),
     ),
     uniques=(
-        Unique(("trajectory_id", "content_hash", "artifact_type"), where=(("superseded_by", True), ("rolled_back_at", True), ("retired_at", True))),
+        Unique(
+            ("trajectory_id", "content_hash", "artifact_type"),
+            where=(("superseded_by", True), ("rolled_back_at", True), ("retired_at", True)),
+        ),
         Unique(("trajectory_id", "idempotency_key"), where=(("idempotency_key", False),)),
     ),
     foreign_keys=(
@@ -290,7 +298,9 @@ ARTIFACT = Relation(
         AccessPath("list_by_type", ("trajectory_id", "artifact_type"), ("created_at", "ordinal")),
         AccessPath("list_by_hash", ("trajectory_id", "content_hash"), ("created_at", "ordinal")),
         AccessPath("list_by_session", ("session_id",), ("created_at", "ordinal"), where=(("session_id", False),)),
-        AccessPath("list_superseded_by", ("superseded_by",), ("created_at", "ordinal"), where=(("superseded_by", False),)),
+        AccessPath(
+            "list_superseded_by", ("superseded_by",), ("created_at", "ordinal"), where=(("superseded_by", False),)
+        ),
     ),
 )
 
