@@ -5,6 +5,7 @@
     CaliberError(code, context, retryable)
     ├── StorageError            CALIBER_STORAGE
     │   ├── NotFound            the record does not exist, or may not be seen
+    │   ├── SourceGone          the source of a window was erased
     │   ├── InsertFailed, UpdateFailed, TransactionFailed, IndexError_
     │   ├── Conflict            a lost race, or a reused idempotency key
     │   ├── SchemaMismatch      the store is not ours, or of another version
@@ -116,6 +117,12 @@ class NotFound(StorageError):
     """The record does not exist, or the acting principal may not see it."""
 
     template = "{entity_type} {id} was not found"
+
+
+class SourceGone(StorageError):
+    """What a window was made of can no longer be read: it was erased, or its retention has ended."""
+
+    template = "{source_type} {id} is gone: it was erased, or its retention has ended"
 
 
 class InsertFailed(StorageError):
