@@ -16,6 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from caliber.config.context import SECTION_NAMES
 from caliber.config.faults import section_in, wrong
+from caliber.config.secret import readable
 from caliber.model.enums import ContextPersistence, EmbedMode, PrincipalKind, VectorIndexType
 from caliber.model.errors import ConfigError, IncompatibleOptions, InternalError, MissingRequired
 
@@ -151,7 +152,7 @@ def _caps(caps: Mapping[str, int] | None, custom: tuple[tuple[str, int], ...]) -
     known = {*SECTION_NAMES, *(name for name, _ in custom)}
     for name in caps or ():
         if name not in known:
-            reason = "there is no such section; known are " + ", ".join(sorted(known))
+            reason = "there is no such section; known are " + ", ".join(sorted(map(readable, known)))
             yield wrong("assembly.section_max_tokens", name, reason)
 
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from caliber.config.knobs import AsList, Duration, Flag, FrozenMap, Int, Name, Real, Section, Text, knob
+from caliber.config.secret import readable
 from caliber.model.enums import ContextPersistence
 
 SECTION_NAMES: Final = ("system", "persona", "user", "artifacts", "notes", "history")
@@ -21,9 +22,9 @@ def _custom_names(value: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], 
     names = [name for name, _ in value]
     for name in names:
         if name in SECTION_NAMES:
-            raise PydanticCustomError("custom", "{name} is a built-in section", {"name": name})
+            raise PydanticCustomError("custom", "{name} is a built-in section", {"name": readable(name)})
         if names.count(name) > 1:
-            raise PydanticCustomError("custom", "{name} is named twice", {"name": name})
+            raise PydanticCustomError("custom", "{name} is named twice", {"name": readable(name)})
     return value
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 import pydantic
 from pydantic import BaseModel
 
-from caliber.config.secret import REDACTED, show
+from caliber.config.secret import NAME_CHARS, REDACTED, readable, show
 from caliber.model.errors import (
     ConfigError,
     IncompatibleOptions,
@@ -23,7 +23,6 @@ from caliber.model.errors import (
 Location = tuple[int | str, ...]
 
 NOT_SHOWN: Final = "<not shown>"
-_KEY_CHARS: Final = 64
 _REASONS: Final = {
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -50,9 +49,8 @@ def path_of(location: Location) -> str:
         if isinstance(part, int):
             out += f"[{part}]"
         elif part != "[key]":
-            name = part if len(part) <= _KEY_CHARS else part[:_KEY_CHARS] + "..."
-            out += f".{name}" if out else name
-    return out
+            out += f".{readable(part)}" if out else readable(part)
+    return out or "configuration"
 
 
 def wrong(field: str, value: object, reason: str, *, shown: str | None = None) -> InvalidConfigValue:
@@ -81,20 +79,20 @@ def _translate(item: Any, root: type[BaseModel]) -> Iterator[ConfigError]:
         yield wrong(field, item["input"], _unknown(location, root), shown=shown)
     elif kind == "section_faults":
         for what, name, reason in context["faults"]:
-            path = f"{field}.{name}" if field else name
+            path = f"{field}.{name}"
             if what == "missing":
                 yield MissingRequired(field=path)
             elif what == "wrong":
                 yield wrong(path, _inner(item["input"], name), reason)
             else:
                 other = what.removeprefix("clash:")
-                yield IncompatibleOptions(option_a=path, option_b=f"{field}.{other}" if field else other, reason=reason)
+                yield IncompatibleOptions(option_a=path, option_b=f"{field}.{other}", reason=reason)
     elif kind == "unsupported":
         provider = context["provider"]
         yield ProviderNotSupported(f"{field} = {provider!r} is not supported: {item['msg']}", provider=provider)
     else:
         shown = REDACTED if kind == "secret" else None
-        if kind in _STRUCTURAL and isinstance(item["input"], (str, bytes)):
+        if isinstance(item["input"], (str, bytes)) and (kind in _STRUCTURAL or _is_free(location, root)):
             shown = NOT_SHOWN
         yield wrong(field, item["input"], _reason(item), shown=shown)
 
@@ -107,6 +105,11 @@ def _reason(item: Any) -> str:
     return "must" + text.removeprefix("Input should") if text.startswith("Input should") else text
 
 
+def _is_free(location: Location, root: type[BaseModel]) -> bool:
+    """Return whether the last name was chosen by the user, as in a table of options."""
+    return bool(location) and isinstance(location[-1], str) and section_at(location[:-1], root) is None
+
+
 def _inner(value: Any, name: str) -> Any:
     return value.get(name) if hasattr(value, "get") else getattr(value, name, None)
 
@@ -117,7 +120,7 @@ def _unknown(location: Location, root: type[BaseModel]) -> str:
         return "there is no such knob"
     import difflib
 
-    near = difflib.get_close_matches(str(location[-1])[:_KEY_CHARS], section.model_fields, n=1)
+    near = difflib.get_close_matches(str(location[-1])[:NAME_CHARS], section.model_fields, n=1)
     return f"there is no such knob; did you mean {near[0]}?" if near else "there is no such knob"
 
 

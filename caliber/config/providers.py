@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
 from caliber.config.knobs import Duration, FrozenMap, Int, Name, Option, Real, Section, knob
-from caliber.config.secret import SecretRef, has_credentials, is_reference, is_secret_name
+from caliber.config.secret import SecretRef, has_credentials, is_reference, is_secret_name, readable
 from caliber.model.enums import DistanceMetric, EmbedMode, VectorIndexType
 
 
@@ -38,7 +38,7 @@ def _options(value: FrozenMap[Any]) -> FrozenMap[Any]:
     names = sorted(set(_secrets_in(value, "")))
     if names:
         raise PydanticCustomError(
-            "secret", "{names} may hold a secret: use env:NAME instead", {"names": ", ".join(names)}
+            "secret", "{names} may hold a secret: use env:NAME instead", {"names": ", ".join(map(readable, names))}
         )
     return value
 

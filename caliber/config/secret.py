@@ -21,6 +21,7 @@ from caliber.model.errors import MissingRequired
 PREFIX = "env:"
 REDACTED = "<redacted>"
 SHOWN_CHARS = 100
+NAME_CHARS = 64
 
 _REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]{0,127})\Z")
 _SECRET_WORDS = frozenset(
@@ -134,6 +135,12 @@ def show(value: object, names: tuple[str, ...] = ()) -> str:
         return REDACTED
     text = repr(value[:SHOWN_CHARS])
     return text + "..." if len(value) > SHOWN_CHARS else text
+
+
+def readable(name: str) -> str:
+    """Return a name from a file as an error may repeat it: short, and printable on any terminal and in any log."""
+    short = name if len(name) <= NAME_CHARS else name[:NAME_CHARS] + "..."
+    return short if short.isprintable() else ascii(short)[1:-1]
 
 
 def scrub(text: str) -> str:

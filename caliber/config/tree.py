@@ -40,7 +40,7 @@ from caliber.config.parsing import parse_json, parse_toml
 from caliber.config.pcp import PCPConfig
 from caliber.config.policies import PolicyConfig, unique_names
 from caliber.config.providers import EmbeddingConfig, ProviderConfig, RetryConfig, SearchConfig, VectorConfig
-from caliber.config.secret import SecretRef
+from caliber.config.secret import SecretRef, readable
 from caliber.config.storage import (
     AioConfig,
     ResidentConfig,
@@ -236,7 +236,8 @@ def override(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
                 inner = plain(inner)
             if inner is not None and not isinstance(inner, Mapping):
                 through = ".".join(parents[: depth + 1])
-                found.append(faults.wrong(path, value, f"{through} is a knob, not a section"))
+                reason = f"{readable(through)} is a knob, not a section"
+                found.append(faults.wrong(readable(path), value, reason))
                 break
             node[part] = dict(inner or {})
             node = node[part]

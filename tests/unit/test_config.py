@@ -332,6 +332,31 @@ def test_adapters_of_later_issues_are_known_but_not_supported(adapter: str) -> N
     assert error.context["provider"] == adapter
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("\ud800", 1),
+        ("storage.\ud800\n", 1),
+        ("token_budget.\ud800", 2),
+        ("\x1b[31mred\n", 1),
+        ("x" * 10_000, 1),
+        ("storage.path", "a\ud800b"),
+        ("assembly.section_max_tokens", {"\x1b\n": 1}),
+        ("embedding_provider.options", {"\ud800": 1}),
+        ("embedding_provider.options", {"\x1bapi_key": "abc"}),
+        ("section_priorities.custom", [["\n\x1b[31m", 1], ["\n\x1b[31m", 1]]),
+        ("policies", [{"name": "\x1b[31m", "rules": []}]),
+    ],
+)
+def test_faults_can_be_printed_anywhere(path: str, value: Any) -> None:
+    # Neither terminal escapes, nor line breaks, nor lone surrogates from a file reach a terminal or a log.
+    with pytest.raises(MultipleErrors) as caught:
+        SAMPLE.with_overrides(**{path: value})
+    (error,) = caught.value.errors
+    assert str(error).isprintable()
+    assert len(str(error)) < 400
+
+
 # --- rules between knobs -------------------------------------------------------------------------
 
 
@@ -574,7 +599,7 @@ def test_overrides_are_validated_and_leave_the_original() -> None:
     assert (changed.storage.path, SAMPLE.storage.path) == ("b.db", "store.db")
     assert changed.section_priorities.of("tools") == 5
     assert SAMPLE.with_overrides() == SAMPLE
-    for wrong, field in (("storage.pth", "storage.pth"), ("token_budget.x", "token_budget.x"), ("", "")):
+    for wrong, field in (("storage.pth", "storage.pth"), ("token_budget.x", "token_budget.x"), ("", "configuration")):
         with pytest.raises(MultipleErrors) as caught:
             SAMPLE.with_overrides(**{wrong: 1})
         assert caught.value.errors[0].context["field"] == field
