@@ -29,8 +29,9 @@ class WriteBehind:
         self._store = store
         self._queue_max = queue_max
         self._interval_s = flush_interval_ms / 1000
+        self._batch = min(_BATCH, queue_max)
         self._condition = threading.Condition()
-        self._events: list[Event] = []
+        self._events: list[Event | Callable[[], Event]] = []
         self._windows: dict[uuid.UUID, Callable[[], StoredWindow]] = {}
         self._usage: dict[uuid.UUID, tuple[str, int, int]] = {}
         self._writing: dict[uuid.UUID, Callable[[], StoredWindow]] = {}
@@ -44,28 +45,28 @@ class WriteBehind:
 
     # --- putting in ------------------------------------------------------------------------------
 
-    def event(self, event: Event) -> None:
-        """Queue an event."""
+    def event(self, event: Event | Callable[[], Event]) -> None:
+        """Queue an event, or what makes it: a reader on its way leaves that to the thread that writes."""
         with self._condition:
-            self._make_room()
+            before = self._make_room()
             self._events.append(event)
-            self._wake()
+            self._wake(before)
 
     def window(self, window_id: uuid.UUID, build: Callable[[], StoredWindow]) -> None:
         """Queue a window; ``pending_window`` finds it at once. It is packed by the thread that writes it."""
         with self._condition:
-            self._make_room()
+            before = self._make_room()
             self._windows[window_id] = build
-            self._wake()
+            self._wake(before)
 
     def used(self, owner_type: str, owners: Sequence[uuid.UUID], now_us: int) -> None:
         """Count one access of each owner; equal owners are counted together."""
         with self._condition:
-            self._make_room()
+            before = self._make_room()
             for owner in owners:
                 _, count, _ = self._usage.get(owner, (owner_type, 0, 0))
                 self._usage[owner] = (owner_type, count + 1, now_us)
-            self._wake()
+            self._wake(before)
 
     def pending_window(self, window_id: uuid.UUID) -> StoredWindow | None:
         """Return a window that may not be on disk yet."""
@@ -73,25 +74,30 @@ class WriteBehind:
             build = self._windows.get(window_id) or self._writing.get(window_id)
         return None if build is None else build()
 
-    def _make_room(self) -> None:
+    def _make_room(self) -> int:
+        """Wait until there is room; return how many entries wait."""
         self._raise_failure()
         if self._stop:
             raise Unavailable("the handle is closed", reason="closed", retryable=False)
-        while self._size() >= self._queue_max:
+        while (size := self._size()) >= self._queue_max:
             # The reader waits: losing what it leaves behind is worse than being slow.
             self._urgent = True
             self._condition.notify_all()
             self._condition.wait(0.1)
             self._raise_failure()
+        return size
 
     def _size(self) -> int:
         return len(self._events) + len(self._windows) + len(self._usage)
 
-    def _wake(self) -> None:
+    def _wake(self, before: int) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="caliber-behind", daemon=True)
             self._thread.start()
-        self._condition.notify_all()
+        # The thread sleeps on an empty queue, or until a batch is full: in between it is left alone, so that
+        # readers do not hand the interpreter to it at every call.
+        if not before or before < self._batch <= self._size():
+            self._condition.notify_all()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -147,7 +153,7 @@ class WriteBehind:
                 if not self._urgent and not self._stop:
                     # Company makes batches; a flush, a full queue or the end does not wait for it.
                     self._condition.wait_for(
-                        lambda: self._urgent or self._stop or self._size() >= min(_BATCH, self._queue_max),
+                        lambda: self._urgent or self._stop or self._size() >= self._batch,
                         self._interval_s,
                     )
                 events, self._events = self._events, []
@@ -175,8 +181,12 @@ class WriteBehind:
                     self._condition.wait(_RETRY_S)
 
     def _write(
-        self, events: list[Event], windows: list[StoredWindow], usage: dict[uuid.UUID, tuple[str, int, int]]
+        self, pending: list[Event | Callable[[], Event]], windows: list[StoredWindow], usage: dict[uuid.UUID, tuple[str, int, int]]
     ) -> CaliberError | None:
+        # Made once, also when writing has to be tried again.
+        pending[:] = [event if isinstance(event, Event) else event() for event in pending]
+        events = [event for event in pending if isinstance(event, Event)]
+
         def work(uow: UnitOfWork) -> None:
             for window in windows:
                 uow.insert_new(CONTEXT_WINDOW, window)

@@ -190,6 +190,13 @@ class Engine:
         if not self.bus.idle:
             self.bus.publish(event)
 
+    def publish_later(self, build: Callable[[], Event]) -> None:
+        """As ``publish`` for a trace event of a read; without listeners it is made by the thread that writes it."""
+        if not self.bus.idle:
+            self.publish(build())
+        elif self.config.write_behind.trace_enabled:
+            self.behind.event(build)
+
     def event(
         self,
         event_type: EventType | str,
@@ -201,13 +208,14 @@ class Engine:
         payload: dict[str, Any] | None = None,
         duration_ms: int | None = None,
         family: EventFamily = EventFamily.TRACE,
+        at_us: int | None = None,
     ) -> Event:
         """Return a new event."""
         return Event(
             event_id=EventId(uuid7()),
             family=family,
             event_type=str(event_type),
-            created_at=from_us(self.clock.now_us()),
+            created_at=from_us(self.clock.now_us() if at_us is None else at_us),
             trajectory_id=trajectory_id,  # type: ignore[arg-type]
             scope_id=scope_id,  # type: ignore[arg-type]
             subject_type=None if subject is None else subject[0],
