@@ -115,8 +115,10 @@ def check_cron(text: str) -> str:
 
     Raises: PydanticCustomError when it is not one.
     """
-    from cronsim import CronSim, CronSimError
-
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError:
+        raise PydanticCustomError("cron", "schedules need the package cronsim: pip install cronsim") from None
     if len(text) > _CRON_CHARS or len(text.split()) != 5:
         raise PydanticCustomError("cron", 'must be five cron fields, such as "0 3 * * *"')
     try:

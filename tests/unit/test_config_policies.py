@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any
 
 import pytest
@@ -115,6 +116,12 @@ def test_what_can_never_come_due_is_refused(cron: Any) -> None:
     # C-147
     (error,) = faults(rule("schedule", VALID[6], cron=cron))
     assert (type(error), error.context["field"]) == (InvalidConfigValue, "policies[0].rules[0].cron")
+
+
+def test_a_schedule_without_the_package_that_reads_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    (error,) = faults(rule("schedule", VALID[6], cron="0 0 * * *"))
+    assert "pip install cronsim" in str(error)
 
 
 def test_only_a_schedule_has_a_cron_text() -> None:
