@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.kernels.tokenizer import open_tokenizer
 from caliber.llm.protocols import FloatMatrix, FloatVector
 from caliber.llm.texts import require_text, valid_unicode
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled, InvalidConfigValue
@@ -34,6 +35,7 @@ DIMENSIONS = (64, 128, 256)
 
 # The tokenizer holds the GIL while it works: 8,192 characters are about 4 ms of it.
 _BLOCK_CHARS = 8_192
+_FEATURE = "the static embedding provider"
 _DTYPES = {"F16": np.float16, "F32": np.float32}
 _SAFETENSORS_HEADER_MAX = 1 << 20
 
@@ -125,22 +127,18 @@ class StaticEmbeddingProvider:
 def _package_folder() -> Path:
     spec = importlib.util.find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("tokenizers") is None:
-        raise ExtraNotInstalled(feature="the static embedding provider", extra="embed")
+        raise ExtraNotInstalled(feature=_FEATURE, extra="embed")
     return Path(spec.submodule_search_locations[0])
 
 
 def _load(folder: Path) -> _Model:
-    from tokenizers import Tokenizer
-
     try:
         rows = _map_tensor(folder / WEIGHT_FILE, TENSOR)
-        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        tokenizer = open_tokenizer(folder / TOKENIZER_FILE)
     except EmbeddingFailed:
         raise
     except Exception as error:  # tokenizers raises a bare Exception for a file that is missing or damaged
         raise EmbeddingFailed(reason="the model files of the installed wordllama package cannot be read") from error
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
     if tokenizer.get_vocab_size() > len(rows) or rows.shape[1] != DIMENSIONS[-1]:
         raise EmbeddingFailed(reason="tokenizer and weights of the installed wordllama package do not fit each other")
     return _Model(rows, tokenizer)
