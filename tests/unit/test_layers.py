@@ -1,0 +1,275 @@
+"""The house of design section 2: who may import whom, and which room is the door for which package.
+
+Every import in ``caliber/`` is read from the syntax tree: at the top of a module, inside functions, under
+``TYPE_CHECKING``, relative ones, and names of our modules in text (``importlib.import_module("caliber.…")``).
+Typing is no excuse: a room that needs the type of a lower room declares a Protocol. ``caliber/__init__.py`` is the
+only file that names rooms for type checkers alone, and it is the bottom row anyway.
+
+``planted`` breaches of each kind prove that the checker sees them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "caliber"
+
+ROWS: tuple[tuple[str, ...], ...] = (
+    ("model",),
+    ("kernels", "schema"),
+    ("config",),
+    ("dsl",),
+    ("storage",),
+    ("backends",),
+    ("resident", "tenancy", "events", "blobs", "llm"),
+    ("access",),
+    ("search",),
+    ("trajectory", "knowledge"),
+    ("lineage", "blocks", "agents", "decisions", "episodes", "workspace"),
+    ("context",),
+    ("pcp", "evolution"),
+    ("runtime",),
+    ("cli", "integrations", "testing"),
+    ("__init__", "__main__"),
+)
+DATABASES = ("sqlite", "postgres")
+ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}
+
+FROM_KERNELS_ON = frozenset(room for row in ROWS[1:] for room in row)
+DOORS: dict[str, frozenset[str]] = {
+    "numpy": FROM_KERNELS_ON,
+    "cffi": frozenset({"kernels"}),
+    "_cffi_backend": frozenset({"kernels"}),
+    "numba": frozenset({"kernels"}),
+    "llvmlite": frozenset({"kernels"}),
+    "tokenizers": frozenset({"kernels"}),
+    "pydantic": frozenset({"config"}),
+    "pydantic_core": frozenset({"config"}),
+    "annotated_types": frozenset({"config"}),
+    "cronsim": frozenset({"config"}),
+    "lark": frozenset({"dsl"}),
+    "pyarrow": frozenset({"storage"}),
+    "apsw": frozenset({"backends/sqlite"}),
+    "psycopg": frozenset({"backends/postgres"}),
+    "psycopg_pool": frozenset({"backends/postgres"}),
+    "pgvector": frozenset({"backends/postgres"}),
+    "zstandard": frozenset({"blobs"}),
+    "blake3": frozenset({"blobs"}),
+    "httpx": frozenset({"llm"}),
+    "safetensors": frozenset({"llm"}),
+    "wordllama": frozenset({"llm"}),
+    "snowballstemmer": frozenset({"search"}),
+    "dateutil": frozenset({"search", "workspace", "episodes"}),
+    "msgpack": frozenset({"lineage"}),
+    "loro": frozenset({"blocks"}),
+    "click": frozenset({"cli"}),
+    "typer": frozenset({"cli"}),
+    "rich": frozenset({"cli"}),
+    "opentelemetry": frozenset({"integrations"}),
+}
+"""Which room may import what is not the standard library; what is not listed has no door yet."""
+
+_MODULE_NAME = re.compile(r"caliber(\.[A-Za-z_][A-Za-z0-9_]*)+\Z")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One import: the module named, and the line."""
+
+    module: str
+    line: int
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module of ours, with the database for backends: ``backends/sqlite``."""
+    parts = module.split(".")
+    if len(parts) == 1:
+        return "__init__"
+    if parts[1] == "_native":
+        return "kernels"
+    if parts[1] == "backends" and len(parts) > 2 and parts[2] in DATABASES:
+        return f"backends/{parts[2]}"
+    return parts[1] if parts[1] in ROW_OF else "__init__"
+
+
+def module_of(path: Path, package: Path) -> str:
+    """Return the dotted name of a file under ``package``."""
+    parts = ["caliber", *path.relative_to(package).with_suffix("").parts]
+    if parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts)
+
+
+def imports_of(source: str, module: str, *, is_package: bool) -> Iterator[Found]:
+    """Yield everything a module imports or names for importing."""
+    package = module if is_package else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Found(alias.name, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([base] if base else [])])
+            if base == "caliber" or base.startswith("caliber."):
+                # The name may be a module of that package, or something in it.
+                for alias in node.names:
+                    yield Found(f"{base}.{alias.name}", node.lineno)
+            else:
+                yield Found(base, node.lineno)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _MODULE_NAME.match(node.value):
+            yield Found(node.value, node.lineno)
+
+
+def breaches(package: Path = PACKAGE) -> list[str]:
+    """Return every breach of the house's rules under ``package``."""
+    out = []
+    for path in sorted(package.rglob("*.py")):
+        module = module_of(path, package)
+        is_package = path.name == "__init__.py"
+        own = room_of(module)
+        own_row = ROW_OF.get(own.split("/")[0], len(ROWS) - 1)
+        top = module.split(".")[1] if "." in module else "__init__"
+        if top not in ROW_OF:
+            out.append(f"{module}: there is no room {top} in the design")
+            continue
+        for found in imports_of(path.read_text(encoding="utf-8"), module, is_package=is_package):
+            where = f"{module}:{found.line}"
+            if found.module == "caliber" or found.module.startswith("caliber."):
+                if found.module.startswith("caliber._native") and own != "kernels":
+                    out.append(f"{where} imports the native module: its door is kernels")
+                    continue
+                other = room_of(found.module)
+                other_row = ROW_OF[other.split("/")[0]]
+                if _same_room(own, other):
+                    continue
+                if other.startswith("backends/") and own != "backends":
+                    out.append(f"{where} imports {found.module}: a database is reached through caliber.backends only")
+                elif other_row == own_row:
+                    out.append(f"{where} imports {found.module}: {other} is of its own row")
+                elif other_row > own_row:
+                    out.append(f"{where} imports {found.module}: {other} is below {own}")
+            else:
+                package_name = found.module.split(".")[0]
+                if package_name in sys.stdlib_module_names:
+                    continue
+                doors = DOORS.get(package_name, frozenset())
+                if own not in doors:
+                    through = ", ".join(sorted(doors)) or "no room yet"
+                    out.append(f"{where} imports {package_name}: its door is {through}")
+    return out
+
+
+def _same_room(own: str, other: str) -> bool:
+    if own == other:
+        return True
+    # The registry of databases names its sub-rooms; a database does not name the registry's other rooms.
+    return own == "backends" and other.startswith("backends/")
+
+
+def test_house_has_no_breach() -> None:
+    # design section 2
+    assert breaches() == []
+
+
+def test_every_room_is_in_the_table() -> None:
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    rooms |= {path.stem for path in PACKAGE.glob("*.py")}
+    assert rooms <= set(ROW_OF)
+
+
+def test_every_room_is_read() -> None:
+    """The checker would be content with an empty folder; it must not have been given one."""
+    seen = {room_of(module_of(path, PACKAGE)) for path in PACKAGE.rglob("*.py")}
+    assert {"model", "kernels", "schema", "storage", "backends/sqlite", "resident", "context", "runtime"} <= seen
+    numpy_users = {
+        room_of(module_of(path, PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for found in imports_of(path.read_text(encoding="utf-8"), module_of(path, PACKAGE), is_package=False)
+        if found.module.split(".")[0] == "numpy"
+    }
+    assert {"kernels", "resident"} <= numpy_users
+
+
+PLANTED = {
+    "a room below": ("storage/x.py", "import caliber.runtime.engine\n", "runtime is below storage"),
+    "a room below, by from": ("model/x.py", "from caliber.schema import relations\n", "schema is below model"),
+    "a room below, by from caliber": ("schema/x.py", "from caliber import storage\n", "storage is below schema"),
+    "its own row": ("schema/x.py", "from caliber.kernels import uuid7\n", "kernels is of its own row"),
+    "its own row, further down": ("events/x.py", "from caliber.llm import cache\n", "llm is of its own row"),
+    "inside a function": (
+        "resident/x.py",
+        "def late():\n    from caliber.context import assemble\n    return assemble\n",
+        "context is below resident",
+    ),
+    "for typing only": (
+        "kernels/x.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from caliber.config import CaliberConfig\n",
+        "config is below kernels",
+    ),
+    "relative": ("storage/x.py", "from ..runtime import engine\n", "runtime is below storage"),
+    "relative, from a package": ("storage/__init__.py", "from ..runtime import engine\n", "runtime is below storage"),
+    "by importlib": (
+        "storage/x.py",
+        "import importlib\n\ndef late():\n    return importlib.import_module('caliber.runtime.engine')\n",
+        "runtime is below storage",
+    ),
+    "the public package": ("trajectory/x.py", "import caliber\n", "__init__ is below trajectory"),
+    "a database past the registry": (
+        "runtime/x.py",
+        "from caliber.backends.sqlite.store import SqliteStore\n",
+        "reached through caliber.backends only",
+    ),
+    "a database from another": (
+        "backends/postgres/x.py",
+        "from caliber.backends.sqlite.errors import translate\n",
+        "reached through caliber.backends only",
+    ),
+    "a driver outside its door": ("storage/x.py", "import apsw\n", "apsw: its door is backends/sqlite"),
+    "a driver in the other database": ("backends/postgres/x.py", "import apsw\n", "its door is backends/sqlite"),
+    "the native module": ("search/x.py", "from caliber._native import lib\n", "native module: its door is kernels"),
+    "numba": ("search/x.py", "def f():\n    import numba\n", "numba: its door is kernels"),
+    "numpy in the model": ("model/x.py", "import numpy as np\n", "numpy: its door is"),
+    "pydantic": ("runtime/x.py", "import pydantic\n", "pydantic: its door is config"),
+    "click": ("runtime/x.py", "from click import echo\n", "click: its door is cli"),
+    "rich": ("runtime/x.py", "from rich.progress import track\n", "rich: its door is cli"),
+    "tokenizers": ("llm/x.py", "from tokenizers import Tokenizer\n", "tokenizers: its door is kernels"),
+    "safetensors": ("kernels/x.py", "import safetensors\n", "safetensors: its door is llm"),
+    "a package without a door": ("llm/x.py", "import requests\n", "requests: its door is no room yet"),
+    "a room that is not in the table": ("helpers/x.py", "X = 1\n", "there is no room helpers"),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_planted_breach_is_caught(kind: str, tmp_path: Path) -> None:
+    place, source, expected = PLANTED[kind]
+    path = tmp_path / "caliber" / place
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    found = breaches(tmp_path / "caliber")
+    assert len(found) == 1, found
+    assert expected in found[0]
+
+
+def test_what_is_allowed_is_not_a_breach(tmp_path: Path) -> None:
+    sources = {
+        "kernels/x.py": "import numpy\nfrom caliber._native import lib\nfrom caliber.model import enums\n",
+        "backends/__init__.py": "NAMES = {'sqlite': 'caliber.backends.sqlite'}\n",
+        "backends/sqlite/x.py": "import apsw\nfrom caliber.storage.plan import Plan\nfrom .y import z\n",
+        "runtime/x.py": "from caliber.backends import backend\nimport json, numpy.typing\n",
+        "__init__.py": "import importlib\nHOME = 'caliber.runtime.opening'\n",
+        "model/x.py": "from caliber.model.time import Clock\nTEXT = 'caliber is not a module here'\n",
+    }
+    for place, source in sources.items():
+        path = tmp_path / "caliber" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    assert breaches(tmp_path / "caliber") == []
