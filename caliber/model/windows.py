@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -32,14 +33,17 @@ class SourceRef:
 
 @dataclass(frozen=True, slots=True)
 class ContextSection:
-    """One section of a window; ``token_count`` is the estimate of ``content`` itself (K-077)."""
+    """One section of a window; ``token_count`` is the estimate of ``content`` itself (K-077).
+
+    ``content`` ends with the separator to the next section, so that a window's text is its sections in a row.
+    """
 
     section_id: uuid.UUID
     section_type: SectionType
     name: str
     content: str
     token_count: int
-    sources: tuple[SourceRef, ...]
+    sources: Sequence[SourceRef]
     priority: int
     compressible: bool
 
@@ -87,8 +91,11 @@ class Message:
 class ContextWindow:
     """The context assembled for one prompt.
 
-    Units: all token figures under the configured estimator; ``used_tokens`` is the estimate of ``text`` plus
-    ``message_overhead_tokens`` a message, and never exceeds ``max_tokens``.
+    Units: all token figures under the configured estimator; ``used_tokens`` is the sum of the sections'
+    ``token_count`` plus ``message_overhead_tokens`` a message, and never exceeds ``max_tokens``. ``text`` is the
+    sections' contents in a row; ``stable_prefix_tokens`` of it stay as they are when a turn like the largest one
+    here is appended. ``messages``, ``assembly_trace`` and a section's ``sources`` behave as tuples and are made when
+    they are first looked at.
     """
 
     window_id: WindowId
@@ -102,8 +109,8 @@ class ContextWindow:
     degraded: tuple[str, ...]
     sections: tuple[ContextSection, ...]
     text: str
-    messages: tuple[Message, ...]
-    assembly_trace: tuple[AssemblyDecision, ...]
+    messages: Sequence[Message]
+    assembly_trace: Sequence[AssemblyDecision]
     cut_offs: tuple[CutOff, ...]
     position: Position
     config_hash: str

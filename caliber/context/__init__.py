@@ -1,0 +1,22 @@
+"""Context assembly: candidates, ranking, filling, the window, its record, explain and replay."""
+
+from caliber.context.assemble import assemble
+from caliber.context.explain import ExplainSource, Similarity, explain
+from caliber.context.inputs import Assembled, AssemblyInputs, ContentSource, TextSource
+from caliber.context.record import Record, principal_of, unpack_record
+from caliber.context.replay import replay
+
+__all__ = [
+    "Assembled",
+    "AssemblyInputs",
+    "ContentSource",
+    "ExplainSource",
+    "Record",
+    "Similarity",
+    "TextSource",
+    "assemble",
+    "explain",
+    "principal_of",
+    "replay",
+    "unpack_record",
+]

@@ -1,0 +1,78 @@
+"""Trajectories above a trajectory, and which of their artifacts stay when there are too many.
+
+Source: C-251, K-097.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.model.enums import PruneStrategy
+from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.mirror import RelationSnapshot
+
+
+def ancestors_of(trajectories: RelationSnapshot, key: bytes, max_depth: int) -> list[bytes]:
+    """Return the keys of the trajectories above ``key``, nearest first, at most ``max_depth`` of them."""
+    place = trajectories.layout.codec.index("parent_trajectory_id")
+    out: list[bytes] = []
+    seen = {key}
+    while len(out) < max_depth:
+        row = trajectories.find(key)
+        if row < 0:
+            break
+        parent: bytes | None = trajectories.packed(row)[place]
+        if parent is None or parent in seen:
+            break
+        out.append(parent)
+        seen.add(parent)
+        key = parent
+    return out
+
+
+def keep_of_ancestors(
+    snapshot: ResidentSnapshot,
+    artifacts: RelationSnapshot,
+    rows: NDArray[np.int64],
+    relevance: NDArray[np.float32],
+    depth: NDArray[np.int64],
+    room: int,
+    strategy: PruneStrategy,
+) -> NDArray[np.int64]:
+    """Return which of ``rows`` stay, as places in it: those that the strategy would drop last.
+
+    Lru keeps what was used last, Relevance what scores best, Hybrid the lowest product of both ranks; equals go by
+    nearness, then age, then id.
+    """
+    if room <= 0:
+        return np.empty(0, np.int64)
+    created = artifacts.column("created_at")[rows]
+    tie = artifacts.ties()[rows]
+    last = (tie[:, 1], tie[:, 0], -created, depth)
+    by_use: NDArray[np.int64] = np.zeros(len(rows), np.int64)
+    by_score: NDArray[np.int64] = np.zeros(len(rows), np.int64)
+    if strategy is not PruneStrategy.RELEVANCE:
+        by_use[np.lexsort((*last, -_last_used(snapshot, artifacts, rows)))] = np.arange(len(rows))
+    if strategy is not PruneStrategy.LRU:
+        by_score[np.lexsort((*last, -relevance))] = np.arange(len(rows))
+    if strategy is PruneStrategy.LRU:
+        return np.argsort(by_use)[:room]
+    if strategy is PruneStrategy.RELEVANCE:
+        return np.argsort(by_score)[:room]
+    return np.lexsort((*last, (by_use + 1) * (by_score + 1)))[:room]
+
+
+def _last_used(snapshot: ResidentSnapshot, artifacts: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return when each row was last used, or was made if it never was."""
+    used = artifacts.column("created_at")[rows].copy()
+    usage = snapshot["usage"]
+    if not usage.count():
+        return used
+    keys = artifacts.ties()[rows].astype(">u8").tobytes()
+    at = usage.column("last_accessed_at")
+    for place in range(len(rows)):
+        found = usage.find(keys[16 * place : 16 * place + 16])
+        if found >= 0:
+            used[place] = max(int(used[place]), int(at[found]))
+    return used

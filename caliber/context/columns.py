@@ -1,0 +1,111 @@
+"""Candidates as columns, and their canonical order.
+
+Source: C-456, C-458, C-466, K-079, O-9, O-15.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.context.plan import ARTIFACT, INT32_MAX, NOTE, RELATION_OF, SUMMARY, AssemblyPlan
+from caliber.kernels import RankColumns, rank_and_fill
+from caliber.model.enums import DecisionCode
+
+SOURCE, SECTION, ORDINAL, VERSION, AGE_US, STORED_TOKENS, ROW, TURN_NUMBER, GROUP, ERROR = range(10)
+FIELDS: Final = 10
+CONSIDERED: Final = 0
+"""No decision yet: ranking lets the candidate through to the filling of the budget."""
+ALONE: Final = -1
+_UNLIMITED: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What the sources let through, one column a candidate.
+
+    Shapes: numbers ``int64[FIELDS, n]``, relevance ``f32[n]``, tie and ids ``u64[n, 2]``.
+    Units: ``ids`` are UUIDs as two halves, zero for a text without one; ``ROW`` is the number in the mirror, -1 for a
+    text without one; ``GROUP`` is -1 for a candidate alone.
+    """
+
+    numbers: NDArray[np.int64]
+    relevance: NDArray[np.float32]
+    tie: NDArray[np.uint64]
+    ids: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return int(self.relevance.shape[0])
+
+    def __getitem__(self, name: int) -> NDArray[np.int64]:
+        row: NDArray[np.int64] = self.numbers[name]
+        return row
+
+    def id_of(self, place: int) -> uuid.UUID | None:
+        """Return the id of one candidate, or None for a text without one."""
+        if int(self.numbers[SOURCE, place]) not in RELATION_OF:
+            return None
+        high, low = self.ids[place].tolist()
+        return uuid.UUID(int=(high << 64) | low)
+
+    def taken(self, order: NDArray[np.int64]) -> Candidates:
+        """Return the candidates in another order, or some of them."""
+        return Candidates(self.numbers[:, order], self.relevance[order], self.tie[order], self.ids[order])
+
+
+def positions_as_tie(count: int) -> NDArray[np.uint64]:
+    """Return ties that keep the order rows already have."""
+    tie = np.zeros((count, 2), np.uint64)
+    tie[:, 1] = np.arange(count, dtype=np.uint64)
+    return tie
+
+
+def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArray[np.uint8]]:
+    """Return the candidates in canonical order, and what is decided before any budget: relevance, errors, dosage.
+
+    Shapes: -> codes ``uint8[n]``, ``CONSIDERED`` or a ``DecisionCode``
+    """
+    count = len(candidates)
+    sections = len(plan.sections)
+    nothing = np.zeros(count, np.int32)
+    section = candidates[SECTION]
+    order, decision = rank_and_fill(
+        RankColumns(
+            priority=plan.rank_priority[section],
+            relevance=candidates.relevance,
+            age_us=candidates[AGE_US],
+            tokens=nothing,
+            tie=candidates.tie,
+            group=candidates[GROUP].astype(np.int32),
+            section=section.astype(np.int32),
+        ),
+        budget=_UNLIMITED,
+        section_budget=np.full(sections, -1, np.int32),
+        section_overhead=np.zeros(sections, np.int32),
+        separator_tokens=0,
+        min_relevance=plan.config.min_relevance_threshold,
+    )
+    ranked = candidates.taken(order)
+    codes = decision[order]
+    codes[codes == DecisionCode.INCLUDED] = CONSIDERED
+    codes[ranked[ERROR] != 0] = DecisionCode.EXCLUDED_ERROR
+    dosage = plan.config.pcp.dosage
+    source = ranked[SOURCE]
+    for kind, limit in (
+        (ARTIFACT, dosage.max_artifacts_in_window),
+        (NOTE, dosage.max_notes_in_window),
+        (SUMMARY, dosage.max_scopes_in_window),
+    ):
+        places = np.flatnonzero((source == kind) & (codes == CONSIDERED))
+        if len(places) > limit:
+            codes[places[limit:]] = DecisionCode.EXCLUDED_DOSAGE
+    return ranked, codes
+
+
+def clipped_i32(values: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return lengths as the kernels take them; what is longer than 2 GiB never fits anyway."""
+    return np.minimum(values, INT32_MAX).astype(np.int32)

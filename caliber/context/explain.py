@@ -1,0 +1,222 @@
+"""Why a window holds what it holds, and why not something else, from its record.
+
+Source: C-298, design section 5 ("Why not this note?").
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.config import CaliberConfig
+from caliber.context.columns import ORDINAL, SECTION, SOURCE
+from caliber.context.inputs import ContentSource
+from caliber.context.plan import CODE_OF, SOURCES
+from caliber.context.record import Record, unpack_record
+from caliber.context.replay import decide_again, identity_of, plan_for
+from caliber.context.sources import Absence, why_absent
+from caliber.context.trace import Decided, trace
+from caliber.context.window import filled_sections, status_of, used_tokens
+from caliber.model.entities import Artifact, Note, Scope, Turn
+from caliber.model.enums import AssemblyAction, SourceType
+from caliber.model.ids import SpaceId
+from caliber.model.time import from_us
+from caliber.model.windows import AssemblyDecision, CutOff
+
+_KINDS: dict[type[Any], SourceType] = {
+    Turn: SourceType.TURN,
+    Artifact: SourceType.ARTIFACT,
+    Note: SourceType.NOTE,
+    Scope: SourceType.SCOPE_SUMMARY,
+}
+
+Similarity = Callable[[uuid.UUID, SpaceId, "NDArray[np.float32]"], "float | None"]
+"""The similarity of a record's present vector to a query vector, or None when it has none in that space."""
+
+
+class ExplainSource(ContentSource, Protocol):
+    """Where explain looks up the record that is asked about."""
+
+    def entity(self, record_id: uuid.UUID) -> Any | None:
+        """Return a record as it is now, or None, also for one that the principal may not see."""
+        ...
+
+    def ordinal(self, record_id: uuid.UUID) -> int | None:
+        """Return a record's ordinal, also of one that is gone but whose content is kept; None for neither."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    record: Record
+    decided: Decided
+    source: ExplainSource
+
+    def id_of(self, place: int) -> uuid.UUID | None:
+        return identity_of(self.record, self.source, place)
+
+
+def explain(
+    record: bytes,
+    config: CaliberConfig,
+    source: ExplainSource,
+    *,
+    exclusion: uuid.UUID | None = None,
+    similarity: Similarity | None = None,
+) -> dict[str, Any]:
+    """Return what is in a window and why, what is not and why; or, with ``exclusion``, the same about one record.
+
+    Without ``similarity`` the score of a record that a limit kept out is not worked out again.
+    Raises: StorageError for a damaged record; InvalidValue for a configuration that is not the window's.
+    """
+    kept = unpack_record(record)
+    plan = plan_for(kept, config)
+    filled = decide_again(kept, plan)
+    decided = Decided(plan, kept.facts.max_tokens, kept.ranked, filled, kept.sizes, kept.shown)
+    explained = _Explained(kept, decided, source)
+    if exclusion is not None:
+        return _one(explained, exclusion, similarity)
+    return _all(explained)
+
+
+def _all(explained: _Explained) -> dict[str, Any]:
+    facts = explained.record.facts
+    decisions = trace(explained.decided, explained.id_of, facts.now_us)
+    sections = filled_sections(explained.decided)
+    by_section: dict[str, int] = {}
+    for item in sections:
+        by_section[item.section.type.value] = by_section.get(item.section.type.value, 0) + item.tokens
+    included = [d for d in decisions if d.action is not AssemblyAction.EXCLUDE]
+    excluded = [d for d in decisions if d.action is AssemblyAction.EXCLUDE]
+    return {
+        "window_id": str(facts.window_id),
+        "trajectory_id": str(facts.trajectory_id),
+        "status": status_of(facts, bool(sections)).value,
+        "degraded": list(facts.degraded),
+        "inclusions": [{**_decision(explained, d), "tokens": d.tokens} for d in included],
+        "exclusions": [{**_decision(explained, d), "would_have_tokens": d.tokens} for d in excluded],
+        "budget": {
+            "total": facts.max_tokens,
+            "used": used_tokens(explained.decided, sections),
+            "by_section": by_section,
+        },
+        "cut_offs": [_cut_off(item) for item in facts.cut_offs],
+        "inputs": _inputs(explained.record),
+    }
+
+
+def _decision(explained: _Explained, decision: AssemblyDecision) -> dict[str, Any]:
+    section = int(explained.record.ranked[SECTION][decision.rank])
+    return {
+        "type": decision.source_type.value,
+        "id": None if decision.target_id is None else str(decision.target_id),
+        "section": explained.decided.plan.sections[section].name,
+        "action": decision.action.value,
+        "reason": decision.reason,
+        "rule_id": decision.rule_id,
+        "relevance": decision.relevance,
+        "rank": decision.rank,
+    }
+
+
+def _cut_off(item: CutOff) -> dict[str, Any]:
+    return {
+        "type": item.source_type.value,
+        "filter": item.filter,
+        "limit": item.limit,
+        "cutoff_score": item.cutoff_score,
+        "considered": item.considered,
+    }
+
+
+def _inputs(record: Record) -> dict[str, Any]:
+    facts = record.facts
+    vector = facts.query_embedding
+    return {
+        "position": {"epoch": facts.position.epoch, "sequence": facts.position.sequence},
+        "config_hash": facts.config_hash,
+        "trajectory_id": str(facts.trajectory_id),
+        "scope_id": None if facts.scope_id is None else str(facts.scope_id),
+        "principal": facts.principal,
+        "query": facts.query,
+        "query_embedding_dimensions": None if vector is None else int(vector.shape[0]),
+        "space_id": None if facts.space_id is None else str(facts.space_id),
+        "max_tokens": facts.max_tokens,
+        "as_of": from_us(facts.as_of_us).isoformat(),
+        "clock": from_us(facts.now_us).isoformat(),
+        "evaluator": facts.evaluator,
+        "extra_sections": sorted(facts.extra_sections),
+        "candidates": len(record.ranked),
+    }
+
+
+# --- one record ----------------------------------------------------------------------------------
+
+
+def _one(explained: _Explained, wanted: uuid.UUID, similarity: Similarity | None) -> dict[str, Any]:
+    entity = explained.source.entity(wanted)
+    place = _place_of(explained, wanted, entity)
+    if place is not None:
+        return _candidate(explained, wanted, place)
+    if entity is None:
+        reason = "no record with this id is known, or it is not visible to the principal that asks"
+        return {"id": str(wanted), "type": None, "verdict": "unknown", "reason": reason}
+    kind = _KINDS.get(type(entity))
+    if kind is None:
+        name = type(entity).__name__.lower()
+        reason = f"windows are not made of records of this kind ({name})"
+        return {"id": str(wanted), "type": name, "verdict": "filtered", "filter": "kind", "reason": reason}
+    score = _score(explained.record, wanted, similarity)
+    absence: Absence = why_absent(entity, kind, explained.record.facts, explained.decided.plan, score)
+    out: dict[str, Any] = {"id": str(wanted), "type": kind.value, "verdict": absence.verdict, "reason": absence.reason}
+    if absence.filter is not None:
+        out["filter"] = absence.filter
+    out.update(absence.numbers)
+    return out
+
+
+def _place_of(explained: _Explained, wanted: uuid.UUID, entity: Any | None) -> int | None:
+    record = explained.record
+    for place, known in record.ids.items():
+        if known == wanted:
+            return place
+    ordinal = explained.source.ordinal(wanted)
+    if ordinal is None:
+        return None
+    kind = None if entity is None else _KINDS.get(type(entity))
+    at = np.flatnonzero(record.ranked[ORDINAL] == ordinal)
+    for place in at.tolist():
+        source = int(record.ranked[SOURCE][place])
+        if kind is not None:
+            if CODE_OF[kind] == source:
+                return int(place)
+        elif SOURCES[source] in _KINDS.values() and explained.source.identity(SOURCES[source], ordinal) == wanted:
+            # The record itself is gone: which kind it was is known by who had this ordinal.
+            return int(place)
+    return None
+
+
+def _candidate(explained: _Explained, wanted: uuid.UUID, place: int) -> dict[str, Any]:
+    decided = explained.decided
+    (decision,) = [d for d in trace(decided, lambda _: None, explained.record.facts.now_us) if d.rank == place]
+    excluded = decision.action is AssemblyAction.EXCLUDE
+    out = _decision(explained, decision)
+    out["id"] = str(wanted)
+    out["verdict"] = "excluded" if excluded else "included"
+    out["would_have_tokens" if excluded else "tokens"] = decision.tokens
+    out["candidates"] = len(decided.ranked)
+    out["min_relevance"] = decided.plan.config.min_relevance_threshold
+    out["tokens_left"] = decided.plan.whole_tokens(int(decided.filled.left[place]))
+    return out
+
+
+def _score(record: Record, wanted: uuid.UUID, similarity: Similarity | None) -> float | None:
+    facts = record.facts
+    if similarity is None or facts.query_embedding is None or facts.space_id is None:
+        return None
+    return similarity(wanted, facts.space_id, facts.query_embedding)

@@ -1,0 +1,37 @@
+"""What a window records of the inputs it is a pure function of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
+from caliber.model.windows import CutOff, Position
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFacts:
+    """The recorded inputs of an assembly, and what its sources reported.
+
+    Shapes: query_embedding ``f32[d]``. Units: microseconds since 1970; ``config_hash`` is hexadecimal.
+    """
+
+    window_id: WindowId
+    trajectory_id: TrajectoryId
+    scope_id: ScopeId | None
+    principal: str
+    position: Position
+    config_hash: str
+    evaluator: str
+    max_tokens: int
+    now_us: int
+    as_of_us: int
+    query: str | None
+    query_embedding: NDArray[np.float32] | None
+    space_id: SpaceId | None
+    extra_sections: Mapping[str, str]
+    cut_offs: tuple[CutOff, ...]
+    degraded: tuple[str, ...]

@@ -1,0 +1,87 @@
+"""What an assembly is a pure function of, and what it gives.
+
+Source: C-217, C-447, C-467, design section 5 (Determinism).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from caliber.config import CaliberConfig
+from caliber.model.enums import SourceType
+from caliber.model.ids import SpaceId, TrajectoryId, WindowId
+from caliber.model.windows import ContextWindow
+from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.mirror import RelationSnapshot
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class TextSource(Protocol):
+    """Where the texts of mirrored rows come from; ``ResidentMemory`` is one."""
+
+    def texts(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
+        """Return the texts of rows, reading back in one batch what has left memory."""
+        ...
+
+
+class ContentSource(Protocol):
+    """Where replay finds what a record said at the version a window was made of."""
+
+    def content(self, source_type: SourceType, ordinal: int, version: int) -> Mapping[str, Any] | None:
+        """Return the content columns of a row as of a version, as drivers store them; None when they are gone."""
+        ...
+
+    def identity(self, source_type: SourceType, ordinal: int) -> uuid.UUID | None:
+        """Return the id of a row, also of one that is no longer there but whose content is kept; else None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AssemblyInputs:
+    """Everything that decides a window's bytes.
+
+    Shapes: note_mask ``bool[snapshot["note"].length]``, True where the principal may see; query_embedding ``f32[d]``.
+    Units: ``as_of_us`` is valid time, ``now_us`` the clock; ``config_hash`` is hexadecimal.
+    """
+
+    snapshot: ResidentSnapshot
+    trajectory_id: TrajectoryId
+    max_tokens: int
+    as_of_us: int
+    now_us: int
+    window_id: WindowId
+    config: CaliberConfig
+    config_hash: str
+    evaluator: str
+    principal: str
+    note_mask: NDArray[np.bool_] | None = None
+    query: str | None = None
+    query_embedding: NDArray[np.float32] | None = None
+    space_id: SpaceId | None = None
+    extra_sections: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A window, and what is kept of it; the record is only packed when it is asked for."""
+
+    window: ContextWindow
+    pack: Callable[[], bytes] = field(repr=False)
+
+    @cached_property
+    def record(self) -> bytes:
+        """The window as bytes, enough to explain and replay it; the same bytes whenever they are asked for."""
+        return self.pack()
+
+    @cached_property
+    def text_hash(self) -> bytes:
+        """SHA-256 of the window's text."""
+        return hashlib.sha256(self.window.text.encode("utf-8")).digest()

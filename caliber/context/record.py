@@ -1,0 +1,363 @@
+"""A window as bytes: its recorded inputs, and its candidates as columns in canonical order.
+
+Enough to explain it and to replay it, in about ten bytes a candidate. Ids and content hashes are kept for what was
+included; everything else is named by its ordinal, which is never used twice. Ages are kept in milliseconds: the
+canonical order is the order of the columns, so nothing finer can be asked of them (docs/decisions/0018).
+
+Format 1: ``CWR`` and a version byte, then a zlib stream of: length and JSON of the inputs, length and f32-LE of the
+query vector, number of candidates, columns. A column is its width in bytes (0: all zero) and its bytes by planes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.context.columns import (
+    AGE_US,
+    CONSIDERED,
+    ERROR,
+    FIELDS,
+    GROUP,
+    ORDINAL,
+    ROW,
+    SECTION,
+    SOURCE,
+    STORED_TOKENS,
+    TURN_NUMBER,
+    VERSION,
+    Candidates,
+    positions_as_tie,
+)
+from caliber.context.facts import WindowFacts
+from caliber.context.plan import RELATION_OF, SOURCES, TURN
+from caliber.context.texts import TurnText
+from caliber.context.trace import Decided
+from caliber.model.enums import DecisionCode, SourceType
+from caliber.model.errors import StorageError
+from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
+from caliber.model.windows import CutOff, Position
+
+MAGIC: Final = b"CWR"
+FORMAT: Final = 1
+RECORD_MAX_BYTES: Final = 1 << 28
+"""A record that unpacks to more than this is not one of ours."""
+HASH_BYTES: Final = 16
+_LEVEL: Final = 6
+_WIDTHS: Final = (0, 1, 2, 4, 8)
+_MS: Final = 1_000
+_ONE_F32: Final = np.uint32(0x3F800000)
+_UNDECIDED: Final = (DecisionCode.EXCLUDED_RELEVANCE, DecisionCode.EXCLUDED_DOSAGE, DecisionCode.EXCLUDED_ERROR)
+_CODES: Final = frozenset(int(code) for code in DecisionCode)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A window's record, unpacked.
+
+    Shapes: codes ``uint8[n]`` as finally decided; sizes ``int64[n]`` bytes, -1 where no text was looked at; shown
+    the same after cuts.
+    Units: ``ids`` and ``hashes`` by place in the canonical order, for what was included.
+    """
+
+    facts: WindowFacts
+    ranked: Candidates
+    codes: NDArray[np.uint8]
+    sizes: NDArray[np.int64]
+    shown: NDArray[np.int64]
+    ids: Mapping[int, uuid.UUID]
+    hashes: Mapping[int, bytes]
+
+    @property
+    def undecided(self) -> NDArray[np.uint8]:
+        """The codes as ranking gave them, before any budget."""
+        return np.where(np.isin(self.codes, _UNDECIDED), self.codes, CONSIDERED).astype(np.uint8)
+
+
+def content_hash(text: str | TurnText) -> bytes:
+    """Return the digest by which replay knows a text again."""
+    body = text if isinstance(text, str) else text.text
+    return sha256(body.encode("utf-8")).digest()[:HASH_BYTES]
+
+
+# --- packing ------------------------------------------------------------------------------------
+
+
+def pack_record(facts: WindowFacts, decided: Decided, texts: Mapping[int, str | TurnText]) -> bytes:
+    """Return a window's record."""
+    ranked, codes, sizes = decided.ranked, decided.filled.codes, decided.sizes
+    cut = {item.place: int(decided.shown[item.place]) for item in decided.filled.truncations}
+    source = ranked[SOURCE]
+    turns = np.flatnonzero(source == TURN)
+    by_ordinal = np.lexsort((ranked[ORDINAL], source))
+    groups = ranked[GROUP][turns]
+    if (groups >= 0).any():
+        labels = np.unique(groups[groups >= 0])
+        groups = np.where(groups >= 0, np.searchsorted(labels, groups) + 1, 0)
+    else:
+        groups = groups + 1
+    age_ms = ranked[AGE_US] // _MS
+    kept = included_with_id(ranked, codes)
+    ids = ranked.ids[kept].astype(">u8").tobytes()
+    meta = json.dumps(_meta(facts, cut), ensure_ascii=False, separators=(",", ":")).encode()
+    vector = b"" if facts.query_embedding is None else np.asarray(facts.query_embedding, "<f4").tobytes()
+    parts = [
+        struct.pack("<I", len(meta)),
+        meta,
+        struct.pack("<I", len(vector)),
+        vector,
+        struct.pack("<I", len(ranked)),
+        _column(source),
+        _column(ranked[SECTION]),
+        _column(ranked[ORDINAL]),
+        _column(ranked[VERSION]),
+        _column(_zigzag(_deltas(age_ms[by_ordinal]))),
+        _column((ranked.relevance.view(np.uint32) ^ _ONE_F32).astype(np.int64)),
+        _column(np.where(sizes >= 0, sizes, ranked[STORED_TOKENS])),
+        _column(codes),
+        _column(_zigzag(_deltas(ranked[TURN_NUMBER][turns]))),
+        _column(groups),
+        np.frombuffer(ids, np.uint8).reshape(len(kept), 16).T.tobytes(),
+        b"".join(content_hash(texts[place]) for place in kept.tolist()),
+    ]
+    return MAGIC + bytes((FORMAT,)) + zlib.compress(b"".join(parts), _LEVEL)
+
+
+def included_with_id(ranked: Candidates, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the places of included records."""
+    included = (codes == DecisionCode.INCLUDED) | (codes == DecisionCode.INCLUDED_TRUNCATED)
+    return np.flatnonzero(included & np.isin(ranked[SOURCE], list(RELATION_OF)))
+
+
+def _deltas(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.diff(values, prepend=np.int64(0))
+
+
+def _zigzag(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    return (values << 1) ^ (values >> 63)
+
+
+def _column(values: NDArray[Any]) -> bytes:
+    raw = values.astype(np.uint64)
+    top = int(raw.max()) if len(raw) else 0
+    width = next(w for w in _WIDTHS if top < 1 << (8 * w))
+    planes = raw.astype("<u8").view(np.uint8).reshape(len(raw), 8)[:, :width].T
+    return bytes((width,)) + planes.tobytes()
+
+
+def _meta(facts: WindowFacts, cut: Mapping[int, int]) -> dict[str, Any]:
+    return {
+        "window": facts.window_id.hex,
+        "trajectory": facts.trajectory_id.hex,
+        "scope": None if facts.scope_id is None else facts.scope_id.hex,
+        "principal": facts.principal,
+        "epoch": facts.position.epoch,
+        "sequence": facts.position.sequence,
+        "config": facts.config_hash,
+        "evaluator": facts.evaluator,
+        "max_tokens": facts.max_tokens,
+        "now_us": facts.now_us,
+        "as_of_us": facts.as_of_us,
+        "query": facts.query,
+        "space": None if facts.space_id is None else facts.space_id.hex,
+        "extra": dict(facts.extra_sections),
+        "degraded": list(facts.degraded),
+        "cut": sorted(cut.items()),
+        "cut_offs": [[c.source_type.value, c.filter, c.limit, c.cutoff_score, c.considered] for c in facts.cut_offs],
+    }
+
+
+# --- unpacking ----------------------------------------------------------------------------------
+
+
+def unpack_record(raw: bytes) -> Record:
+    """Return what ``pack_record`` kept.
+
+    Raises: StorageError for anything that is not a complete record of a known format.
+    """
+    if len(raw) < 4 or raw[:3] != MAGIC:
+        raise _broken("it does not begin like one")
+    if raw[3] != FORMAT:
+        raise _broken(f"its format {raw[3]} is not known to this version")
+    unpacker = zlib.decompressobj()
+    try:
+        body = unpacker.decompress(raw[4:], RECORD_MAX_BYTES)
+    except zlib.error as error:
+        raise _broken("it is damaged") from error
+    if not unpacker.eof or unpacker.unused_data or unpacker.unconsumed_tail:
+        raise _broken("it ends early, or has something after its end")
+    return unpack_body(body)
+
+
+def principal_of(raw: bytes) -> str:
+    """Return whose window a record is.
+
+    Raises: StorageError.
+    """
+    return unpack_record(raw).facts.principal
+
+
+def unpack_body(body: bytes) -> Record:
+    """Return the record in an unpacked stream.
+
+    Raises: StorageError.
+    """
+    reader = _Reader(body)
+    try:
+        meta = json.loads(reader.take(reader.length()))
+        vector = reader.take(reader.length())
+        facts = _facts(meta, vector)
+        cut = {_typed(place, int): _typed(size, int) for place, size in _typed(meta["cut"], list)}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _broken("its inputs cannot be read") from error
+    return _columns(reader, facts, cut)
+
+
+def _facts(meta: Any, vector: bytes) -> WindowFacts:
+    def text(name: str) -> str:
+        out: str = _typed(meta[name], str)
+        return out
+
+    def number(name: str) -> int:
+        out: int = _typed(meta[name], int)
+        return out
+
+    extra = _typed(meta["extra"], dict)
+    cut_offs = tuple(
+        CutOff(
+            SourceType(source),
+            _typed(name, str),
+            None if limit is None else _typed(limit, int),
+            None if score is None else float(score),
+            _typed(considered, int),
+        )
+        for source, name, limit, score, considered in _typed(meta["cut_offs"], list)
+    )
+    query = meta["query"]
+    embedding = np.frombuffer(vector, "<f4").astype(np.float32) if vector else None
+    return WindowFacts(
+        window_id=WindowId(uuid.UUID(hex=text("window"))),
+        trajectory_id=TrajectoryId(uuid.UUID(hex=text("trajectory"))),
+        scope_id=None if meta["scope"] is None else ScopeId(uuid.UUID(hex=text("scope"))),
+        principal=text("principal"),
+        position=Position(text("epoch"), number("sequence")),
+        config_hash=text("config"),
+        evaluator=text("evaluator"),
+        max_tokens=number("max_tokens"),
+        now_us=number("now_us"),
+        as_of_us=number("as_of_us"),
+        query=None if query is None else _typed(query, str),
+        query_embedding=embedding,
+        space_id=None if meta["space"] is None else SpaceId(uuid.UUID(hex=text("space"))),
+        extra_sections={_typed(name, str): _typed(value, str) for name, value in extra.items()},
+        cut_offs=cut_offs,
+        degraded=tuple(_typed(reason, str) for reason in _typed(meta["degraded"], list)),
+    )
+
+
+def _typed(value: Any, kind: type[Any]) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}")
+    return value
+
+
+def _columns(reader: _Reader, facts: WindowFacts, cut: Mapping[int, int]) -> Record:
+    count = reader.length()
+    numbers = np.zeros((FIELDS, count), np.int64)
+    numbers[ROW] = -1
+    source = numbers[SOURCE] = reader.column(count)
+    if count and int(source.max()) >= len(SOURCES):
+        raise _broken("it names a source that does not exist")
+    turns = np.flatnonzero(source == TURN)
+    for name in (SECTION, ORDINAL, VERSION):
+        numbers[name] = reader.column(count)
+    by_ordinal = np.lexsort((numbers[ORDINAL], source))
+    numbers[AGE_US, by_ordinal] = np.cumsum(_unzigzag(reader.column(count))) * _MS
+    bits = reader.column(count)
+    relevance = (bits.astype(np.uint32) ^ _ONE_F32).view(np.float32)
+    sizes = reader.column(count)
+    codes = reader.column(count)
+    if not set(np.unique(codes).tolist()) <= _CODES or not np.isfinite(relevance).all():
+        raise _broken("it holds a decision or a relevance that does not exist")
+    numbers[TURN_NUMBER, turns] = np.cumsum(_unzigzag(reader.column(len(turns))))
+    numbers[GROUP] = -1
+    numbers[GROUP, turns] = reader.column(len(turns)) - 1
+    numbers[ERROR] = codes == DecisionCode.EXCLUDED_ERROR
+    looked_at = ~np.isin(codes, _UNDECIDED)
+    numbers[STORED_TOKENS] = np.where(looked_at, 0, sizes)
+    ranked = Candidates(numbers, relevance, positions_as_tie(count), np.zeros((count, 2), np.uint64))
+    kept = included_with_id(ranked, codes.astype(np.uint8))
+    raw = np.frombuffer(reader.take(16 * len(kept)), np.uint8).reshape(16, len(kept)).T.tobytes()
+    if len(kept):
+        ranked.ids[kept] = np.frombuffer(raw, ">u8").reshape(len(kept), 2)
+    hashes = reader.take(HASH_BYTES * len(kept))
+    reader.end()
+    places = kept.tolist()
+    sizes = np.where(looked_at, sizes, -1)
+    shown = sizes.copy()
+    for place, size in cut.items():
+        if not 0 <= place < count or codes[place] != DecisionCode.INCLUDED_TRUNCATED or not 0 <= size <= sizes[place]:
+            raise _broken("it cuts what it does not include")
+        shown[place] = size
+    return Record(
+        facts=facts,
+        ranked=ranked,
+        codes=codes.astype(np.uint8),
+        sizes=sizes,
+        shown=shown,
+        ids={place: uuid.UUID(bytes=raw[16 * at : 16 * at + 16]) for at, place in enumerate(places)},
+        hashes={place: hashes[HASH_BYTES * at : HASH_BYTES * (at + 1)] for at, place in enumerate(places)},
+    )
+
+
+def _unzigzag(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    raw = values.view(np.uint64)
+    return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64)
+
+
+class _Reader:
+    """Reads a stream and never past its end."""
+
+    __slots__ = ("_at", "_body")
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        end = self._at + size
+        if end > len(self._body):
+            raise _broken("it ends early")
+        out = self._body[self._at : end]
+        self._at = end
+        return out
+
+    def length(self) -> int:
+        (value,) = struct.unpack("<I", self.take(4))
+        return int(value)
+
+    def column(self, count: int) -> NDArray[np.int64]:
+        width = self.take(1)[0]
+        if width not in _WIDTHS:
+            raise _broken("a column has an impossible width")
+        planes = np.frombuffer(self.take(width * count), np.uint8).reshape(width, count)
+        out = np.zeros((count, 8), np.uint8)
+        out[:, :width] = planes.T
+        return out.view("<u8").reshape(count).astype(np.uint64).view(np.int64)
+
+    def end(self) -> None:
+        if self._at != len(self._body):
+            raise _broken("it has something after its end")
+
+
+def _broken(reason: str) -> StorageError:
+    return StorageError(f"a window's record cannot be read: {reason}")

@@ -1,0 +1,117 @@
+"""A window again, from its record and the content that its sources had then.
+
+Ranking and filling run again over the recorded columns; only what was included is read. The bytes are the same,
+also after sources were changed, merged, pruned or expired (design, section 5).
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import numpy as np
+
+from caliber.config import CaliberConfig
+from caliber.context.assemble import check_budget, fixed_texts
+from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, rank
+from caliber.context.fill import Filled, fill
+from caliber.context.inputs import ContentSource
+from caliber.context.plan import RELATION_OF, SOURCES, AssemblyPlan, plan_of
+from caliber.context.record import Record, content_hash, unpack_record
+from caliber.context.texts import TurnText, text_of_content
+from caliber.context.trace import Decided
+from caliber.context.window import build_window, cut_texts
+from caliber.model.enums import DecisionCode
+from caliber.model.errors import InvalidValue, NotFound, StorageError
+from caliber.model.windows import ContextWindow
+
+
+def replay(record: bytes, config: CaliberConfig, contents: ContentSource) -> ContextWindow:
+    """Return the window of a record: same text, messages, sections and trace, byte for byte.
+
+    Raises: StorageError for a damaged record, or one that no longer gives the same decisions; InvalidValue when the
+    configuration is another one than the window's; NotFound naming the source whose content was removed for good.
+    """
+    kept = unpack_record(record)
+    plan = plan_for(kept, config)
+    filled = decide_again(kept, plan)
+    texts = _texts(kept, plan, contents)
+
+    def id_of(place: int) -> uuid.UUID | None:
+        return identity_of(kept, contents, place)
+
+    cut, shown = cut_texts(plan, kept.sizes, filled, texts)
+    decided = Decided(plan, kept.facts.max_tokens, kept.ranked, filled, kept.sizes, shown)
+    return build_window(kept.facts, decided, texts, cut, id_of)
+
+
+def plan_for(record: Record, config: CaliberConfig) -> AssemblyPlan:
+    """Return the constants of the window's configuration.
+
+    Raises: InvalidValue, StorageError.
+    """
+    if config.hash.hex() != record.facts.config_hash:
+        raise InvalidValue(field="config", reason="the window was assembled under another configuration")
+    plan = plan_of(config)
+    sections = record.ranked[SECTION]
+    if len(sections):
+        if int(sections.min()) < 0 or int(sections.max()) >= len(plan.sections):
+            raise StorageError("a window's record names a section that its configuration does not have")
+        sources = np.array([section.source for section in plan.sections])
+        if (sources[sections] != record.ranked[SOURCE]).any():
+            raise StorageError("a window's record has a source in a section of another kind")
+    check_budget(record.facts.max_tokens, config.token_budget)
+    return plan
+
+
+def decide_again(record: Record, plan: AssemblyPlan) -> Filled:
+    """Run ranking and filling over the recorded columns.
+
+    Raises: StorageError when they decide otherwise than they did.
+    """
+    ranked, codes = rank(record.ranked, plan)
+    if not np.array_equal(ranked[ORDINAL], record.ranked[ORDINAL]) or not np.array_equal(codes, record.undecided):
+        raise StorageError("a window's record does not rank again as it did")
+    filled = fill(record.ranked, codes, record.sizes, plan, record.facts.max_tokens)
+    if not np.array_equal(filled.codes, record.codes):
+        raise StorageError("a window's record does not fill again as it did")
+    return filled
+
+
+def identity_of(record: Record, contents: ContentSource, place: int) -> uuid.UUID | None:
+    """Return the id of a candidate: recorded if it was included, else looked up by its ordinal."""
+    known = record.ids.get(place)
+    if known is not None:
+        return known
+    source = int(record.ranked[SOURCE][place])
+    if source not in RELATION_OF:
+        return None
+    return contents.identity(SOURCES[source], int(record.ranked[ORDINAL][place]))
+
+
+def _texts(record: Record, plan: AssemblyPlan, contents: ContentSource) -> dict[int, str | TurnText]:
+    ranked = record.ranked
+    by_section = {item.section: item.text for item in fixed_texts(plan, dict(record.facts.extra_sections))}
+    included = (record.codes == DecisionCode.INCLUDED) | (record.codes == DecisionCode.INCLUDED_TRUNCATED)
+    out: dict[int, str | TurnText] = {}
+    for place in np.flatnonzero(included).tolist():
+        source = int(ranked[SOURCE][place])
+        if source not in RELATION_OF:
+            text = by_section.get(int(ranked[SECTION][place]))
+            if text is None:
+                raise StorageError("a window's record includes a section that has no text")
+            out[place] = text
+            continue
+        ordinal, version = int(ranked[ORDINAL][place]), int(ranked[VERSION][place])
+        content = contents.content(SOURCES[source], ordinal, version)
+        if content is None:
+            raise _gone(record, place, "its content was removed")
+        out[place] = rendered = text_of_content(source, content)
+        if content_hash(rendered) != record.hashes[place]:
+            raise _gone(record, place, "what it said then was not kept")
+    return out
+
+
+def _gone(record: Record, place: int, reason: str) -> NotFound:
+    kind = SOURCES[int(record.ranked[SOURCE][place])].value
+    known = record.ids[place]
+    return NotFound(f"{kind} {known} is gone: {reason}, so the window cannot be replayed", entity_type=kind, id=known)

@@ -1,0 +1,155 @@
+"""Why a record never became a candidate: which filter, or which limit, kept it out.
+
+Judged by the record as it is now and the inputs of the window then; what changed in between is said to have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from caliber.context.facts import WindowFacts
+from caliber.context.plan import AssemblyPlan
+from caliber.model.entities import Artifact, Note, Scope, Turn
+from caliber.model.enums import SourceType
+from caliber.model.time import from_us
+from caliber.model.windows import CutOff
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """``verdict`` is ``filtered``, ``cut_off`` or ``changed_since``."""
+
+    verdict: str
+    reason: str
+    filter: str | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+def why_absent(entity: Any, kind: SourceType, facts: WindowFacts, plan: AssemblyPlan, score: float | None) -> Absence:
+    """Return why a record that exists was no candidate. Units: score is its similarity to the query, if known."""
+    now = from_us(facts.now_us)
+    if _made(entity) > now:
+        return _filtered("created_later", f"it was written at {_made(entity).isoformat()}, after the window")
+    cuts = [item for item in facts.cut_offs if item.source_type is kind]
+    absence: Absence | None
+    if isinstance(entity, Note):
+        absence = _note_filter(entity, facts, now) or _note_cut(entity, plan, cuts, score)
+    elif isinstance(entity, Artifact):
+        absence = _artifact_filter(entity, facts, now, cuts) or _cut(entity.created_at, cuts)
+    elif isinstance(entity, Turn):
+        absence = _turn_filter(entity, facts) or _cut(entity.turn_number, cuts)
+    else:
+        absence = _scope_filter(entity, facts, now) or _cut(entity.sequence_number, cuts)
+    if absence is not None:
+        return absence
+    reason = "nothing about it explains this any more: it must have been changed, hidden or embedded since the window"
+    return Absence("changed_since", reason)
+
+
+def _made(entity: Any) -> datetime:
+    made: datetime = entity.created_at
+    return made
+
+
+def _filtered(name: str, reason: str) -> Absence:
+    return Absence("filtered", reason, name)
+
+
+def _note_filter(note: Note, facts: WindowFacts, now: datetime) -> Absence | None:
+    if note.archived_at is not None and note.archived_at <= now:
+        return _filtered("archived", f"it was archived at {note.archived_at.isoformat()}")
+    if note.superseded_by is not None:
+        return _filtered("superseded", f"note {note.superseded_by} superseded it")
+    as_of = from_us(facts.as_of_us)
+    if note.valid_from is not None and note.valid_from > as_of:
+        return _filtered(
+            "not_yet_valid", f"it holds from {note.valid_from.isoformat()}, not yet at {as_of.isoformat()}"
+        )
+    if note.valid_until is not None and note.valid_until <= as_of:
+        return _filtered("expired", f"it held until {note.valid_until.isoformat()}, no longer at {as_of.isoformat()}")
+    return None
+
+
+def _note_cut(note: Note, plan: AssemblyPlan, cuts: list[CutOff], score: float | None) -> Absence | None:
+    if not cuts:
+        return None
+    cut = cuts[0]
+    if cut.filter == "newest":
+        return _cut(note.created_at, cuts)
+    numbers: dict[str, Any] = {"score": score, "cutoff_score": cut.cutoff_score, "limit": cut.limit}
+    least = plan.config.assembly.note_min_similarity
+    if score is None:
+        known = "its similarity to the query is not known any more, or it has no vector in the query's space"
+        bar = "" if cut.cutoff_score is None else f"; the search stopped at {cut.cutoff_score:.4f}"
+        return Absence("cut_off", f"{known}{bar}", cut.filter, numbers)
+    if score < least:
+        reason = f"its similarity to the query, {score:.4f}, is below note_min_similarity ({least:.4f})"
+        return Absence("cut_off", reason, "min_similarity", numbers)
+    reason = (
+        f"the {cut.limit} most similar of {cut.considered} notes were taken, down to {cut.cutoff_score:.4f}; "
+        f"its similarity is {score:.4f}"
+    )
+    return Absence("cut_off", reason, cut.filter, numbers)
+
+
+def _artifact_filter(artifact: Artifact, facts: WindowFacts, now: datetime, cuts: list[CutOff]) -> Absence | None:
+    if artifact.rolled_back_at is not None and artifact.rolled_back_at <= now:
+        return _filtered("rolled_back", f"it was rolled back at {artifact.rolled_back_at.isoformat()}")
+    if artifact.superseded_by is not None:
+        return _filtered("superseded", f"artifact {artifact.superseded_by} superseded it")
+    if artifact.retired_at is not None and artifact.retired_at <= now:
+        return _filtered("retired", f"its lifetime ended at {artifact.retired_at.isoformat()}")
+    if artifact.expires_at is not None and artifact.expires_at <= now:
+        return _filtered("expired", f"it expired at {artifact.expires_at.isoformat()}")
+    if artifact.trajectory_id == facts.trajectory_id:
+        return None
+    for cut in cuts:
+        if cut.filter.startswith("ancestors:"):
+            strategy = cut.filter.removeprefix("ancestors:")
+            reason = (
+                f"of {cut.considered} artifacts of trajectories above this one, {cut.limit} were kept ({strategy}); "
+                "if it belongs to one of them, it was not among those"
+            )
+            return Absence("cut_off", reason, cut.filter, {"limit": cut.limit, "cutoff_score": cut.cutoff_score})
+    return _filtered("other_trajectory", f"it belongs to trajectory {artifact.trajectory_id}, not to one visible here")
+
+
+def _turn_filter(turn: Turn, facts: WindowFacts) -> Absence | None:
+    if turn.trajectory_id != facts.trajectory_id:
+        return _filtered("other_trajectory", f"it belongs to trajectory {turn.trajectory_id}")
+    if turn.scope_id != facts.scope_id:
+        return _filtered("other_scope", f"it belongs to scope {turn.scope_id}; the window shows scope {facts.scope_id}")
+    return None
+
+
+def _scope_filter(scope: Scope, facts: WindowFacts, now: datetime) -> Absence | None:
+    if scope.trajectory_id != facts.trajectory_id:
+        return _filtered("other_trajectory", f"it belongs to trajectory {scope.trajectory_id}")
+    if scope.closed_at is None or scope.closed_at > now:
+        return _filtered("open", "it was open: only the summaries of closed scopes enter a window")
+    if not scope.summary:
+        return _filtered("no_summary", "it has no summary")
+    return None
+
+
+def _cut(value: datetime | int, cuts: list[CutOff]) -> Absence | None:
+    """Return whether a limit on the newest kept out what has this age."""
+    for cut in cuts:
+        if cut.filter != "newest":
+            continue
+        numbers = {"limit": cut.limit, "considered": cut.considered}
+        reason = f"only the newest {cut.limit} of {cut.considered} were considered"
+        if cut.cutoff_score is None:
+            return Absence("cut_off", reason, cut.filter, numbers)
+        if isinstance(value, datetime):
+            oldest = from_us(int(cut.cutoff_score))
+            if value <= oldest:
+                reason += f": the oldest of them is from {oldest.isoformat()}, this is from {value.isoformat()}"
+                return Absence("cut_off", reason, cut.filter, {**numbers, "oldest": oldest.isoformat()})
+        elif value < cut.cutoff_score:
+            reason += f": they begin at number {int(cut.cutoff_score)}, this is number {value}"
+            return Absence("cut_off", reason, cut.filter, {**numbers, "oldest": int(cut.cutoff_score)})
+    return None

@@ -1,0 +1,110 @@
+"""How each kind of record reads inside a window, and as a message.
+
+Records come as drivers store them: from the mirror now, from kept content at a replay; so both give the same text.
+Bytes that are not UTF-8 are shown as replacement characters (C-451).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from caliber.context.plan import ARTIFACT, NOTE, SUMMARY
+from caliber.model.windows import Message
+
+
+@dataclass(frozen=True, slots=True)
+class FixedText:
+    """A text that belongs to no record: instructions, persona, a custom section."""
+
+    source: int
+    section: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnText:
+    """A turn in parts. ``calls`` holds (id, name, arguments) of the calls it makes."""
+
+    role: str
+    content: str
+    name: str | None
+    calls: tuple[tuple[str, str, str], ...]
+    call_id: str | None
+
+    @property
+    def label(self) -> str:
+        """What stands before the content."""
+        label = self.role
+        if self.name:
+            label += f" {self.name}"
+        if self.call_id:
+            label += f" [{self.call_id}]"
+        return label + ": "
+
+    @property
+    def text(self) -> str:
+        """The turn as it reads in the window's text."""
+        text = self.label + self.content
+        for at, (call_id, name, arguments) in enumerate(self.calls):
+            lead = "\n" if at or self.content else ""
+            text += f"{lead}[call {call_id}] {name}({arguments})"
+        return text
+
+    def with_content(self, content: str) -> TurnText:
+        """Return the same turn saying something else, such as its beginning."""
+        return replace(self, content=content)
+
+    def message(self) -> Message:
+        """Return the turn as a message."""
+        calls = tuple(
+            {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for call_id, name, arguments in self.calls
+        )
+        return Message(self.role, self.content, self.name, self.call_id, calls)
+
+
+def shown(content: bytes | str) -> str:
+    """Return content as text."""
+    return content if isinstance(content, str) else content.decode("utf-8", "replace")
+
+
+def turn_text(role: str, content: bytes, name: str | None, calls: str, call_id: str | None) -> TurnText:
+    """Return a turn in parts; ``calls`` is JSON as stored."""
+    parsed = tuple((call[0], call[1], call[2]) for call in json.loads(calls)) if calls != "[]" else ()
+    return TurnText(role, shown(content), name, parsed, call_id)
+
+
+def note_text(entity: str, note_type: str, content: str) -> str:
+    """Return a note as a line of a list."""
+    return f"- {entity} ({note_type}): {content}"
+
+
+def artifact_text(artifact_type: str, content: bytes) -> str:
+    """Return an artifact under its type."""
+    return f"[{artifact_type}]\n{shown(content)}"
+
+
+def summary_text(summary: str) -> str:
+    """Return the summary of a scope as a line of a list."""
+    return f"- {summary}"
+
+
+def text_of_content(source: int, content: Mapping[str, Any]) -> str | TurnText:
+    """Return the text of a record from its content columns."""
+    if source == NOTE:
+        return note_text(content["entity"], content["note_type"], content["content"])
+    if source == ARTIFACT:
+        return artifact_text(content["artifact_type"], content["content"])
+    if source == SUMMARY:
+        return summary_text(content["summary"] or "")
+    return turn_text(
+        content["role"], content["content"], content["name"], content["tool_calls"], content["tool_call_id"]
+    )
+
+
+def byte_length(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8"))

@@ -1,0 +1,123 @@
+"""Why each candidate is, or is not, in a window, in words and numbers.
+
+Source: C-055 to C-057, C-457 to C-459, C-298.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.context.columns import ORDINAL, SECTION, SOURCE, STORED_TOKENS, TURN_NUMBER, VERSION, Candidates
+from caliber.context.fill import Filled
+from caliber.context.plan import ARTIFACT, NOTE, SOURCES, TURN, AssemblyPlan
+from caliber.model.enums import AssemblyAction, DecisionCode
+from caliber.model.time import from_us
+from caliber.model.windows import AssemblyDecision
+
+_ACTIONS: Final = {
+    DecisionCode.INCLUDED: AssemblyAction.INCLUDE,
+    DecisionCode.INCLUDED_TRUNCATED: AssemblyAction.TRUNCATE,
+}
+_RULES: Final = {
+    DecisionCode.INCLUDED: "standard_inclusion",
+    DecisionCode.INCLUDED_TRUNCATED: "overflow_truncate",
+    DecisionCode.EXCLUDED_RELEVANCE: "relevance_threshold",
+    DecisionCode.EXCLUDED_SECTION_BUDGET: "section_limit",
+    DecisionCode.EXCLUDED_BUDGET: "budget_limit",
+    DecisionCode.EXCLUDED_GROUP: "group_limit",
+    DecisionCode.EXCLUDED_DOSAGE: "dosage_limit",
+    DecisionCode.EXCLUDED_ERROR: "embedding_error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """All that was decided about one window's candidates, in canonical order.
+
+    Shapes: sizes ``int64[n]`` bytes before any cut, -1 where no text was looked at; shown the same, after cuts.
+    """
+
+    plan: AssemblyPlan
+    max_tokens: int
+    ranked: Candidates
+    filled: Filled
+    sizes: NDArray[np.int64]
+    shown: NDArray[np.int64]
+
+    def tokens(self, place: int) -> int:
+        """Return the tokens a candidate takes, or would have taken."""
+        size = int(self.shown[place])
+        return self.plan.tokens(size) if size >= 0 else int(self.ranked[STORED_TOKENS][place])
+
+    def reason(self, place: int) -> str:
+        """Return why a candidate is, or is not, in the window."""
+        plan, tokens = self.plan, self.tokens(place)
+        code = DecisionCode(int(self.filled.codes[place]))
+        source = int(self.ranked[SOURCE][place])
+        section = plan.sections[int(self.ranked[SECTION][place])]
+        relevance = float(self.ranked.relevance[place])
+        if code is DecisionCode.INCLUDED:
+            return f"included at rank {place} with relevance {relevance:.4f}, {tokens} tokens"
+        if code is DecisionCode.INCLUDED_TRUNCATED:
+            return f"cut from {plan.tokens(int(self.sizes[place]))} to {tokens} tokens, which were left"
+        if code is DecisionCode.EXCLUDED_RELEVANCE:
+            return f"relevance {relevance:.4f} is below the threshold {plan.config.min_relevance_threshold:.4f}"
+        if code is DecisionCode.EXCLUDED_ERROR:
+            return "its vector cannot be compared with the query's: another model or another number of dimensions"
+        if code is DecisionCode.EXCLUDED_DOSAGE:
+            return f"better candidates fill the {self._dosage(source)} places that the dosage allows {section.name}"
+        if code is DecisionCode.EXCLUDED_GROUP:
+            return "belongs to a tool call and its results, which did not fit whole"
+        first = self.filled.first_turn
+        if source == TURN and first is not None:
+            number = int(self.ranked[TURN_NUMBER][place])
+            return f"turn {number} left with its block: the turns of this window begin at turn {first}"
+        if code is DecisionCode.EXCLUDED_SECTION_BUDGET:
+            return f"needs {tokens} tokens more than fit section {section.name}, which may hold {section.cap_tokens}"
+        budget = min(self.max_tokens, plan.config.pcp.dosage.max_context_tokens)
+        left = min(budget, plan.whole_tokens(int(self.filled.left[place])))
+        if tokens + plan.tokens(int(plan.section_overhead[section.index])) + 1 <= left:
+            ratio = plan.config.assembly.fill_ratio
+            return f"token_budget_exhausted: section {section.name} came when {ratio:.0%} of {budget} tokens were used"
+        return f"needs {tokens} tokens, but {budget - left}/{budget} were used and {left} left"
+
+    def _dosage(self, source: int) -> int:
+        dosage = self.plan.config.pcp.dosage
+        if source == ARTIFACT:
+            return dosage.max_artifacts_in_window
+        return dosage.max_notes_in_window if source == NOTE else dosage.max_scopes_in_window
+
+
+def trace(decided: Decided, id_of: Callable[[int], uuid.UUID | None], now_us: int) -> tuple[AssemblyDecision, ...]:
+    """Return one decision for each candidate, best-ranked first."""
+    timestamp = from_us(now_us)
+    ranked = decided.ranked
+    sources = ranked[SOURCE].tolist()
+    ordinals = ranked[ORDINAL].tolist()
+    versions = ranked[VERSION].tolist()
+    relevances = ranked.relevance.tolist()
+    out = []
+    for place, value in enumerate(decided.filled.codes.tolist()):
+        code = DecisionCode(value)
+        out.append(
+            AssemblyDecision(
+                timestamp=timestamp,
+                action=_ACTIONS.get(code, AssemblyAction.EXCLUDE),
+                source_type=SOURCES[sources[place]],
+                target_id=id_of(place),
+                ordinal=ordinals[place],
+                version=versions[place],
+                reason=decided.reason(place),
+                rule_id=_RULES[code],
+                tokens=decided.tokens(place),
+                relevance=relevances[place],
+                rank=place,
+            )
+        )
+    return tuple(out)

@@ -1,0 +1,216 @@
+"""From decisions and texts to the window that callers see; the same for an assembly and for a replay.
+
+Source: C-049 to C-054, C-460 to C-464, K-077, K-078.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.context.columns import SECTION, TURN_NUMBER, VERSION
+from caliber.context.facts import WindowFacts
+from caliber.context.fill import Filled
+from caliber.context.lazy import LazyTuple
+from caliber.context.plan import SOURCES, TURN, AssemblyPlan, SectionPlan
+from caliber.context.texts import TurnText, byte_length
+from caliber.context.trace import Decided, trace
+from caliber.kernels import truncate_to_tokens
+from caliber.model.enums import ContextPersistence, DecisionCode, ResultStatus
+from caliber.model.errors import InternalError
+from caliber.model.time import from_us
+from caliber.model.windows import ContextSection, ContextWindow, Message, SourceRef
+
+Texts = Mapping[int, "str | TurnText"]
+IdOf = Callable[[int], uuid.UUID | None]
+_VERSION_8: Final = (0xF << 76, 0x8 << 76)
+_VARIANT: Final = (0x3 << 62, 0x2 << 62)
+
+
+def build_window(
+    facts: WindowFacts,
+    decided: Decided,
+    texts: Texts,
+    cut: Texts,
+    id_of: IdOf,
+) -> ContextWindow:
+    """Return the window of these decisions.
+
+    ``texts`` holds at least what was included, by place; ``cut`` what enters shortened, as ``cut_texts`` gives it.
+    """
+    plan = decided.plan
+    sections: list[ContextSection] = []
+    bodies: list[str] = []
+    said: list[TurnText] = []
+    used = stable = length = 0
+    still = True
+    filled = filled_sections(decided)
+    for item in filled:
+        order = item.places
+        parts = [cut.get(place) or texts[place] for place in order]
+        body = item.section.header + plan.separator.join([_text(part) for part in parts])
+        if item.section.source == TURN:
+            said = [part for part in parts if isinstance(part, TurnText)]
+        else:
+            bodies.append(body)
+        length += item.size
+        used += item.tokens
+        still = still and item.section.index in decided.filled.stable_sections
+        stable += item.tokens if still else 0
+        content = body if item is filled[-1] else body + plan.separator
+        sections.append(_section(facts, decided, item, content, id_of))
+    text = "".join([section.content for section in sections])
+    messages = len(said) + bool(bodies)
+    used += plan.config.assembly.message_overhead_tokens * messages
+    if used > facts.max_tokens or byte_length(text) != length:
+        raise InternalError(f"a window of {used} tokens and {length} bytes was filled wrongly for {facts.max_tokens}")
+    return ContextWindow(
+        window_id=facts.window_id,
+        trajectory_id=facts.trajectory_id,
+        scope_id=facts.scope_id,
+        assembled_at=from_us(facts.now_us),
+        max_tokens=facts.max_tokens,
+        used_tokens=used,
+        stable_prefix_tokens=stable,
+        status=status_of(facts, bool(sections)),
+        degraded=facts.degraded,
+        sections=tuple(sections),
+        text=text,
+        messages=LazyTuple(messages, lambda: _messages(plan.separator.join(bodies), said)),
+        assembly_trace=LazyTuple(len(decided.ranked), lambda: trace(decided, id_of, facts.now_us)),
+        cut_offs=facts.cut_offs,
+        position=facts.position,
+        config_hash=facts.config_hash,
+        evaluator=facts.evaluator,
+        expires_at=_expires_at(facts, plan),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FilledSection:
+    """A section that has something in it, the places of it in order of reading. Units: size in bytes."""
+
+    section: SectionPlan
+    places: list[int]
+    size: int
+    tokens: int
+
+
+def filled_sections(decided: Decided) -> list[FilledSection]:
+    """Return the sections of a window in order; every one but the last ends with a separator."""
+    plan, ranked = decided.plan, decided.ranked
+    codes = decided.filled.codes
+    included = np.flatnonzero((codes == DecisionCode.INCLUDED) | (codes == DecisionCode.INCLUDED_TRUNCATED))
+    section_of = ranked[SECTION][included]
+    present = set(section_of.tolist())
+    out = []
+    for section in plan.emission:
+        if section.index not in present:
+            continue
+        present.discard(section.index)
+        places = included[section_of == section.index]
+        if section.source == TURN:
+            places = places[np.argsort(ranked[TURN_NUMBER][places], kind="stable")]
+        separators = len(places) if present else len(places) - 1
+        size = section.header_bytes + int(decided.shown[places].sum()) + plan.separator_bytes * separators
+        out.append(FilledSection(section, places.tolist(), size, plan.tokens(size)))
+    return out
+
+
+def used_tokens(decided: Decided, sections: list[FilledSection]) -> int:
+    """Return the tokens of a window of these sections, what each message costs included."""
+    turns = sum(len(item.places) for item in sections if item.section.source == TURN)
+    context = any(item.section.source != TURN for item in sections)
+    overhead = decided.plan.config.assembly.message_overhead_tokens
+    return sum(item.tokens for item in sections) + overhead * (turns + context)
+
+
+def cut_texts(
+    plan: AssemblyPlan, sizes: NDArray[np.int64], filled: Filled, texts: Texts
+) -> tuple[dict[int, str | TurnText], NDArray[np.int64]]:
+    """Return the texts that enter shortened, and all sizes after that."""
+    if not filled.truncations:
+        return {}, sizes
+    cut: dict[int, str | TurnText] = {}
+    shown = sizes.copy()
+    for item in filled.truncations:
+        whole = texts[item.place]
+        if isinstance(whole, TurnText):
+            room = plan.whole_tokens(item.room - byte_length(whole.label))
+            cut[item.place] = whole.with_content(truncate_to_tokens(whole.content, room, estimator=plan.estimator))
+        else:
+            cut[item.place] = truncate_to_tokens(whole, plan.whole_tokens(item.room), estimator=plan.estimator)
+        shown[item.place] = byte_length(_text(cut[item.place]))
+    return cut, shown
+
+
+def _text(item: str | TurnText) -> str:
+    return item if isinstance(item, str) else item.text
+
+
+def _section(facts: WindowFacts, decided: Decided, item: FilledSection, content: str, id_of: IdOf) -> ContextSection:
+    section, places = item.section, item.places
+
+    def sources() -> tuple[SourceRef, ...]:
+        ranked = decided.ranked
+        return tuple(
+            SourceRef(
+                source_type=SOURCES[section.source],
+                id=id_of(place),
+                version=int(ranked[VERSION][place]),
+                relevance=float(ranked.relevance[place]),
+                tokens=decided.tokens(place),
+            )
+            for place in places
+        )
+
+    return ContextSection(
+        section_id=section_id(facts.window_id, section.name),
+        section_type=section.type,
+        name=section.name,
+        content=content,
+        token_count=item.tokens,
+        sources=LazyTuple(len(places), sources),
+        priority=section.priority,
+        compressible=section.compressible,
+    )
+
+
+def _messages(context: str, turns: list[TurnText]) -> tuple[Message, ...]:
+    lead = (Message("system", context),) if context else ()
+    return (*lead, *(turn.message() for turn in turns))
+
+
+@lru_cache(maxsize=256)
+def _name_bits(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "big")
+
+
+def section_id(window_id: uuid.UUID, name: str) -> uuid.UUID:
+    """Return the id of a window's section: always the same, a UUID of version 8."""
+    value = window_id.int ^ _name_bits(name)
+    for mask, bits in (_VERSION_8, _VARIANT):
+        value = (value & ~mask) | bits
+    return uuid.UUID(int=value)
+
+
+def status_of(facts: WindowFacts, anything: bool) -> ResultStatus:
+    """Return whether a window is complete, empty, or lacks something it names."""
+    if facts.degraded:
+        return ResultStatus.DEGRADED
+    return ResultStatus.OK if anything else ResultStatus.EMPTY
+
+
+def _expires_at(facts: WindowFacts, plan: AssemblyPlan) -> datetime | None:
+    persistence = plan.config.context_window_persistence
+    if persistence.kind is not ContextPersistence.TTL or persistence.ttl_ms is None:
+        return None
+    return from_us(facts.now_us) + timedelta(milliseconds=persistence.ttl_ms)

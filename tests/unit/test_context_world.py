@@ -1,0 +1,371 @@
+"""A small store with everything a window is made of, for the tests of ``caliber.context``; and that it works."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from caliber.backends.sqlite.store import SqliteStore
+from caliber.config import CaliberConfig, profiles
+from caliber.context import Assembled, AssemblyInputs, assemble
+from caliber.model.entities import (
+    TTL,
+    Artifact,
+    Embedding,
+    EmbeddingSpace,
+    EntityRef,
+    Note,
+    Scope,
+    ToolCall,
+    Trajectory,
+    Turn,
+    Usage,
+)
+from caliber.model.enums import (
+    ArtifactType,
+    DistanceMetric,
+    EntityType,
+    ExtractionMethod,
+    NoteType,
+    SourceType,
+    SpaceState,
+    TrajectoryStatus,
+    TTLKind,
+    TurnRole,
+)
+from caliber.model.time import FixedClock, from_us
+from caliber.resident.memory import ResidentMemory
+from caliber.schema.relation import Relation
+from caliber.schema.relations import (
+    ARTIFACT,
+    BY_NAME,
+    EMBEDDING,
+    EMBEDDING_SPACE,
+    NOTE,
+    SCOPE,
+    TRAJECTORY,
+    TURN,
+    USAGE,
+)
+from caliber.storage.codec import dump_json
+from caliber.storage.unit_of_work import pack_content, unpack_content
+
+PLAIN: dict[str, Any] = {
+    "embedding_provider": None,
+    "vector": None,
+    "embedding.embed_turns": "off",
+    "embedding.embed_notes": "off",
+    "embedding.embed_artifacts": "off",
+    "embedding.embed_summaries": "off",
+}
+RELATION_OF = {
+    SourceType.TURN: "turn",
+    SourceType.ARTIFACT: "artifact",
+    SourceType.NOTE: "note",
+    SourceType.SCOPE_SUMMARY: "scope",
+}
+
+
+def config_of(**overrides: Any) -> CaliberConfig:
+    """The reference profile without a provider, in memory."""
+    return profiles.reference(":memory:", **{**PLAIN, **overrides})
+
+
+def sha(text: str | bytes) -> bytes:
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).digest()
+
+
+def numbered(number: int) -> uuid.UUID:
+    """A readable id."""
+    return uuid.UUID(int=number)
+
+
+class World:
+    """One store, its mirrors, and short ways to write into it. Instants are steps of a clock."""
+
+    def __init__(self, config: CaliberConfig | None = None, seed: int = 0) -> None:
+        self.config = config or config_of()
+        self.clock = FixedClock()
+        self.store = SqliteStore(self.config, clock_us=self.clock.now_us)
+        resident = self.config.resident
+        self.memory = ResidentMemory(
+            self.store,
+            segment_rows=resident.segment_rows,
+            resident_bytes=resident.resident_bytes,
+            compact_dead_ratio=resident.compact_dead_ratio,
+        )
+        self.store.follow(self.memory)
+        self.random = np.random.default_rng(seed)
+        self.space: EmbeddingSpace | None = None
+        self.turns_of: dict[uuid.UUID, int] = {}
+        self.scopes_of: dict[uuid.UUID, int] = {}
+        self.made = 0
+        self.trajectory_id = self.trajectory()
+        self.scope_id = self.scope()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def now(self) -> datetime:
+        self.clock.advance(us=1_000)
+        return from_us(self.clock.now_us())
+
+    def new_id(self) -> uuid.UUID:
+        self.made += 1
+        return uuid.UUID(bytes=self.random.bytes(8) + self.made.to_bytes(8, "big"))
+
+    def insert(self, relation: Relation, *entities: Any) -> None:
+        def work(uow: Any) -> None:
+            for entity in entities:
+                uow.insert(relation, entity)
+
+        self.store.write(work)
+
+    # --- records ---------------------------------------------------------------------------------
+
+    def trajectory(self, parent: uuid.UUID | None = None) -> uuid.UUID:
+        at, key = self.now(), self.new_id()
+        self.insert(
+            TRAJECTORY,
+            Trajectory(
+                trajectory_id=key,
+                status=TrajectoryStatus.ACTIVE,
+                initiator=EntityRef(EntityType.AGENT, numbered(1)),
+                goal_hash=sha("goal"),
+                created_at=at,
+                updated_at=at,
+                last_activity_at=at,
+                parent_trajectory_id=parent,
+            ),
+        )
+        return key
+
+    def scope(
+        self, *, trajectory: uuid.UUID | None = None, summary: str | None = None, closed: bool = False
+    ) -> uuid.UUID:
+        trajectory = trajectory or self.trajectory_id
+        at, key = self.now(), self.new_id()
+        number = self.scopes_of.get(trajectory, 0)
+        self.scopes_of[trajectory] = number + 1
+        self.insert(
+            SCOPE,
+            Scope(
+                scope_id=key,
+                trajectory_id=trajectory,
+                sequence_number=number,
+                start_turn=0,
+                opened_at=at,
+                last_activity_at=at,
+                closed_at=at if closed or summary is not None else None,
+                summary=summary,
+                summary_tokens=0 if summary is None else -(-len(summary) // 4),
+            ),
+        )
+        return key
+
+    def make_turn(
+        self,
+        content: str | bytes,
+        role: TurnRole = TurnRole.USER,
+        *,
+        name: str | None = None,
+        calls: Sequence[ToolCall] = (),
+        call_id: str | None = None,
+        scope: uuid.UUID | None = None,
+        at: datetime | None = None,
+    ) -> Turn:
+        scope = scope or self.scope_id
+        number = self.turns_of.get(self.trajectory_id, 0)
+        self.turns_of[self.trajectory_id] = number + 1
+        raw = content.encode() if isinstance(content, str) else content
+        return Turn(
+            turn_id=self.new_id(),
+            trajectory_id=self.trajectory_id,
+            scope_id=scope,
+            sequence=number,
+            turn_number=number,
+            role=role,
+            content=raw,
+            token_count=-(-len(raw) // 4),
+            created_at=at or self.now(),
+            name=name,
+            tool_calls=tuple(calls),
+            tool_call_id=call_id,
+        )
+
+    def turn(self, content: str | bytes, role: TurnRole = TurnRole.USER, **options: Any) -> uuid.UUID:
+        turn = self.make_turn(content, role, **options)
+        self.insert(TURN, turn)
+        return turn.turn_id
+
+    def tool_turns(self, *results: str, name: str = "search", call: str = "") -> list[uuid.UUID]:
+        """An assistant's turn that calls a tool once for each result, and the results."""
+        calls = [ToolCall(f"call-{self.made}-{at}", name, '{"q": 1}') for at in range(len(results))]
+        out = [self.turn(call, TurnRole.ASSISTANT, calls=calls)]
+        out += [self.turn(text, TurnRole.TOOL, call_id=c.id, name=name) for c, text in zip(calls, results, strict=True)]
+        return out
+
+    def make_artifact(self, content: str | bytes, **options: Any) -> Artifact:
+        at = options.pop("created_at", None) or self.now()
+        raw = content.encode() if isinstance(content, str) else content
+        fields: dict[str, Any] = {
+            "artifact_id": self.new_id(),
+            "trajectory_id": self.trajectory_id,
+            "scope_id": self.scope_id,
+            "artifact_type": ArtifactType.FACT,
+            "schema_version": "1",
+            "content": raw,
+            "content_hash": sha(raw + str(self.made).encode()),
+            "extraction_method": ExtractionMethod.EXPLICIT,
+            "ttl": TTL(TTLKind.PERSISTENT),
+            "token_count": -(-len(raw) // 4),
+            "created_at": at,
+            "updated_at": at,
+        }
+        return Artifact(**{**fields, **options})
+
+    def artifact(self, content: str | bytes, vector: Any = None, **options: Any) -> uuid.UUID:
+        artifact = self.make_artifact(content, **options)
+        self.insert(ARTIFACT, artifact)
+        self.embed(EntityType.ARTIFACT, artifact.artifact_id, vector)
+        return artifact.artifact_id
+
+    def make_note(self, content: str, **options: Any) -> Note:
+        at = options.pop("created_at", None) or self.now()
+        fields: dict[str, Any] = {
+            "note_id": self.new_id(),
+            "entity": "build",
+            "entity_type": "project",
+            "note_type": NoteType.FACT,
+            "content": content,
+            "content_hash": sha(content),
+            "fingerprint": sha(content + str(self.made)),
+            "confidence": 1.0,
+            "token_count": -(-len(content) // 4),
+            "created_at": at,
+            "updated_at": at,
+        }
+        return Note(**{**fields, **options})
+
+    def note(self, content: str, vector: Any = None, **options: Any) -> uuid.UUID:
+        note = self.make_note(content, **options)
+        self.insert(NOTE, note)
+        self.embed(EntityType.NOTE, note.note_id, vector)
+        return note.note_id
+
+    def used(self, kind: EntityType, owner: uuid.UUID) -> None:
+        self.insert(USAGE, Usage(kind, owner, 1, self.now()))
+
+    # --- vectors ---------------------------------------------------------------------------------
+
+    def open_space(self, dimensions: int = 4, model: str = "test", metric: str = "cosine") -> EmbeddingSpace:
+        space = EmbeddingSpace(self.new_id(), model, dimensions, DistanceMetric(metric), SpaceState.ACTIVE, self.now())
+        self.insert(EMBEDDING_SPACE, space)
+        self.space = space
+        return space
+
+    def embed(self, kind: EntityType, owner: uuid.UUID, vector: Any, space: EmbeddingSpace | None = None) -> None:
+        if vector is None:
+            return
+        space = space or self.space
+        assert space is not None
+        raw = np.asarray(vector, "<f4").tobytes()
+        self.insert(EMBEDDING, Embedding(space.space_id, kind, owner, 0, sha(raw), raw, self.now()))
+
+    # --- changing --------------------------------------------------------------------------------
+
+    def change(self, relation: Relation, key: uuid.UUID, **fields: Any) -> Any:
+        from dataclasses import replace
+
+        return self.store.write(lambda uow: uow.update(relation, replace(uow.get(relation, key.bytes), **fields)))
+
+    def delete(self, relation: Relation, key: uuid.UUID) -> None:
+        self.store.write(lambda uow: uow.delete(relation, uow.get(relation, key.bytes)))
+
+    # --- windows ---------------------------------------------------------------------------------
+
+    def inputs(self, **options: Any) -> AssemblyInputs:
+        config = options.pop("config", self.config)
+        now = self.clock.now_us() + 1_000_000
+        fields: dict[str, Any] = {
+            "snapshot": self.memory.snapshot,
+            "trajectory_id": self.trajectory_id,
+            "max_tokens": config.token_budget,
+            "as_of_us": now,
+            "now_us": now,
+            "window_id": numbered(77),
+            "config": config,
+            "config_hash": config.hash.hex(),
+            "evaluator": "numpy",
+            "principal": "human:owner",
+            "space_id": None if self.space is None else self.space.space_id,
+        }
+        if "query_embedding" in options and options["query_embedding"] is not None:
+            options["query_embedding"] = np.asarray(options["query_embedding"], np.float32)
+        return AssemblyInputs(**{**fields, **options})
+
+    def assemble(self, **options: Any) -> Assembled:
+        return assemble(self.inputs(**options), self.memory)
+
+    def window(self, **options: Any) -> Any:
+        return self.assemble(**options).window
+
+
+class Contents:
+    """What replay and explain look things up in, over a world."""
+
+    def __init__(self, world: World, hidden: frozenset[uuid.UUID] = frozenset()) -> None:
+        self._world = world
+        self._hidden = hidden
+        self.asked: list[tuple[SourceType, int]] = []
+
+    def content(self, source_type: SourceType, ordinal: int, version: int) -> Mapping[str, Any] | None:
+        self.asked.append((source_type, ordinal))
+        store, name = self._world.store, RELATION_OF[source_type]
+        with store.read() as session:
+            kept = session.run(store.statements["content.at"], (name, ordinal, version))
+            if kept:
+                return unpack_content(kept[0][0])
+            rows = session.run(store.plans[name].get_many, (dump_json([ordinal]),))
+        return unpack_content(pack_content(BY_NAME[name], rows[0])) if rows else None
+
+    def identity(self, source_type: SourceType, ordinal: int) -> uuid.UUID | None:
+        store, name = self._world.store, RELATION_OF[source_type]
+        with store.read() as session:
+            rows = session.run(store.plans[name].get_many, (dump_json([ordinal]),))
+            if rows:
+                return uuid.UUID(bytes=rows[0][store.plans[name].codec.index(BY_NAME[name].key[0])])
+            gone = session.run(store.statements["content.owner"], (name, ordinal))
+        return uuid.UUID(bytes=gone[0][0]) if gone else None
+
+    def entity(self, record_id: uuid.UUID) -> Any | None:
+        found = None if record_id in self._hidden else self._world.memory.snapshot.locate(record_id.bytes)
+        return None if found is None else self._world.memory.entity(*found)
+
+    def ordinal(self, record_id: uuid.UUID) -> int | None:
+        if record_id in self._hidden:
+            return None
+        found = self._world.memory.snapshot.locate(record_id.bytes)
+        if found is not None:
+            return int(found[0].packed(found[1])[0])
+        store = self._world.store
+        with store.read() as session:
+            gone = session.run(store.plans["content_version"].lists["list_by_owner"], (record_id.bytes,))
+        return int(store.plans["content_version"].codec.decode(gone[0]).owner_ordinal) if gone else None
+
+
+def test_world_assembles_a_turn_and_a_note() -> None:
+    # C-217, C-449
+    world = World()
+    world.turn("hello")
+    world.note("tests run with make")
+    window = world.window()
+    assert "user: hello" in window.text
+    assert "- build (fact): tests run with make" in window.text
+    assert [message["role"] for message in window.to_messages()] == ["system", "user"]
+    world.close()
