@@ -57,22 +57,31 @@ def norms(rows: F32s) -> F64s:
     return np.asarray(np.sqrt(_fold(wide * wide)), dtype=np.float64)
 
 
+def sums(rows: F32s, query: F32s, *, metric: int) -> F64s:
+    """The canonical f64 of each row before any rounding to f32: dot product, or for l2 the squared distance.
+
+    Shapes:  rows f32[n, d]; query f32[d] -> f64[n]
+    """
+    wide, wide_query = _lanes(rows), _lanes(query)
+    if metric == L2:
+        difference = wide - wide_query
+        return _fold(difference * difference)
+    return _fold(wide * wide_query)
+
+
 def scores(rows: F32s, query: F32s, *, metric: int) -> F32s:
     """Canonical score of each row.
 
     Shapes:  rows f32[n, d]; query f32[d] -> f32[n]
     Units:   cosine in [-1, 1], zero norm -> 0.0; l2 1/(1+distance); inner product
     """
-    wide, wide_query = _lanes(rows), _lanes(query)
+    exact = sums(rows, query, metric=metric)
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
         if metric == L2:
-            difference = wide - wide_query
-            exact = 1.0 / (1.0 + np.sqrt(_fold(difference * difference)))
-        else:
-            exact = _fold(wide * wide_query)
-            if metric == COSINE:
-                scale = norms(query[np.newaxis])[0] * norms(rows)
-                exact = np.where(scale == 0.0, 0.0, np.clip(exact / scale, -1.0, 1.0))
+            exact = 1.0 / (1.0 + np.sqrt(exact))
+        elif metric == COSINE:
+            scale = norms(query[np.newaxis])[0] * norms(rows)
+            exact = np.where(scale == 0.0, 0.0, np.clip(exact / scale, -1.0, 1.0))
         return exact.astype(np.float32)
 
 

@@ -343,6 +343,29 @@ def row_norms(rows: npt.NDArray[np.float32], *, field: str) -> npt.NDArray[np.fl
     return out
 
 
+def row_sums(rows: npt.NDArray[np.float32], query: npt.NDArray[np.float32], *, metric: int) -> npt.NDArray[np.float64]:
+    """Return what scores are made of, in f64: dot products, or for l2 squared distances.
+
+    Shapes:  rows f32[n, d]; query f32[d], both checked -> f64[n]
+    """
+    native = dispatch.native()
+    if native is None:
+        return reference.sums(rows, query, metric=metric)
+    out = np.empty(rows.shape[0], dtype=np.float64)
+    buffer = native.ffi.from_buffer
+    status = native.lib.cal_sums_f32(
+        native.features,
+        metric,
+        buffer("float[]", rows),
+        rows.shape[0],
+        rows.shape[1],
+        buffer("float[]", query),
+        buffer("double[]", out),
+    )
+    dispatch.check(status)
+    return out
+
+
 def segment_table(native: dispatch.Native, segments: Sequence[Segment]) -> tuple[Any, Any]:
     """Return what keeps the table alive, and the ``cal_segment *`` to pass to C."""
     table = np.zeros((len(segments), 4), dtype=np.uintp)

@@ -585,7 +585,7 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 
 static void *_cffi_types[] = {
 /*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, cal_rank_entry *, int64_t *, int64_t *, int64_t *, int64_t *, uint8_t *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 120), // cal_rank_columns const *
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 129), // cal_rank_columns const *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -593,17 +593,17 @@ static void *_cffi_types[] = {
 /*  6 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /*  7 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  8 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 121), // cal_rank_entry *
+/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 130), // cal_rank_entry *
 /* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t *
 /* 11 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
 /* 12 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
 /* 13 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 128), // uint8_t *
+/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 137), // uint8_t *
 /* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 123), // cal_uuid7_state *
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 132), // cal_uuid7_state *
 /* 18 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 19 */ _CFFI_OP(_CFFI_OP_POINTER, 128), // uint8_t const *
+/* 19 */ _CFFI_OP(_CFFI_OP_POINTER, 137), // uint8_t const *
 /* 20 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 22 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
@@ -648,7 +648,7 @@ static void *_cffi_types[] = {
 /* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, double, size_t, float, uint8_t const *, uint64_t const *, int64_t *, float *, size_t *)
 /* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
 /* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 64 */ _CFFI_OP(_CFFI_OP_POINTER, 122), // cal_segment const *
+/* 64 */ _CFFI_OP(_CFFI_OP_POINTER, 131), // cal_segment const *
 /* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 67 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
@@ -686,33 +686,42 @@ static void *_cffi_types[] = {
 /* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 100 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
 /* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
 /* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 104 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
-/* 105 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 106 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 107 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 109 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 111 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 112 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
-/* 113 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 115 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 117 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION, 41), // uint32_t()(void)
-/* 119 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 120 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_rank_columns
-/* 121 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_rank_entry
-/* 122 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_segment
-/* 123 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_uuid7_state
-/* 124 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 125 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 126 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
-/* 127 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
-/* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
+/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
+/* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 116 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 119 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
+/* 122 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 125 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 127 */ _CFFI_OP(_CFFI_OP_FUNCTION, 41), // uint32_t()(void)
+/* 128 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 129 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_rank_columns
+/* 130 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_rank_entry
+/* 131 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_segment
+/* 132 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_uuid7_state
+/* 133 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 134 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 135 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
+/* 136 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
+/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -1688,6 +1697,94 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
 #  define _cffi_f_cal_sha256_spans_i64 _cffi_d_cal_sha256_spans_i64
 #endif
 
+static int32_t _cffi_d_cal_sums_f32(uint32_t x0, int32_t x1, float const * x2, size_t x3, size_t x4, float const * x5, double * x6)
+{
+  return cal_sums_f32(x0, x1, x2, x3, x4, x5, x6);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
+{
+  uint32_t x0;
+  int32_t x1;
+  float const * x2;
+  size_t x3;
+  size_t x4;
+  float const * x5;
+  double * x6;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+
+  if (!PyArg_UnpackTuple(args, "cal_sums_f32", 7, 7, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, uint32_t);
+  if (x0 == (uint32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x1 = _cffi_to_c_int(arg1, int32_t);
+  if (x1 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(42), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(42), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(42), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(42), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(59), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(59), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_sums_f32(x0, x1, x2, x3, x4, x5, x6); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_sums_f32 _cffi_d_cal_sums_f32
+#endif
+
 static int32_t _cffi_d_cal_tokens_bytes_spans_i32(size_t x0, int32_t const * x1, size_t x2, uint64_t x3, uint64_t x4, int64_t * x5)
 {
   return cal_tokens_bytes_spans_i32(x0, x1, x2, x3, x4, x5);
@@ -2094,14 +2191,15 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_METRIC_INNER_PRODUCT", (void *)_cffi_const_CAL_METRIC_INNER_PRODUCT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_METRIC_L2", (void *)_cffi_const_CAL_METRIC_L2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_OK", (void *)_cffi_const_CAL_OK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 118), (void *)_cffi_d_cal_cpu_features },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 127), (void *)_cffi_d_cal_cpu_features },
   { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_cal_norms_f32 },
   { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 40), (void *)_cffi_d_cal_pairs_above_f32 },
   { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_rank_and_fill },
   { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 90), (void *)_cffi_d_cal_score_batch_f32 },
   { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 77), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 102), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 110), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 119), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 102), (void *)_cffi_d_cal_sums_f32 },
   { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 24), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
   { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 32), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
   { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_cal_topk_f32 },
@@ -2160,34 +2258,34 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_rank_columns", 120, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_columns", 129, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 0, 7 },
-  { "$cal_rank_entry", 121, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_entry", 130, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_entry), offsetof(struct _cffi_align_typedef_cal_rank_entry, y), 7, 3 },
-  { "$cal_segment", 122, _CFFI_F_CHECK_FIELDS,
+  { "$cal_segment", 131, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 10, 4 },
-  { "$cal_uuid7_state", 123, _CFFI_F_CHECK_FIELDS,
+  { "$cal_uuid7_state", 132, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 14, 2 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 124, _cffi_prim_int(4, 0),
+  { "$1", 133, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW" },
-  { "$2", 125, _cffi_prim_int(4, 0),
+  { "$2", 134, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI" },
-  { "$3", 126, _cffi_prim_int(4, 0),
+  { "$3", 135, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 127, _cffi_prim_int(4, 0),
+  { "$4", 136, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_rank_columns", 120 },
-  { "cal_rank_entry", 121 },
-  { "cal_segment", 122 },
-  { "cal_uuid7_state", 123 },
+  { "cal_rank_columns", 129 },
+  { "cal_rank_entry", 130 },
+  { "cal_segment", 131 },
+  { "cal_uuid7_state", 132 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -2197,12 +2295,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  31,  /* num_globals */
+  32,  /* num_globals */
   4,  /* num_struct_unions */
   4,  /* num_enums */
   4,  /* num_typenames */
   NULL,  /* no includes */
-  129,  /* num_types */
+  138,  /* num_types */
   0,  /* flags */
 };
 

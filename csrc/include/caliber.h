@@ -85,6 +85,14 @@ typedef struct {
 int32_t cal_norms_f32(uint32_t features, const float *rows, size_t count, size_t dimensions, double *norms);
 
 /*
+ * sums[i] = the canonical f64 of row i and query before any rounding to f32: the dot product, or for
+ * CAL_METRIC_L2 the sum of squared differences. Rounding to f32 hides nearly every fault in the order of
+ * additions, so the tests compare these.
+ */
+int32_t cal_sums_f32(uint32_t features, int32_t metric, const float *rows, size_t count, size_t dimensions,
+                     const float *query, double *sums);
+
+/*
  * The best k rows in canonical order, among rows that are live, that mask (u8 per row id, or NULL) lets
  * through, and whose score is >= min_similarity. tie is u64[n, 2] per row id, or NULL.
  * ids and scores hold k entries; *found says how many were written. query_norm as from cal_norms_f32.

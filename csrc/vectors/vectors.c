@@ -49,6 +49,31 @@ int32_t cal_norms_f32(uint32_t features, const float *rows, size_t count, size_t
     return CAL_OK;
 }
 
+int32_t cal_sums_f32(uint32_t features, int32_t metric, const float *rows, size_t count, size_t dimensions,
+                     const float *query, double *sums) {
+    const cal_vector_ops *ops = cal_choose_vectors(features);
+    if (!ops) {
+        return CAL_E_UNSUPPORTED;
+    }
+    if (!known_metric(metric)) {
+        return CAL_E_ARGUMENT;
+    }
+    const cal_reduce reduce = reduction(ops, metric);
+    for (size_t i = 0; i < count; i += CAL_ROWS) {
+        const size_t filled = count - i < CAL_ROWS ? count - i : CAL_ROWS;
+        const float *four[CAL_ROWS];
+        for (size_t r = 0; r < CAL_ROWS; r++) {
+            four[r] = rows + (i + (r < filled ? r : 0)) * dimensions;
+        }
+        double reduced[CAL_ROWS];
+        reduce(four, query, dimensions, reduced);
+        for (size_t r = 0; r < filled; r++) {
+            sums[i + r] = reduced[r];
+        }
+    }
+    return CAL_OK;
+}
+
 /* A bounded heap whose root is the worst of the rows kept. */
 typedef struct {
     int64_t *ids;
