@@ -19,7 +19,7 @@ NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -na
 SOAKED := tests/crash tests/property tests/conformance
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint lint-python lint-c bench wheel gen clean
+.PHONY: always help setup demo test soak lint lint-python lint-c bench wheel gen clean
 .DELETE_ON_ERROR:
 
 help:
@@ -52,7 +52,12 @@ $(STAMPS)/installed: $(STAMPS)/venv pyproject.toml
 	@$(PIP) install --no-build-isolation --editable '.[all]' --group test --group lint
 	@touch $@ $(STAMPS)/native
 
-$(STAMPS)/native: $(STAMPS)/installed $(NATIVE_SOURCES)
+# An editable install knows the modules there were when it was made: a new one makes it anew.
+$(STAMPS)/modules: $(STAMPS)/installed always
+	@find caliber -name '*.py' | LC_ALL=C sort >$@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+$(STAMPS)/native: $(STAMPS)/installed $(STAMPS)/modules $(NATIVE_SOURCES)
 	$(SAY) 'compiling the kernels'
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@

@@ -1,0 +1,141 @@
+"""The async facade: same names, same results, and an event loop that is never held up. Source: O-4, K-206."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+import caliber
+from caliber import EntityRef, EntityType
+from caliber.config import CaliberConfig
+from caliber.model.errors import NotFound, Unavailable
+from caliber.runtime.aio import AsyncCaliber
+from caliber.runtime.caliber import Caliber
+
+ME = EntityRef(EntityType.AGENT, uuid.UUID(int=7))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> CaliberConfig:
+    settings = caliber.profiles.reference(
+        tmp_path / "a.db",
+        embedding_provider={"provider_type": "hash", "model": "hash", "dimensions": 32},
+        **{"aio.workers": 4, "aio.queue": 8, "vector.dimensions": 32},
+    )
+    caliber.create(settings)
+    return settings
+
+
+def test_every_operation_is_there_with_the_same_parameters() -> None:
+    """A method added to one face only would be missed by the other's users."""
+    own = {"acting_as", "on_event"}  # need no thread, or belong to the loop
+    for name, method in inspect.getmembers(Caliber, inspect.isfunction):
+        if name.startswith("_") or name in own:
+            continue
+        twin = getattr(AsyncCaliber, name)
+        assert inspect.iscoroutinefunction(twin), name
+        assert list(inspect.signature(twin).parameters) == list(inspect.signature(method).parameters), name
+
+
+def test_a_whole_task_runs_asynchronously(config: CaliberConfig) -> None:
+    async def run() -> None:
+        async with await caliber.aio.open(config) as memory:
+            task = await memory.start_trajectory("Write the report", initiator=ME)
+            scope = await memory.current_scope(task.trajectory_id)
+            assert scope is not None
+            await asyncio.gather(
+                *(memory.append_turn(scope.scope_id, role="user", content=f"message {at}") for at in range(20))
+            )
+            window = await memory.assemble_context(task.trajectory_id, query="message")
+            assert window.used_tokens <= window.max_tokens
+            assert sorted(turn.turn_number for turn in memory.sync.storage.turns.all()) == list(range(20))
+            outcome = await memory.complete_trajectory(task.trajectory_id, status="success", summary="done")
+            assert outcome.summary == "done"
+            with pytest.raises(NotFound):
+                await memory.get(uuid.uuid4())
+        with pytest.raises(Unavailable):
+            memory.sync.stats()
+
+    asyncio.run(run())
+
+
+def test_the_event_loop_is_not_held_up_by_writers(config: CaliberConfig) -> None:
+    """Forty writes that each wait for a disk: the loop goes on ticking meanwhile."""
+
+    async def run() -> float:
+        async with await caliber.aio.open(config) as memory:
+            task = await memory.start_trajectory("Load", initiator=ME)
+            scope = await memory.current_scope(task.trajectory_id)
+            assert scope is not None
+            blocked = threading.Event()
+            held = memory.sync._engine.store._writer.exclusive()  # type: ignore[attr-defined]
+
+            def hold() -> None:
+                with held:
+                    blocked.set()
+                    time.sleep(0.4)
+
+            holder = threading.Thread(target=hold)
+            holder.start()
+            blocked.wait()
+            writes = [
+                asyncio.ensure_future(memory.append_turn(scope.scope_id, role="user", content=f"{at}")) for at in range(40)
+            ]
+            worst = 0.0
+            while not all(write.done() for write in writes):
+                before = time.perf_counter()
+                await asyncio.sleep(0.001)
+                worst = max(worst, time.perf_counter() - before)
+            holder.join()
+            assert len({(await write).turn_id for write in writes}) == 40
+            return worst
+
+    # The writer was held for 400 ms: a loop that waited for it would show that much.
+    assert asyncio.run(run()) < 0.2
+
+
+def test_a_call_cancelled_before_its_turn_never_runs(config: CaliberConfig) -> None:
+    async def run() -> None:
+        async with await caliber.aio.open(config) as memory:
+            task = await memory.start_trajectory("Cancel", initiator=ME)
+            scope = await memory.current_scope(task.trajectory_id)
+            assert scope is not None
+            held = memory.sync._engine.store._writer.exclusive()  # type: ignore[attr-defined]
+            held.acquire()
+            try:
+                writes = [
+                    asyncio.ensure_future(memory.append_turn(scope.scope_id, role="user", content=f"{at}"))
+                    for at in range(30)
+                ]
+                await asyncio.sleep(0.05)
+                for write in writes[12:]:
+                    write.cancel()
+                await asyncio.sleep(0.05)
+            finally:
+                held.release()
+            done = await asyncio.gather(*writes, return_exceptions=True)
+            kept = [item for item in done if not isinstance(item, BaseException)]
+            assert len(kept) == 12
+            await memory.flush()
+            # Four ran, eight waited for a thread, the rest waited in the loop: what was cancelled is not stored.
+            assert memory.sync.storage.turns.count() == 12
+            assert await memory.verify() == []
+
+    asyncio.run(run())
+
+
+def test_closing_does_not_wait_for_a_full_pool(config: CaliberConfig) -> None:
+    async def run() -> None:
+        memory = await caliber.aio.open(config)
+        await memory.close()
+        await memory.close()
+        with pytest.raises(Unavailable, match="closed"):
+            memory.sync.get(uuid.uuid4())
+
+    asyncio.run(run())
