@@ -128,6 +128,7 @@ def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
             "events_ms": 90 * DAY,
             "changes_ms": 7 * DAY,
             "changes_keep_rows": 100_000,
+            "apply_every_ms": HOUR,
         },
         "summarization_provider": {"provider_type": "extractive", "model": "extractive", "options": {}},
         "llm_retry_config": {

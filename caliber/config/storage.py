@@ -113,6 +113,9 @@ class RetentionConfig(Section):
     events_ms: Retention = knob('Events; "forever" keeps them.', "design", unit="ms")
     changes_ms: Retention = knob('Change records that feed other processes; "forever" keeps them.', "design", unit="ms")
     changes_keep_rows: Int = knob("Change records kept whatever their age.", "ours", unit="rows", ge=0)
+    apply_every_ms: Duration = knob(
+        "How often an open store applies these by itself; 0 leaves it to maintain().", "ours", unit="ms", ge=0
+    )
 
 
 class AioConfig(Section):

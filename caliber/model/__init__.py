@@ -63,7 +63,6 @@ from caliber.model.enums import (
     ValidationMode,
     VectorIndexType,
     WindowDurability,
-    WindowStatus,
 )
 from caliber.model.time import Clock, FixedClock, SystemClock
 from caliber.model.windows import (
@@ -151,5 +150,4 @@ __all__ = [
     "ValidationMode",
     "VectorIndexType",
     "WindowDurability",
-    "WindowStatus",
 ]

@@ -411,6 +411,4 @@ class StoredWindow:
     expires_at: datetime | None = None
 
 
-Entity = (
-    Session | Trajectory | Scope | Turn | Artifact | Note | Edge | EmbeddingSpace | Checkpoint | Lock | Event
-)
+Entity = Session | Trajectory | Scope | Turn | Artifact | Note | Edge | EmbeddingSpace | Checkpoint | Lock | Event

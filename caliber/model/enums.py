@@ -148,13 +148,9 @@ class AssemblyAction(StrEnum):
     TRUNCATE = "truncate"
 
 
-class WindowStatus(StrEnum):
-    OK = "ok"
-    EMPTY = "empty"
-    DEGRADED = "degraded"
-
-
 class ResultStatus(StrEnum):
+    """What a window or a search came to; degraded says with a reason what was missing."""
+
     OK = "ok"
     EMPTY = "empty"
     DEGRADED = "degraded"

@@ -70,9 +70,7 @@ class StateMachine(Generic[S]):
     def check(self, current: S, target: S) -> None:
         """Raise InvalidStateTransition unless ``target`` may follow ``current``."""
         if not self.can_transition(current, target):
-            raise InvalidStateTransition(
-                entity_type=self.entity_type, from_state=current.value, to_state=target.value
-            )
+            raise InvalidStateTransition(entity_type=self.entity_type, from_state=current.value, to_state=target.value)
 
 
 def _edges(states: type[S], **edges: str) -> dict[S, frozenset[S]]:

@@ -181,7 +181,10 @@ class WriteBehind:
                     self._condition.wait(_RETRY_S)
 
     def _write(
-        self, pending: list[Event | Callable[[], Event]], windows: list[StoredWindow], usage: dict[uuid.UUID, tuple[str, int, int]]
+        self,
+        pending: list[Event | Callable[[], Event]],
+        windows: list[StoredWindow],
+        usage: dict[uuid.UUID, tuple[str, int, int]],
     ) -> CaliberError | None:
         # Made once, also when writing has to be tried again.
         pending[:] = [event if isinstance(event, Event) else event() for event in pending]

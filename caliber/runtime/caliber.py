@@ -48,6 +48,7 @@ from caliber.runtime.engine import Engine
 from caliber.runtime.reading import Reader
 from caliber.runtime.tables import Tables
 from caliber.runtime.tasks import Tasks
+from caliber.runtime.upkeep import maintain
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory import inputs, lifecycle
@@ -516,8 +517,6 @@ class Caliber(AbstractContextManager["Caliber"]):
 
     def maintain(self) -> dict[str, int]:
         """Apply retention: expired windows, old events and changes, content nothing refers to, lapsed locks."""
-        from caliber.runtime.upkeep import maintain
-
         return maintain(self._engine)
 
     def on_event(self, subscriber: Callable[[Event], None], *, event_type: str | None = None) -> Callable[[], None]:

@@ -23,13 +23,14 @@ from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.model.entities import ConfigDocument, Event
 from caliber.model.enums import EntityType, EventFamily, EventType, ReadConsistency
-from caliber.model.errors import CaliberError, ProviderNotConfigured, StorageError, Unavailable
+from caliber.model.errors import CaliberError, ProviderNotConfigured, ProviderNotSupported, StorageError, Unavailable
 from caliber.model.ids import EventId
 from caliber.model.time import Clock, from_us
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime.behind import WriteBehind
 from caliber.runtime.embedder import Embedder
-from caliber.runtime.feed import FeedPoller
+from caliber.runtime.repeating import Repeating
+from caliber.runtime.upkeep import maintain
 from caliber.schema.relations import CONFIG_DOCUMENT
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
@@ -58,9 +59,14 @@ class Engine:
         self._closing = threading.Lock()
         self.store = backend(config.storage.adapter).open_store(config, clock_us=clock.now_us)
         self.embedder: Embedder | None = None
-        self._poller: FeedPoller | None = None
+        self._repeating: list[Repeating] = []
         try:
             resident = config.resident
+            if resident.evaluator != "numpy":
+                # Nothing is compiled yet; taking the knob and ignoring it would be a silent default.
+                raise ProviderNotSupported(
+                    "resident.evaluator = 'numba' comes with the compiled evaluators; use 'numpy'", provider="numba"
+                )
             self.memory = ResidentMemory(
                 self.store,
                 segment_rows=resident.segment_rows,
@@ -83,8 +89,8 @@ class Engine:
                     raise StorageError(
                         f"memory and store differ in {len(differences)} places", reason=str(differences[0])
                     )
-            self._poller = FeedPoller(self.store, poll_ms=resident.feed_poll_ms, failed=self._feed_failed)
-            self._poller.start()
+            self._repeat("feed", self._follow, resident.feed_poll_ms)
+            self._repeat("retention", self._retain, config.retention.apply_every_ms)
         except BaseException:
             self.store.close()
             raise
@@ -124,6 +130,19 @@ class Engine:
             self.config.hash, "config", self.config.canonical_json(), from_us(self.clock.now_us())
         )
         self.store.write(lambda uow: uow.insert_new(CONFIG_DOCUMENT, document))
+
+    def _repeat(self, name: str, task: Callable[[], None], every_ms: int) -> None:
+        repeating = Repeating(name, task, every_ms=every_ms, failed=self._record_error)
+        self._repeating.append(repeating)
+        repeating.start()
+
+    def _follow(self) -> None:
+        """Bring other processes' commits into memory."""
+        if self.store.changed_elsewhere():
+            self.store.catch_up()
+
+    def _retain(self) -> None:
+        maintain(self)
 
     # --- counting --------------------------------------------------------------------------------
 
@@ -245,9 +264,6 @@ class Engine:
     def _embedding_failed(self, kind: str, error: CaliberError) -> None:
         self._record_error(f"embedding {kind}", error)
 
-    def _feed_failed(self, error: CaliberError) -> None:
-        self._record_error("feed", error)
-
     # --- ending ----------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -262,8 +278,8 @@ class Engine:
         with self._closing:
             if self._state != "open":
                 return
-            if self._poller is not None:
-                self._poller.stop()
+            for repeating in self._repeating:
+                repeating.stop()
             if self.embedder is not None:
                 self.embedder.close()
             try:

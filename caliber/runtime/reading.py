@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from caliber.access.visibility import NoteMask
 from caliber.config import CaliberConfig
-from caliber.context import Assembled, AssemblyInputs, assemble, principal_of, replay
-from caliber.runtime.contents import StoredContents
+from caliber.context import Assembled, AssemblyInputs, assemble, explain, principal_of, replay
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
 from caliber.model.entities import Event, StoredWindow
@@ -32,12 +31,12 @@ from caliber.model.enums import (
     WindowDurability,
 )
 from caliber.model.errors import InvalidValue, NotFound, Unavailable
-from caliber.model.ids import TrajectoryId, WindowId
+from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import ContextWindow, SearchHit, SearchResult
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
-
+from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
 from caliber.search import engine as search_engine
@@ -238,8 +237,23 @@ class Reader:
         """Return why everything in a window is there, and what is not; or why one record is or is not."""
         window = self.stored_window(window_id)
         self._own(window)
-        from caliber.context import explain  # until it lands
-        raise AssertionError
+        contents = StoredContents(self._engine, self._principal)
+        return explain(
+            window.record, self.config_of(window), contents, exclusion=exclusion, similarity=self._similarity
+        )
+
+    def _similarity(self, record_id: uuid.UUID, space_id: SpaceId, query: NDArray[np.float32]) -> float | None:
+        """Return the similarity of a record's present vector to a query, or None when it has none."""
+        snapshot = self._engine.memory.snapshot
+        found = snapshot.locate(record_id.bytes)
+        if found is None:
+            return None
+        owners, row = found
+        vectors = snapshot.vectors.get((owners.relation.name, space_id))
+        if vectors is None:
+            return None
+        scores, present = vectors.scores(query, owners, np.array([row], np.int64))
+        return float(scores[0]) if present[0] else None
 
     # --- single records --------------------------------------------------------------------------
 

@@ -85,7 +85,8 @@ def test_the_event_loop_is_not_held_up_by_writers(config: CaliberConfig) -> None
             holder.start()
             blocked.wait()
             writes = [
-                asyncio.ensure_future(memory.append_turn(scope.scope_id, role="user", content=f"{at}")) for at in range(40)
+                asyncio.ensure_future(memory.append_turn(scope.scope_id, role="user", content=f"{at}"))
+                for at in range(40)
             ]
             worst = 0.0
             while not all(write.done() for write in writes):
