@@ -8,7 +8,10 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.resources
+import subprocess
 import sys
+import tempfile
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +54,30 @@ def kernels() -> tuple[str, ...]:
     return k.available_paths()
 
 
+def memory(folder: Path) -> None:
+    """Remember a turn, close, reopen, and find it in a window: the whole house, without any extra."""
+    import caliber
+
+    config = caliber.profiles.reference(
+        folder / "smoke.db",
+        embedding_provider={"provider_type": "hash", "model": "hash", "dimensions": 32},
+        **{"vector.dimensions": 32},
+    )
+    caliber.create(config)
+    agent = caliber.EntityRef(caliber.EntityType.AGENT, uuid.UUID(int=1))
+    with caliber.open(config) as opened:
+        task = opened.start_trajectory("smoke test", initiator=agent)
+        scope = opened.current_scope(task.trajectory_id)
+        assert scope is not None
+        opened.append_turn(scope.scope_id, role="user", content="The milk is in the fridge")
+    with caliber.open(config) as opened:
+        window = opened.assemble_context(task.trajectory_id, max_tokens=500)
+    assert "The milk is in the fridge" in window.text
+
+
 if __name__ == "__main__":
     version = installed()
+    with tempfile.TemporaryDirectory() as place:
+        memory(Path(place))
+    subprocess.run([sys.executable, "-m", "caliber", "--version"], check=True, stdout=subprocess.DEVNULL)
     print(f"caliber-memory {version} on Python {sys.version.split()[0]}: kernels {', '.join(kernels())} agree")
