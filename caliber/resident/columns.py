@@ -22,7 +22,8 @@ class SegmentedColumn:
         self._width = width
         self._segments: list[NDArray[Any]] = []
 
-    def _segment(self, number: int) -> NDArray[Any]:
+    def segment(self, number: int) -> NDArray[Any]:
+        """Return one segment, made when it is first asked for."""
         while len(self._segments) <= number:
             shape = (self._rows, self._width) if self._width else (self._rows,)
             # Untouched pages of a fresh segment cost address space, not memory.
@@ -31,7 +32,7 @@ class SegmentedColumn:
 
     def put(self, row: int, value: Any) -> None:
         """Write the value of a row that no reader can see yet."""
-        self._segment(row // self._rows)[row % self._rows] = value
+        self.segment(row // self._rows)[row % self._rows] = value
 
     def put_many(self, start: int, values: NDArray[Any]) -> None:
         """Write the values of rows that no reader can see yet."""
@@ -40,7 +41,7 @@ class SegmentedColumn:
             row = start + done
             at = row % self._rows
             count = min(self._rows - at, len(values) - done)
-            self._segment(row // self._rows)[at : at + count] = values[done : done + count]
+            self.segment(row // self._rows)[at : at + count] = values[done : done + count]
             done += count
 
     def at(self, row: int) -> Any:
@@ -50,7 +51,7 @@ class SegmentedColumn:
     def view(self, length: int) -> NDArray[Any]:
         """Return the first ``length`` rows; without a copy while they fit one segment."""
         if length <= self._rows:
-            view = self._segment(0)[:length]
+            view = self.segment(0)[:length]
         else:
             full, rest = divmod(length, self._rows)
             parts = self._segments[:full] + ([self._segments[full][:rest]] if rest else [])

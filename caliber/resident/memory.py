@@ -275,7 +275,7 @@ class ResidentMemory:
                 del generation.index[key]
             return
         if old >= 0:
-            if generation.row(old)[layout.version_place] >= change.row[layout.version_place]:
+            if generation.arrays["version"].at(old) >= change.row[layout.version_place]:
                 return
             retire.append(old)
         number = generation.append(change.row)
@@ -464,9 +464,8 @@ class ResidentMemory:
         out = []
         if generation.index.get(layout.key_of(stored)) != number:
             out.append(Difference(layout.relation.name, stored[0], "index points elsewhere"))
-        for column, place, residence, kind, null in layout.columns:
-            expected = generation._value(column, residence, kind, null, stored[place])
-            if generation.arrays[column].at(number) != expected:
+        for column, place, *_ in layout.columns:
+            if generation.arrays[column].at(number) != generation.resident_value(column, stored[place]):
                 out.append(Difference(layout.relation.name, stored[0], f"column {column} differs"))
         return out
 

@@ -8,8 +8,9 @@ leave memory, which reading them reports as ``EVICTED``.
 from __future__ import annotations
 
 import marshal
+import struct
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +31,7 @@ class _Evicted:
 EVICTED: Final = _Evicted()
 """Stands in a mirror for a text that has left memory; the store still has it."""
 
-_NO_INDEX: Final[dict[bytes, list[int]]] = {}
+_PAIR: Final = struct.Struct(">QQ")
 _DTYPES = {
     ColumnType.INT: np.int64,
     ColumnType.INSTANT: np.int64,
@@ -93,11 +94,34 @@ class Layout:
         return _DTYPES[kind]
 
 
+def _is_set(value: Any) -> bool:
+    return value is not None
+
+
+class _Interner:
+    """Gives each distinct value a code; ``values`` is the list that codes index."""
+
+    __slots__ = ("_codes", "_values")
+
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+        self._codes: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        code = self._codes.get(value)
+        if code is None:
+            code = len(self._values)
+            self._values.append(value)
+            self._codes[value] = code
+        return code
+
+
 class Generation:
     """The memory of one relation between two compactions. Written by one thread at a time."""
 
     __slots__ = (
-        "_interned_codes",
+        "_converters",
+        "_open",
         "arrays",
         "dead",
         "evict_at",
@@ -137,31 +161,33 @@ class Generation:
             for name, _, residence, kind, _ in layout.columns
         }
         self.groups: dict[str, dict[bytes, list[int]]] = {name: {} for name, _ in layout.groups}
-        self.interned: dict[str, list[Any]] = {}
-        self._interned_codes: dict[str, dict[Any, int]] = {}
-        for name, _, residence, _, _ in layout.columns:
-            if residence is Residence.INTERNED:
-                self.interned[name] = []
-                self._interned_codes[name] = {}
+        self.interned: dict[str, list[Any]] = {
+            name: [] for name, _, residence, _, _ in layout.columns if residence is Residence.INTERNED
+        }
+        self._converters = {
+            name: self._converter(name, residence, kind, null) for name, _, residence, kind, null in layout.columns
+        }
+        self._open: Any = None
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def _value(self, name: str, residence: Residence, kind: ColumnType, null: Any, value: Any) -> Any:
+    def _converter(self, name: str, residence: Residence, kind: ColumnType, null: Any) -> Callable[[Any], Any] | None:
+        """Return what turns a stored value into the array's, or None where they are the same."""
         if residence is Residence.FLAG:
-            return value is not None
+            return _is_set
         if residence is Residence.INTERNED:
-            codes = self._interned_codes[name]
-            code = codes.get(value)
-            if code is None:
-                code = len(self.interned[name])
-                self.interned[name].append(value)
-                codes[value] = code
-            return code
-        if value is None:
-            return null
+            return _Interner(self.interned[name])
         if kind is ColumnType.ENUM:
-            return self.layout.enum_codes[name][value]
-        return value
+            codes = self.layout.enum_codes[name]
+            return (lambda value: null if value is None else codes[value]) if null is not None else codes.__getitem__
+        if null is not None:
+            return lambda value: null if value is None else value
+        return None
+
+    def resident_value(self, column: str, value: Any) -> Any:
+        """Return what a resident column holds for a stored value."""
+        convert = self._converters[column]
+        return value if convert is None else convert(value)
 
     def _grow_live(self, length: int) -> None:
         if length > len(self.live):
@@ -174,12 +200,17 @@ class Generation:
         layout = self.layout
         number = self.length
         key = layout.key_of(row)
-        self.ordinals.put(number, row[0])
-        self.previous.put(number, self.index.get(key, -1))
+        at = number % self.segment_rows
+        if at == 0 or not self._open:
+            self._open_segments(number)
+        ordinals, previous, ties, columns = self._open
+        ordinals[at] = row[0]
+        previous[at] = self.index.get(key, -1)
         if layout.has_tie:
-            self.ties.put(number, (int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")))
-        for name, place, residence, kind, null in layout.columns:
-            self.arrays[name].put(number, self._value(name, residence, kind, null, row[place]))
+            ties[at] = _PAIR.unpack(key)
+        for segment, place, convert in columns:
+            value = row[place]
+            segment[at] = value if convert is None else convert(value)
         self._append_packed(row)
         for name, place in layout.groups:
             value = row[place]
@@ -190,6 +221,16 @@ class Generation:
         self.length = number + 1
         self.index[key] = number
         return number
+
+    def _open_segments(self, number: int) -> None:
+        """Look up once a segment where the next rows go, so that appending is plain assignments."""
+        segment = number // self.segment_rows
+        columns = [
+            (self.arrays[name].segment(segment), place, self._converters[name])
+            for name, place, *_ in self.layout.columns
+        ]
+        fixed = [column.segment(segment) for column in (self.ordinals, self.previous, self.ties)]
+        self._open = (*fixed, columns)
 
     def _append_packed(self, row: Row) -> None:
         place = self.layout.text_place
@@ -213,13 +254,11 @@ class Generation:
         if layout.has_tie:
             joined = b"".join(row[layout.key_places[0]] for row in rows)
             self.ties.put_many(0, np.frombuffer(joined, ">u8").reshape(count, 2).astype(np.uint64))
-        for name, place, residence, kind, null in layout.columns:
-            values = np.fromiter(
-                (self._value(name, residence, kind, null, row[place]) for row in rows),
-                layout.dtype_of(residence, kind),
-                count,
-            )
-            self.arrays[name].put_many(0, values)
+        for name, place, residence, kind, _ in layout.columns:
+            convert = self._converters[name]
+            stored = (row[place] for row in rows)
+            wanted = stored if convert is None else map(convert, stored)
+            self.arrays[name].put_many(0, np.fromiter(wanted, layout.dtype_of(residence, kind), count))
         for number, row in enumerate(rows):
             self._append_packed(row)
             self.index[layout.key_of(row)] = number

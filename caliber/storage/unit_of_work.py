@@ -187,17 +187,14 @@ class UnitOfWork:
         if relation.mirrored:
             self.changes.append(RowChange(relation, DELETE, old))
 
-    def change(self, relation: Relation, statement: str, *parameters: Any) -> list[Any]:
-        """Run an irregular statement that updates rows of ``relation`` and returns them whole; return the entities.
+    def change(self, relation: Relation, statement: str, *parameters: Any) -> list[Row]:
+        """Run an irregular statement that updates rows of ``relation`` and returns them whole; return the rows.
 
         For narrow updates of hot counters, where reading first would only cost time. It must not touch content.
         """
-        plans = self._plans[relation.name]
-        out = []
-        for row in self._session.run(self._statements[statement], parameters):
-            self.changes.append(RowChange(relation, UPSERT, row))
-            out.append(self._hold(plans, row))
-        return out
+        rows = self._session.run(self._statements[statement], parameters)
+        self.changes.extend(RowChange(relation, UPSERT, row) for row in rows)
+        return rows
 
     def remove(self, relation: Relation, statement: str, *parameters: Any) -> int:
         """Run an irregular statement that deletes rows of ``relation`` and returns them; return how many."""
