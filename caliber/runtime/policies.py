@@ -7,7 +7,7 @@ Source: C-213, C-226 to C-229, K-066, K-067, K-099.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -21,7 +21,15 @@ from caliber.knowledge.notes import NewNote
 from caliber.llm.protocols import ExtractedArtifact, ExtractionTurn, GeneratedNote, TrajectoryDigest
 from caliber.model.access import Principal
 from caliber.model.entities import Artifact, Event, Note, Scope, Trajectory, Turn
-from caliber.model.enums import ArtifactType, EntityType, EventType, ExtractionMethod, OutcomeStatus, Trigger
+from caliber.model.enums import (
+    ArtifactType,
+    EntityType,
+    EventType,
+    ExtractionMethod,
+    OutcomeStatus,
+    Trigger,
+    TurnRole,
+)
 from caliber.model.errors import CaliberError, Conflict
 from caliber.model.time import from_us
 from caliber.model.windows import ContextWindow
@@ -219,7 +227,8 @@ class PolicyEngine:
         snapshot = self._engine.memory.snapshot
         provider = self._engine.summarizer
         digest = TrajectoryDigest(subject.trajectory.goal, subject.outcome_summary)
-        summaries = [scope.summary for scope in subject.scopes if scope.summary]
+        speakers = {turn.name for turn in subject.turns if turn.name} | {role.value for role in TurnRole}
+        summaries = [without_speakers(scope.summary, speakers) for scope in subject.scopes if scope.summary]
         generated = provider.generate_notes(digest, summaries, self._artifacts_of(snapshot, subject.trajectory))
         out = [self._prepare_note(snapshot, subject.trajectory, note) for note in generated]
         embedder = self._engine.embedder
@@ -421,6 +430,16 @@ class PolicyEngine:
         if self._engine.embedder is not None:
             self._engine.embedder.detach(uow, turn.turn_id)
         uow.delete(TURN, turn)
+
+
+def without_speakers(summary: str, speakers: Iterable[str]) -> str:
+    """Return a summary without the names that ``transcript`` put before each paragraph: they are no knowledge."""
+    prefixes = tuple(f"{speaker}: " for speaker in speakers)
+    lines = []
+    for line in summary.split("\n"):
+        prefix = next((item for item in prefixes if line.startswith(item)), "")
+        lines.append(line[len(prefix) :])
+    return "\n".join(lines)
 
 
 def transcript(turns: Sequence[Turn]) -> str:
