@@ -67,6 +67,8 @@ def verify_contradiction(a: str, b: str) -> bool:
 
     Only statements in nearly the same words are judged, and none that name different things.
     """
+    if fold_statement(a) == fold_statement(b):
+        return False
     readings_a, readings_b = _readings(a), _readings(b)
     return any(_contradict(left, right) for left in readings_a for right in readings_b)
 

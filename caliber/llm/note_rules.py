@@ -186,4 +186,4 @@ def _united(contents: Sequence[str]) -> str:
             if folded not in known:
                 known.add(folded)
                 out.append(sentence.text if sentence.kind is UnitKind.CODE else " ".join(sentence.text.split()))
-    return "\n".join(out) if len(out) > 1 else contents[0]
+    return "\n".join(filter(None, out)) if len(out) > 1 else contents[0]

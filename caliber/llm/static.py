@@ -137,6 +137,8 @@ def _load(folder: Path) -> _Model:
         tokenizer = open_tokenizer(folder / TOKENIZER_FILE)
     except EmbeddingFailed:
         raise
+    except ImportError as error:  # installed, but not for this Python or platform
+        raise ExtraNotInstalled(feature=_FEATURE, extra="embed") from error
     except Exception as error:  # tokenizers raises a bare Exception for a file that is missing or damaged
         raise EmbeddingFailed(reason="the model files of the installed wordllama package cannot be read") from error
     if tokenizer.get_vocab_size() > len(rows) or rows.shape[1] != DIMENSIONS[-1]:

@@ -135,6 +135,10 @@ def test_merging_what_is_known_changes_nothing() -> None:
     )
 
 
+def test_merging_into_an_empty_note_adds_no_blank_line() -> None:
+    assert merge_notes(note(" "), note("It is small.")).content == "It is small."
+
+
 def test_merging_keeps_code_as_it_is() -> None:
     block = "```python\nif x:\n    y\n```"
     assert merge_notes(note("Use it so."), note(f"Like this:\n{block}")).content == f"Use it so.\nLike this:\n{block}"

@@ -128,6 +128,13 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
         assert caught.value.extra == "embed"
 
 
+def test_a_tokenizer_that_cannot_be_imported_names_the_extra_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = StaticEmbeddingProvider()
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ExtraNotInstalled, match=r"caliber-memory\[embed\]"):
+        fresh.embed("text")
+
+
 def test_missing_or_damaged_model_files_are_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static, "_package_folder", lambda: tmp_path)
     with pytest.raises(EmbeddingFailed, match="cannot be read") as caught:
