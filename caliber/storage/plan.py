@@ -189,7 +189,11 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
             f"UPDATE {table} SET {assignments} WHERE {match}",
             (*settable, *relation.key, "version"),
         )
-    page_key = "ordinal" if relation.ordinal else relation.key[0]
+    # The whole key, or rows that share its first part would be lost at the border of two pages.
+    page_keys = ("ordinal",) if relation.ordinal else relation.key
+    page_order = ", ".join(quote(name) for name in page_keys)
+    page_marks = ", ".join(dialect.placeholder(at) for at in range(1, len(page_keys) + 1))
+    page_after = f"({page_order}) > ({page_marks})" if len(page_keys) > 1 else f"{page_order} > {page_marks}"
     get_many = None
     if relation.ordinal:
         get_many = Plan(
@@ -221,9 +225,9 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
         count=Plan(f"{relation.name}.count", f"SELECT count(*) FROM {table}", (), ("count",)),
         page=Plan(
             f"{relation.name}.page",
-            f"SELECT {selected} FROM {table} WHERE {quote(page_key)} > {dialect.placeholder(1)}"
-            f" ORDER BY {quote(page_key)} LIMIT {dialect.placeholder(2)}",
-            (page_key, "limit"),
+            f"SELECT {selected} FROM {table} WHERE {page_after}"
+            f" ORDER BY {page_order} LIMIT {dialect.placeholder(len(page_keys) + 1)}",
+            (*page_keys, "limit"),
             names,
         ),
         get_many=get_many,
