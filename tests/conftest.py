@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# ``support`` holds what several rooms of tests share; it is not part of the package.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 # No deadline: a busy machine is not a bug. `make soak` searches fifty times as far.
 settings.register_profile("test", deadline=None, print_blob=True)

@@ -1,0 +1,1 @@
+"""What several test modules share: configurations, providers that count or fail, generated entities."""

@@ -1,0 +1,37 @@
+"""Configurations for tests: the reference profile with a provider that needs no model."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from caliber.config import CaliberConfig, profiles
+from caliber.model import EntityRef, EntityType
+
+DIMENSIONS = 32
+HASH_PROVIDER = {"provider_type": "hash", "model": "test", "dimensions": DIMENSIONS, "options": {}}
+
+USER = EntityRef(EntityType.USER, uuid.UUID("0190f3c2-7c00-7000-8000-000000000001"))
+
+
+def config(path: str, **overrides: Any) -> CaliberConfig:
+    """Return a configuration for a store at ``path``; ``overrides`` are dotted paths with ``__`` for the dot.
+
+    Everything that polls or waits for company is off unless a test turns it on.
+    """
+    base: dict[str, Any] = {
+        "embedding_provider": HASH_PROVIDER,
+        "resident.feed_poll_ms": 0,
+        "write_behind.flush_interval_ms": 10,
+        "storage.busy_timeout_ms": 2_000,
+    }
+    base.update({name.replace("__", "."): value for name, value in overrides.items()})
+    if base["embedding_provider"] is None:
+        for kind in ("turns", "notes", "artifacts", "summaries"):
+            base.setdefault(f"embedding.embed_{kind}", "off")
+    return profiles.reference(path, **base)
+
+
+def policy(on: str, *actions: dict[str, Any], name: str = "tested") -> dict[str, Any]:
+    """Return one policy with one rule."""
+    return {"name": name, "rules": [{"on": on, "actions": list(actions)}]}
