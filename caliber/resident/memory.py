@@ -16,10 +16,11 @@ from typing import Any
 
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import EntityType
-from caliber.model.errors import InvalidConfigValue, NotFound
+from caliber.model.errors import CaliberError, InvalidConfigValue, NotFound
 from caliber.model.windows import Position
 from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapshot
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
+from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_CODE, EMBEDDING, EMBEDDING_SPACE, MIRRORED
 from caliber.storage.changes import DELETE, unpack_changes
@@ -29,6 +30,9 @@ from caliber.storage.unit_of_work import RowChange, unpack_content
 
 _COMPACT_FROM_ROWS = 1_024
 """Below this a compaction costs more than it gives back."""
+
+_BUDGET_CHECK_COMMITS = 64
+"""Commits between exact sums while memory is less than half full."""
 
 _ENTITY_RELATIONS = ("turn", "note", "artifact", "scope", "trajectory", "session", "edge")
 """Where ``get`` looks for an id; most asked first."""
@@ -65,15 +69,8 @@ class ResidentStats:
     reloads: int = 0
     evicted_texts_read: int = 0
     compactions: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One thing in which a mirror and the store disagree."""
-
-    relation: str
-    ordinal: int
-    what: str
+    failures: int = 0
+    over_budget_bytes: int = 0
 
 
 class ResidentMemory:
@@ -95,8 +92,16 @@ class ResidentMemory:
         self.stats = ResidentStats()
         self.snapshot: ResidentSnapshot
         self.on_commit: Callable[[Sequence[RowChange]], None] | None = None
+        self.on_failure: Callable[[str, BaseException], None] | None = None
         with store.read() as session:
             self._load(session)
+        excess = self._enforce_budget()
+        if excess > 0:
+            raise InvalidConfigValue(
+                field="resident.resident_bytes",
+                value=str(resident_bytes),
+                reason=f"columns and vectors of this store alone need {resident_bytes + excess} bytes; raise the limit",
+            )
 
     # --- loading ---------------------------------------------------------------------------------
 
@@ -125,7 +130,6 @@ class ResidentMemory:
         self._load_vectors(session)
         self._stale = False
         self._publish(set(self._layouts))
-        self._enforce_budget()
 
     def _load_vectors(self, session: StatementSession) -> None:
         codec = self._embedding_codec
@@ -228,10 +232,16 @@ class ResidentMemory:
             self.stats.applied_own += len(changes)
             try:
                 self._apply(changes, ())
-            except BaseException:
-                # The store is right and we are not: read everything anew before the next write.
+            except Exception as error:
+                # Raising would tell the caller that nothing was written. The store is right and we are not.
                 self._stale = True
-                raise
+                self.stats.failures += 1
+                if self.on_failure is not None:
+                    self.on_failure("resident memory", error)
+                try:
+                    self.reload()
+                except CaliberError:
+                    self.stats.failures += 1  # still stale: the next write reads everything anew before it begins
         if self.on_commit is not None:
             self.on_commit(changes)
 
@@ -358,22 +368,23 @@ class ResidentMemory:
         """Bytes of the texts that are in memory."""
         return sum(generation.text_bytes for generation in self._generations.values())
 
-    def _enforce_budget(self) -> None:
+    def _enforce_budget(self) -> int:
+        """Let texts leave memory until the limit holds; return the bytes that are over it even so.
+
+        While open, a store that has outgrown the limit stays readable and says so in ``stats``: its writes were
+        acknowledged, and refusing reads would help nobody.
+        """
         texts = self.text_bytes
-        if texts < self._budget // 2 and self._sequence % 64:
-            return  # far below the limit: the exact sum can wait
+        if texts < self._budget // 2 and self._sequence % _BUDGET_CHECK_COMMITS:
+            return 0  # far below the limit: the exact sum can wait
         fixed = self.column_bytes
-        if fixed > self._budget:
-            raise InvalidConfigValue(
-                field="resident.resident_bytes",
-                value=str(self._budget),
-                reason=f"the columns and vectors of this store alone need {fixed} bytes; raise the limit",
-            )
         excess = fixed + texts - self._budget
         for name in ("artifact", "turn", "note", "scope", "trajectory"):
             if excess <= 0:
                 break
             excess -= self._generations[name].evict_texts(excess)
+        self.stats.over_budget_bytes = max(0, fixed - self._budget)
+        return self.stats.over_budget_bytes
 
     def texts(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
         """Return the texts of rows; what has left memory is read back in one statement and counted."""
@@ -429,59 +440,4 @@ class ResidentMemory:
                 # Somebody committed in between: compare at the store's boundary.
                 records = session.run(self._store.statements["change.since"], (self._sequence,))
                 self._apply_foreign(session, records)
-            out: list[Difference] = []
-            for name, generation in self._generations.items():
-                out.extend(self._verify_relation(session, name, generation))
-            out.extend(self._verify_vectors(session))
-            return out
-
-    def _verify_relation(self, session: StatementSession, name: str, generation: Generation) -> list[Difference]:
-        out = []
-        layout = generation.layout
-        mirrored = {}
-        for number in generation.live[: generation.length].nonzero()[0].tolist():
-            row = generation.row(number)
-            mirrored[row[0]] = (number, row)
-        last = -1
-        while page := session.run(self._store.plans[name].page, (last, 10_000)):
-            for stored in page:
-                found = mirrored.pop(stored[0], None)
-                if found is None:
-                    out.append(Difference(name, stored[0], "missing in memory"))
-                    continue
-                number, row = found
-                if layout.text_place >= 0 and row[layout.text_place] is EVICTED:
-                    row = (*row[: layout.text_place], stored[layout.text_place], *row[layout.text_place + 1 :])
-                if row != stored:
-                    out.append(Difference(name, stored[0], "packed row differs"))
-                out.extend(self._verify_columns(generation, number, stored))
-            last = page[-1][0]
-        out.extend(Difference(name, ordinal, "not in the store") for ordinal in mirrored)
-        return out
-
-    def _verify_columns(self, generation: Generation, number: int, stored: Row) -> list[Difference]:
-        layout = generation.layout
-        out = []
-        if generation.index.get(layout.key_of(stored)) != number:
-            out.append(Difference(layout.relation.name, stored[0], "index points elsewhere"))
-        for column, place, *_ in layout.columns:
-            if generation.arrays[column].at(number) != generation.resident_value(column, stored[place]):
-                out.append(Difference(layout.relation.name, stored[0], f"column {column} differs"))
-        return out
-
-    def _verify_vectors(self, session: StatementSession) -> list[Difference]:
-        codec = self._embedding_codec
-        mirrored = {ordinal: value for index in self._indexes.values() for ordinal, value in index.content().items()}
-        out = []
-        last = -1
-        while page := session.run(self._store.plans[EMBEDDING.name].page, (last, 10_000)):
-            for row in page:
-                expected = (row[codec.index("owner_id")], row[codec.index("vector")], row[codec.index("version")])
-                found = mirrored.pop(row[0], None)
-                if found is None:
-                    out.append(Difference("embedding", row[0], "missing in memory"))
-                elif found != expected:
-                    out.append(Difference("embedding", row[0], "vector differs"))
-            last = page[-1][0]
-        out.extend(Difference("embedding", ordinal, "not in the store") for ordinal in mirrored)
-        return out
+            return differences(session, self._store.plans, self._generations, self._indexes.values())

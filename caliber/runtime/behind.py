@@ -39,6 +39,7 @@ class WriteBehind:
         self._stop = False
         self._urgent = False
         self._failure: CaliberError | None = None
+        self._attempts = 0
         self._thread: threading.Thread | None = None
         self.windows_written = 0
         self.window_bytes = 0
@@ -75,8 +76,10 @@ class WriteBehind:
         return None if build is None else build()
 
     def _make_room(self) -> int:
-        """Wait until there is room; return how many entries wait."""
-        self._raise_failure()
+        """Wait until there is room; return how many entries wait.
+
+        What fails is tried again and kept meanwhile; only when there is no room left for more does the reader hear.
+        """
         if self._stop:
             raise Unavailable("the handle is closed", reason="closed", retryable=False)
         while (size := self._size()) >= self._queue_max:
@@ -100,8 +103,8 @@ class WriteBehind:
             self._condition.notify_all()
 
     def _raise_failure(self) -> None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
+        failure = self._failure
+        if failure is not None:
             raise Unavailable(
                 f"what reads leave behind could not be written: {failure.message}",
                 reason="write-behind",
@@ -117,15 +120,17 @@ class WriteBehind:
         """
         until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         with self._condition:
-            self._raise_failure()
+            attempts = self._attempts
             while self._size() or self._busy:
                 self._urgent = True
                 self._condition.notify_all()
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
+                    self._raise_failure()
                     raise Unavailable(f"{self._size()} entries are still waiting to be written", reason="timeout")
                 self._condition.wait(0.2 if left is None else min(0.2, left))
-                self._raise_failure()
+                if until is None and self._attempts > attempts + 1:
+                    self._raise_failure()  # tried again since this call began, and failed again
 
     def close(self, timeout_ms: int) -> None:
         """Write out what is queued, within ``timeout_ms``, and stop."""
@@ -164,8 +169,9 @@ class WriteBehind:
                 self._condition.notify_all()
             failure = self._write(events, [build() for build in self._writing.values()], usage)
             with self._condition:
+                self._attempts += 1
+                self._failure = failure
                 if failure is not None:
-                    self._failure = failure
                     # Nothing is lost by a failure: it goes back to the front and is tried again.
                     self._events = events + self._events
                     self._windows = {**self._writing, **self._windows}

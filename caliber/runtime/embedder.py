@@ -121,7 +121,7 @@ class Embedder:
         self._refused: dict[str, set[bytes]] = {kind: set() for kind in MODES}
         self._queue: deque[tuple[str, bytes, str]] = deque()
         self._has_vector = has_vector
-        self._places = {kind: _places(kind) for kind in self.behind}
+        self._places = {kind: _places(kind) for kind in self.embedded}
         self._draining = threading.Lock()
         self._wake = threading.Event()
         self._stopped = threading.Event()
@@ -164,6 +164,25 @@ class Embedder:
         rows = embed_texts(self.provider, self._cache, texts, long_text=self._long_text, batch_size=self._batch)
         return list(rows)
 
+    def prepare_each(self, kind: str, texts: Sequence[str]) -> list[Vector | None] | None:
+        """As ``prepare``, for texts that were found, not given: one that has no vector does not cost the others theirs.
+
+        Raises: LlmError kinds of an outage.
+        """
+        if self.modes[kind] is not EmbedMode.COMMIT or not texts:
+            return None
+        results = embed_each(self.provider, self._cache, texts, long_text=self._long_text, batch_size=self._batch)
+        out: list[Vector | None] = []
+        for result in results:
+            if isinstance(result, CaliberError):
+                if result.retryable:
+                    raise result
+                self._failed(kind, result)
+                out.append(None)
+            else:
+                out.append(result)
+        return out
+
     def attach(self, uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, vector: Vector) -> None:
         """Write a record's vector in the record's own transaction, replacing an older one."""
         now = from_us(uow.now_us)
@@ -196,9 +215,12 @@ class Embedder:
     # --- behind ----------------------------------------------------------------------------------
 
     @property
-    def behind(self) -> tuple[str, ...]:
-        """The kinds of records that the worker embeds."""
-        return tuple(kind for kind, mode in self.modes.items() if mode is EmbedMode.BEHIND)
+    def embedded(self) -> tuple[str, ...]:
+        """The kinds of records that are to have vectors.
+
+        With mode ``commit`` too the worker gives one to what has none: records of an earlier model, or changed since.
+        """
+        return tuple(kind for kind, mode in self.modes.items() if mode is not EmbedMode.OFF)
 
     def committed(self, changes: Sequence[RowChange]) -> None:
         """Take note of rows of ours that lack a vector; called after each commit, hence quick."""
@@ -246,7 +268,7 @@ class Embedder:
 
     def scan(self) -> int:
         """Queue what lacks a vector in the store, whoever left it so; return how many rows are queued."""
-        for kind in self.behind:
+        for kind in self.embedded:
             refused = self._refused[kind]
             plan = self._store.statements[f"embedding.pending_{kind}"]
             with self._store.read() as session:

@@ -74,6 +74,7 @@ class Engine:
                 compact_dead_ratio=resident.compact_dead_ratio,
             )
             self.store.follow(self.memory)
+            self.memory.on_failure = self._record_error
             self.bus = EventBus(self._subscriber_failed)
             self.behind = WriteBehind(
                 self.store,
@@ -117,7 +118,7 @@ class Engine:
                 durable_cache=durable,
             )
             self.memory.on_commit = self._committed
-            if self.embedder.behind:
+            if self.embedder.embedded:
                 self.embedder.start()
         if summarization_provider is None and config.summarization_provider is not None:
             summarization_provider = build_summarization_provider(

@@ -34,6 +34,8 @@ def stats(engine: Engine) -> dict[str, Any]:
             "applied_foreign": resident.applied_foreign,
             "reloads": resident.reloads,
             "compactions": resident.compactions,
+            "failures": resident.failures,
+            "over_budget_bytes": resident.over_budget_bytes,
             "evicted_texts_read": resident.evicted_texts_read,
         },
         "behind": {

@@ -210,7 +210,7 @@ class PolicyEngine:
     def _with_vectors(self, new: Sequence[NewArtifact]) -> list[tuple[NewArtifact, Vector | None]]:
         embedder = self._engine.embedder
         texts = [item.content.decode("utf-8", "replace") for item in new]
-        vectors = None if embedder is None else embedder.prepare("artifact", texts)
+        vectors = None if embedder is None else embedder.prepare_each("artifact", texts)
         return [(item, None if vectors is None else vectors[at]) for at, item in enumerate(new)]
 
     def prepare_checkpoint(self, subject: Subject) -> tuple[str, bytes]:
@@ -235,7 +235,7 @@ class PolicyEngine:
         texts = [
             note_text(self._entity_of(note, made), note.content) for note, made in zip(out, generated, strict=True)
         ]
-        vectors = None if embedder is None else embedder.prepare("note", texts)
+        vectors = None if embedder is None else embedder.prepare_each("note", texts)
         if vectors is not None:
             for note, vector in zip(out, vectors, strict=True):
                 note.vector = vector

@@ -6,6 +6,7 @@ While what it touches is in memory, ``assemble_context``, ``search`` and ``get``
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from caliber.config import CaliberConfig
 from caliber.context import Assembled, AssemblyInputs, assemble, explain, principal_of, replay
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
-from caliber.model.entities import Event, StoredWindow
+from caliber.model.entities import Artifact, Event, Note, StoredWindow
 from caliber.model.enums import (
     ContextPersistence,
     EntityType,
@@ -28,9 +29,10 @@ from caliber.model.enums import (
     ReadConsistency,
     ResultStatus,
     SourceType,
+    ValidationMode,
     WindowDurability,
 )
-from caliber.model.errors import InvalidValue, NotFound, Unavailable
+from caliber.model.errors import ConstraintViolation, InvalidValue, NotFound, Unavailable
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import ContextWindow, SearchHit, SearchResult
@@ -270,6 +272,8 @@ class Reader:
         engine = self._engine
         _, relation, row = self.locate(record_id)
         entity = engine.memory.entity(relation, row)
+        if engine.config.validation_mode is ValidationMode.ALWAYS:
+            check_stored(entity)
         kind = _RETRIEVED.get(relation.relation.name)
         if kind is not None:
             now = engine.clock.now_us()
@@ -378,6 +382,16 @@ class Reader:
                     name = inputs.as_enum(event_type, EventType, "event_type").value
                 rows = session.run(plans.lists["list_by_trajectory_and_type"], (trajectory_id.bytes, name, count))
         return [plans.codec.decode(row) for row in rows]
+
+
+def check_stored(entity: Any) -> None:
+    """Raise ConstraintViolation when what was read is not what was written (C-240)."""
+    if isinstance(entity, Artifact | Note):
+        content = entity.content if isinstance(entity.content, bytes) else entity.content.encode()
+        if hashlib.sha256(content).digest() != entity.content_hash:
+            raise ConstraintViolation(
+                constraint="content_hash", reason="the stored content is damaged; run `caliber doctor`"
+            )
 
 
 class _Stored:

@@ -7,17 +7,22 @@ in ``Caliber``'s own methods. Source: C §11, K-018.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from caliber.model.errors import DTypeError, InvalidValue, NotFound
+from caliber.knowledge.notes import change_note
+from caliber.model import states
+from caliber.model.entities import Artifact, Scope, Trajectory, Turn
+from caliber.model.enums import ScopeStatus, TrajectoryStatus
+from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound
 from caliber.model.time import to_us
 from caliber.runtime.engine import Engine
 from caliber.schema.relation import Relation
-from caliber.schema.relations import RELATIONS
+from caliber.schema.relations import RELATIONS, SCOPE
 from caliber.storage.unit_of_work import UnitOfWork
 
 _PAGE = 1_000
@@ -32,6 +37,29 @@ def _bound(value: Any) -> Any:
     if isinstance(value, datetime):
         return to_us(value)
     return value
+
+
+def check_insert(uow: UnitOfWork, entity: Any) -> None:
+    """Raise ConstraintViolation for a row that breaks what relations alone cannot say (C-041, C-042, C-344)."""
+    if isinstance(entity, Artifact | Turn):
+        scope: Scope = uow.get(SCOPE, entity.scope_id.bytes)
+        if scope.trajectory_id != entity.trajectory_id:
+            raise ConstraintViolation(
+                constraint="scope_of_trajectory", reason="the scope belongs to another trajectory"
+            )
+        if isinstance(entity, Turn) and not scope.is_open:
+            raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope.scope_id} is closed")
+    if isinstance(entity, Artifact) and hashlib.sha256(entity.content).digest() != entity.content_hash:
+        raise ConstraintViolation(constraint="content_hash", reason="it is not the SHA-256 of the content")
+
+
+def check_update(entity: Any, changes: dict[str, Any]) -> None:
+    """Raise InvalidStateTransition for a status that may not follow the present one (C-320, C-325)."""
+    if isinstance(entity, Trajectory) and "status" in changes:
+        states.TRAJECTORY.check(entity.status, TrajectoryStatus(changes["status"]))
+    if isinstance(entity, Scope) and "closed_at" in changes:
+        after = ScopeStatus.OPEN if changes["closed_at"] is None else ScopeStatus.CLOSED
+        states.SCOPE.check(ScopeStatus.OPEN if entity.is_open else ScopeStatus.CLOSED, after)
 
 
 class Table:
@@ -53,7 +81,12 @@ class Table:
         """Insert an entity and return it. Raises: DTypeError, Conflict, StorageError."""
         if not isinstance(entity, self._relation.entity):
             raise DTypeError(field="entity", expected=self._relation.entity.__name__, got=type(entity).__name__)
-        self._engine.write(lambda uow: uow.insert(self._relation, entity))
+
+        def work(uow: UnitOfWork) -> None:
+            check_insert(uow, entity)
+            uow.insert(self._relation, entity)
+
+        self._engine.write(work)
         return entity
 
     def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:
@@ -73,8 +106,6 @@ class Table:
         def work(uow: UnitOfWork) -> Any:
             entity = uow.get(self._relation, *bound)
             if expected_version is not None and entity.version != expected_version:
-                from caliber.model.errors import Conflict
-
                 raise Conflict(
                     entity_type=self._relation.name, id=str(key[0]), reason=f"its version is {entity.version} by now"
                 )
@@ -83,9 +114,8 @@ class Table:
         return self._engine.write(work)
 
     def _write_changed(self, uow: UnitOfWork, entity: Any, changes: dict[str, Any]) -> Any:
+        check_update(entity, changes)
         if self._relation.name == "note":
-            from caliber.knowledge.notes import change_note
-
             changed = change_note(uow, entity, self._engine.count_bytes, **changes)
         else:
             changed = uow.update(self._relation, dataclasses.replace(entity, **changes))

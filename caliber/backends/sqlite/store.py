@@ -285,21 +285,21 @@ class SqliteStore:
             return False
         self._check_open()
         with self._writer.exclusive():
-            version = self._ask_data_version()
-            changed = version != self._data_version
-            self._data_version = version
-        return changed
+            return self._ask_data_version() != self._data_version
 
     def catch_up(self) -> None:
         if self._writer.follower is None or self._options.in_memory:
             return
         self._check_open()
         with self._writer.exclusive():
+            version = self._ask_data_version()
             self._connection.command("BEGIN")
             try:
                 self._writer.follower.begin(self._connection)
             finally:
                 self._connection.command("ROLLBACK")
+            # Only now: had applying failed, the next question must still be answered with yes.
+            self._data_version = version
 
     def _ask_data_version(self) -> int:
         return int(self._connection.pragma("data_version"))

@@ -127,12 +127,9 @@ class SqliteWriter:
             if self.follower is not None:
                 self.follower.begin(connection)
             succeeded = self._work(batch)
-            changes = [change for request in succeeded for change in request.unit.changes]  # type: ignore[union-attr]
+            changes = [change for request in succeeded if request.unit for change in request.unit.changes]
             sequence = self._record(changes)
-            if any(request.unit is not None for request in succeeded):
-                connection.command("COMMIT")
-            else:
-                connection.command("ROLLBACK")
+            connection.command("COMMIT")
         except BaseException as error:
             self._roll_back()
             for request in batch:
@@ -145,13 +142,14 @@ class SqliteWriter:
             if limited:
                 connection.raw.set_busy_timeout(self._busy_timeout_ms)
         self.commits += 1
-        if sequence and self.follower is not None:
-            self.follower.committed(sequence, changes)
         for request in batch:
             request.done = True
-            if request.error is None and request.unit is not None:
-                for after in request.unit.on_commit:
-                    after()
+        if sequence and self.follower is not None:
+            self.follower.committed(sequence, changes)
+        for request in succeeded:
+            assert request.unit is not None
+            for after in request.unit.on_commit:
+                after()
 
     def _work(self, batch: list[_Request]) -> list[_Request]:
         """Run each request; return those whose changes stand."""
