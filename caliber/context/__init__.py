@@ -1,10 +1,10 @@
 """Context assembly: candidates, ranking, filling, the window, its record, explain and replay."""
 
-from caliber.context.assemble import assemble
-from caliber.context.explain import ExplainSource, Similarity, explain
+from caliber.context.assembler import assemble
+from caliber.context.explainer import ExplainSource, Similarity, explain
 from caliber.context.inputs import Assembled, AssemblyInputs, ContentSource, TextSource
 from caliber.context.record import Record, principal_of, unpack_record
-from caliber.context.replay import replay
+from caliber.context.replayer import replay
 
 __all__ = [
     "Assembled",

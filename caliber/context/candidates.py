@@ -19,6 +19,7 @@ from caliber.context.columns import (
     ERROR,
     FIELDS,
     GROUP,
+    LENGTH,
     ORDINAL,
     ROW,
     SECTION,
@@ -32,7 +33,7 @@ from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import ARTIFACT, NOTE, RELATION_OF, SOURCES, SUMMARY, TURN, AssemblyPlan
 from caliber.context.scores import Scorer
 from caliber.context.texts import FixedText
-from caliber.context.turns import TurnFacts, gather_turns
+from caliber.context.turns import TurnFacts, TurnReader
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
@@ -62,7 +63,7 @@ class _Part:
     error: NDArray[np.bool_] | None = None
 
 
-def gather(inputs: AssemblyInputs, plan: AssemblyPlan, fixed: tuple[FixedText, ...]) -> Gathered:
+def gather(inputs: AssemblyInputs, plan: AssemblyPlan, fixed: tuple[FixedText, ...], reader: TurnReader) -> Gathered:
     """Return every candidate of an assembly.
 
     Raises: NotFound for an unknown trajectory; InvalidValue, InvalidVector for a wrong mask or query vector.
@@ -76,7 +77,7 @@ def gather(inputs: AssemblyInputs, plan: AssemblyPlan, fixed: tuple[FixedText, .
     scopes = snapshot["scope"]
     scope_rows = scopes.group("trajectory_id", key)
     closed_us = scopes.column("closed_at")[scope_rows]
-    scope_id, turns = _current_turns(inputs, plan, scopes, scope_rows[closed_us == NEVER_US], cut_offs)
+    scope_id, turns = _current_turns(reader, plan, scopes, scope_rows[closed_us == NEVER_US], cut_offs)
     parts = [
         _artifacts(inputs, plan, scorer, cut_offs),
         _notes(inputs, plan, scorer, cut_offs),
@@ -90,7 +91,7 @@ def gather(inputs: AssemblyInputs, plan: AssemblyPlan, fixed: tuple[FixedText, .
 
 
 def _current_turns(
-    inputs: AssemblyInputs,
+    reader: TurnReader,
     plan: AssemblyPlan,
     scopes: RelationSnapshot,
     open_rows: NDArray[np.int64],
@@ -100,7 +101,7 @@ def _current_turns(
         return None, TurnFacts.none()
     current = int(open_rows[np.argmax(scopes.column("sequence_number")[open_rows])])
     scope_id = scopes.entity_id(current)
-    turns, considered = gather_turns(inputs.snapshot["turn"], scope_id.bytes, plan.config.assembly.max_turns)
+    turns, considered = reader.gather(scope_id.bytes, plan.config.assembly.max_turns)
     if len(turns) < considered:
         oldest = float(turns.numbers[0]) if len(turns) else None
         cut_offs.append(CutOff(SOURCES[TURN], "newest", plan.config.assembly.max_turns, oldest, considered))
@@ -241,6 +242,7 @@ def _join(
     numbers = np.zeros((FIELDS, count), np.int64)
     numbers[ROW] = -1
     numbers[GROUP] = ALONE
+    numbers[LENGTH] = -1
     relevance = np.ones(count, np.float32)
     tie = np.zeros((count, 2), np.uint64)
     ids = np.zeros((count, 2), np.uint64)
@@ -252,12 +254,12 @@ def _join(
     if len(turns):
         here = slice(at, at + len(turns))
         _fill_rows(numbers[:, here], plan, TURN, inputs.snapshot["turn"], turns.rows)
-        numbers[STORED_TOKENS, here] = inputs.snapshot["turn"].column("token_count")[turns.rows]
         # A clock that went back must not make an old turn look new: ages never rise from turn to turn.
         created = np.maximum.accumulate(inputs.snapshot["turn"].column("created_at")[turns.rows])
         numbers[AGE_US, here] = inputs.now_us - created
         numbers[TURN_NUMBER, here] = turns.numbers
         numbers[GROUP, here] = turns.groups
+        numbers[LENGTH, here] = turns.lengths
         ids[here] = inputs.snapshot["turn"].ties()[turns.rows]
         # Newest first, also within one instant.
         tie[here, 0] = ~turns.numbers.astype(np.uint64)

@@ -16,8 +16,8 @@ from caliber.context.plan import ARTIFACT, INT32_MAX, NOTE, RELATION_OF, SUMMARY
 from caliber.kernels import RankColumns, rank_and_fill
 from caliber.model.enums import DecisionCode
 
-SOURCE, SECTION, ORDINAL, VERSION, AGE_US, STORED_TOKENS, ROW, TURN_NUMBER, GROUP, ERROR = range(10)
-FIELDS: Final = 10
+SOURCE, SECTION, ORDINAL, VERSION, AGE_US, STORED_TOKENS, ROW, TURN_NUMBER, GROUP, ERROR, LENGTH = range(11)
+FIELDS: Final = 11
 CONSIDERED: Final = 0
 """No decision yet: ranking lets the candidate through to the filling of the budget."""
 ALONE: Final = -1
@@ -30,7 +30,8 @@ class Candidates:
 
     Shapes: numbers ``int64[FIELDS, n]``, relevance ``f32[n]``, tie and ids ``u64[n, 2]``.
     Units: ``ids`` are UUIDs as two halves, zero for a text without one; ``ROW`` is the number in the mirror, -1 for a
-    text without one; ``GROUP`` is -1 for a candidate alone.
+    text without one; ``GROUP`` is -1 for a candidate alone; ``LENGTH`` is the bytes of its text, -1 if
+    not yet known.
     """
 
     numbers: NDArray[np.int64]
@@ -54,7 +55,12 @@ class Candidates:
 
     def taken(self, order: NDArray[np.int64]) -> Candidates:
         """Return the candidates in another order, or some of them."""
-        return Candidates(self.numbers[:, order], self.relevance[order], self.tie[order], self.ids[order])
+        return Candidates(
+            self.numbers.take(order, axis=1),
+            self.relevance.take(order),
+            self.tie.take(order, axis=0),
+            self.ids.take(order, axis=0),
+        )
 
 
 def positions_as_tie(count: int) -> NDArray[np.uint64]:

@@ -9,6 +9,7 @@ Source: C-218, C-223, C-457 to C-463, K-073 to K-079, O-8, design section 5 (Pro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,28 +43,35 @@ class Truncation:
     room: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Filled:
     """What came of the candidates, in canonical order.
 
-    Shapes: codes ``uint8[n]`` of ``DecisionCode``; left ``int64[n]``, the bytes that were left when each was decided.
+    Shapes: codes ``uint8[n]`` of ``DecisionCode``. Units: ``left`` gives the bytes that were left when the candidate
+    at a place was decided.
     """
 
     codes: NDArray[np.uint8]
-    left: NDArray[np.int64]
     truncations: tuple[Truncation, ...]
     first_turn: int | None
     stable_sections: frozenset[int]
+    left: Callable[[int], int]
 
 
 @dataclass(slots=True)
 class _Filling:
-    """The state of one filling. Units: bytes."""
+    """The state of one filling, over the considered candidates only.
 
-    ranked: Candidates
-    codes: NDArray[np.uint8]
-    cost: NDArray[np.int64]
+    Shapes: all arrays ``[m]`` in canonical order. Units: bytes.
+    """
+
     plan: AssemblyPlan
+    section: NDArray[np.int32]
+    group: NDArray[np.int64]
+    turn_number: NDArray[np.int64]
+    is_turn: NDArray[np.bool_]
+    cost: NDArray[np.int64]
+    codes: NDArray[np.uint8]
     total: int
     used: int = 0
     used_in: list[int] = field(default_factory=list)
@@ -79,8 +87,13 @@ class _Filling:
 
     def cap(self, section: int) -> int | None:
         """Return what a section may still take, or None when it has no limit of its own."""
-        budget = int(self.plan.section_budget[section])
+        budget = self.plan.section_budgets[section]
         return None if budget == UNCAPPED else budget - self.used_in[section]
+
+    def limit(self, section: int) -> int:
+        """Return what a section may still take of what is left."""
+        cap = self.cap(section)
+        return self.room if cap is None else min(self.room, cap)
 
     def charge(self, section: int, amount: int) -> None:
         self.used += amount
@@ -88,20 +101,19 @@ class _Filling:
 
     def take(self, places: Places, limit: int) -> None:
         """Let the kernel decide about some candidates of sections that are still empty."""
-        if not len(places):
+        count = len(places)
+        if not count:
             return
         plan = self.plan
-        section = self.ranked[SECTION][places].astype(np.int32)
-        count = len(places)
-        nothing = np.zeros(count, np.int32)
+        section, cost = self.section[places], self.cost[places]
         _, decision = rank_and_fill(
             RankColumns(
-                priority=nothing,
+                priority=np.zeros(count, np.int32),
                 relevance=np.zeros(count, np.float32),
                 age_us=np.zeros(count, np.int64),
-                tokens=clipped_i32(self.cost[places]),
+                tokens=clipped_i32(cost),
                 tie=positions_as_tie(count),
-                group=self.ranked[GROUP][places].astype(np.int32),
+                group=self.group[places].astype(np.int32),
                 section=section,
             ),
             budget=max(0, limit),
@@ -112,12 +124,9 @@ class _Filling:
         )
         self.codes[places] = decision
         included = decision == DecisionCode.INCLUDED
-        counts = np.bincount(section[included], minlength=len(plan.sections)).tolist()
-        sums = np.bincount(section[included], self.cost[places][included], len(plan.sections)).tolist()
-        for number, many in enumerate(counts):
-            if many:
-                between = (many - 1) * plan.separator_bytes
-                self.charge(number, int(sums[number]) + between + int(plan.section_overhead[number]))
+        sums = np.bincount(section, (cost + plan.separator_bytes) * included, len(plan.sections)).tolist()
+        for number in set(section[included].tolist()):
+            self.charge(number, int(sums[number]) - plan.separator_bytes + plan.overheads[number])
 
 
 def fill(
@@ -129,113 +138,122 @@ def fill(
     Raises: BudgetTooSmall when there is something to include and nothing of it fits.
     """
     considered = np.flatnonzero(codes == CONSIDERED)
-    source = ranked[SOURCE][considered]
-    is_turn = source == TURN
-    estimator = plan.estimator
+    mine = ranked.numbers[:, considered]
+    is_turn = mine[SOURCE] == TURN
     budget = min(max_tokens, plan.config.pcp.dosage.max_context_tokens)
+    full = plan.estimator.longest(budget)
     # One section is the last: it has no separator after it, and rounds up at no cost.
-    total = estimator.longest(budget) + plan.separator_bytes + plan.slack_bytes
+    total = full + plan.separator_bytes + plan.slack_bytes
     if not is_turn.all():
         total -= plan.message_bytes
-    cost = np.where(ranked[SOURCE] == TURN, sizes + plan.message_bytes, sizes)
-    state = _Filling(ranked, codes.copy(), cost, plan, total, used_in=[0] * len(plan.sections))
-    places = _system_first(state, considered)
+    state = _Filling(
+        plan=plan,
+        section=mine[SECTION].astype(np.int32),
+        group=mine[GROUP],
+        turn_number=mine[TURN_NUMBER],
+        is_turn=is_turn,
+        cost=sizes[considered] + plan.message_bytes * is_turn,
+        codes=np.zeros(len(considered), np.uint8),
+        total=total,
+        used_in=[0] * len(plan.sections),
+    )
+    first = _system_first(state, bool(len(considered)) and int(mine[SOURCE][0]) == SYSTEM)
     if plan.stable_first:
-        _fill_stable(state, places)
+        _fill_stable(state, first)
     else:
-        state.take(places, state.room)
-        turn_costs = cost[considered[is_turn]]
-        state.turn_usage = state.used_in[plan.user.index] if len(turn_costs) else 0
-        _measure_turns(state, considered[is_turn])
-    closed = _close_late_sections(state, considered, budget)
+        state.take(np.arange(first, len(considered)), state.room)
+        _measure_turns(state)
+    closed = _close_late_sections(state, plan.config.assembly.fill_ratio * full)
     if plan.config.assembly.overflow_policy == "truncate":
-        _truncate_best(state, considered, closed)
-    if state.used == 0 and (state.codes[considered] == DecisionCode.EXCLUDED_BUDGET).any():
-        raise BudgetTooSmall(max_tokens=max_tokens, needed=_smallest(state, considered))
+        _truncate_best(state, closed)
+    if state.used == 0 and (state.codes == DecisionCode.EXCLUDED_BUDGET).any():
+        raise BudgetTooSmall(max_tokens=max_tokens, needed=_smallest(state))
+    out = codes.copy()
+    out[considered] = state.codes
     return Filled(
-        codes=state.codes,
-        left=_left_before(state),
-        truncations=tuple(state.truncations),
+        codes=out,
+        truncations=tuple(Truncation(int(considered[item.place]), item.room) for item in state.truncations),
         first_turn=state.first_turn,
-        stable_sections=_stable_sections(state, considered),
+        stable_sections=_stable_sections(state),
+        left=_LeftBefore(state, considered),
     )
 
 
-def _system_first(state: _Filling, places: Places) -> Places:
-    """Cut instructions that exceed the whole budget; return what is still to be decided (K-076, C-463)."""
-    if not len(places) or state.ranked[SOURCE][places[0]] != SYSTEM:
-        return places
-    first = int(places[0])
-    section = int(state.ranked[SECTION][first])
-    cap = state.cap(section)
-    limit = state.room if cap is None else min(state.room, cap)
-    overhead = int(state.plan.section_overhead[section])
-    if int(state.cost[first]) + overhead <= limit:
-        return places
+def _system_first(state: _Filling, present: bool) -> int:
+    """Cut instructions that exceed the whole budget; return how many candidates are decided (K-076, C-463)."""
+    if not present:
+        return 0
+    section = int(state.section[0])
+    limit = state.limit(section)
+    overhead = state.plan.overheads[section]
+    if int(state.cost[0]) + overhead <= limit:
+        return 0
     room = limit - overhead
     if state.plan.whole_tokens(room) >= 1:
-        state.codes[first] = DecisionCode.INCLUDED_TRUNCATED
-        state.truncations.append(Truncation(first, room))
+        state.codes[0] = DecisionCode.INCLUDED_TRUNCATED
+        state.truncations.append(Truncation(0, room))
         state.charge(section, limit)
-    elif cap is not None and cap <= state.room:
-        state.codes[first] = DecisionCode.EXCLUDED_SECTION_BUDGET
+    elif limit < state.room:
+        state.codes[0] = DecisionCode.EXCLUDED_SECTION_BUDGET
     else:
-        state.codes[first] = DecisionCode.EXCLUDED_BUDGET
-    return places[1:]
+        state.codes[0] = DecisionCode.EXCLUDED_BUDGET
+    return 1
 
 
 # --- turns that leave in blocks ------------------------------------------------------------------
 
 
-def _fill_stable(state: _Filling, places: Places) -> None:
+def _fill_stable(state: _Filling, first: int) -> None:
     """Fill what outranks the turns, then the turns in blocks, then the rest.
 
     Once turns have left, the section of turns counts as full, however many bytes the last block freed: what the
     other sections get then does not change from turn to turn (docs/decisions/0017).
     """
-    plan, ranked = state.plan, state.ranked
-    user = plan.user
-    section = ranked[SECTION][places]
-    priority = plan.rank_priority[section]
-    turns = section == user.index
-    before = ~turns & (priority > user.priority)
-    state.take(places[before], state.room)
-    cap = state.cap(user.index)
-    state.allowance = state.room if cap is None else min(state.room, cap)
-    if turns.any():
-        _take_turns(state, places[turns], capped=cap is not None and cap <= state.room)
-    state.take(places[~turns & ~before], state.room)
+    user = state.plan.user
+    above = state.plan.rank_priority[state.section] > user.priority
+    above[:first] = False
+    turns = np.flatnonzero(state.is_turn)
+    above[turns] = False
+    state.take(np.flatnonzero(above), state.room)
+    state.allowance = state.limit(user.index)
+    if len(turns):
+        _take_turns(state, turns)
+    above[turns] = True
+    above[:first] = True
+    state.take(np.flatnonzero(~above), state.room)
 
 
-def _take_turns(state: _Filling, places: Places, *, capped: bool) -> None:
+def _take_turns(state: _Filling, places: Places) -> None:
     plan = state.plan
     user = plan.user.index
-    chronological = places[np.argsort(state.ranked[TURN_NUMBER][places], kind="stable")]
+    overhead, separator = plan.overheads[user], plan.separator_bytes
+    capped = state.allowance < state.room or state.cap(user) == state.room
+    refused = DecisionCode.EXCLUDED_SECTION_BUDGET if capped else DecisionCode.EXCLUDED_BUDGET
+    chronological = places[np.argsort(state.turn_number[places], kind="stable")]
     block: TurnBlock | None = evict_in_blocks(
-        state.ranked[TURN_NUMBER][chronological],
-        state.ranked[GROUP][chronological],
+        state.turn_number[chronological],
+        state.group[chronological],
         state.cost[chronological],
-        capacity=state.allowance - int(plan.section_overhead[user]) + plan.separator_bytes,
-        separator=plan.separator_bytes,
+        capacity=state.allowance - overhead + separator,
+        separator=separator,
         block_turns=plan.config.assembly.evict_block_turns,
     )
-    refused = DecisionCode.EXCLUDED_SECTION_BUDGET if capped else DecisionCode.EXCLUDED_BUDGET
-    newest = int(chronological[-1])
     if block is not None:
         codes = np.where(block.included, int(DecisionCode.INCLUDED), int(refused))
         codes[block.split] = DecisionCode.EXCLUDED_GROUP
         state.codes[chronological] = codes
         state.turns_evicted = not block.included.all()
         state.first_turn = block.first_turn if state.turns_evicted else None
-        state.turn_usage = block.cost + int(plan.section_overhead[user]) - plan.separator_bytes
+        state.turn_usage = block.cost + overhead - separator
         state.charge(user, state.allowance if state.turns_evicted else state.turn_usage)
         return
     state.turns_evicted = True
-    room = state.allowance - int(plan.section_overhead[user]) - plan.message_bytes
+    newest = int(chronological[-1])
+    room = state.allowance - overhead - plan.message_bytes
     assembly = plan.config.assembly
     if (
         assembly.overflow_policy == "truncate"
-        and state.ranked[GROUP][newest] == ALONE
+        and state.group[newest] == ALONE
         and plan.whole_tokens(room) >= assembly.truncate_min_tokens
     ):
         state.codes[chronological] = refused
@@ -245,67 +263,82 @@ def _take_turns(state: _Filling, places: Places, *, capped: bool) -> None:
         state.charge(user, state.allowance)
         return
     # The newest turn does not fit and may not be cut: what fits of the older ones, newest first.
-    before = state.used
-    state.take(places, min(state.room, state.allowance))
-    state.turn_usage = state.used - before
+    state.take(places, state.allowance)
+    state.turn_usage = state.used_in[user]
 
 
-def _measure_turns(state: _Filling, turns: Places) -> None:
+def _measure_turns(state: _Filling) -> None:
     """Note what the turns took and could still take, where they were filled together with everything else."""
-    user = state.plan.user
+    plan = state.plan
+    user = plan.user
     above = sum(
         state.used_in[section.index]
-        for section in state.plan.sections
+        for section in plan.sections
         if section.source == SYSTEM or section.priority > user.priority
     )
-    left = state.total - above - state.used_in[user.index]
+    state.turn_usage = state.used_in[user.index]
+    left = state.total - above - state.turn_usage
     cap = state.cap(user.index)
     state.allowance = state.turn_usage + (left if cap is None else min(left, cap))
-    state.turns_evicted = bool((state.codes[turns] != DecisionCode.INCLUDED).any())
+    state.turns_evicted = bool((state.codes[state.is_turn] != DecisionCode.INCLUDED).any())
 
 
 # --- the end of the budget -----------------------------------------------------------------------
 
 
-def _costs(state: _Filling) -> NDArray[np.int64]:
-    """Return what each included candidate took where it was taken, its share of the section included."""
+def _taken(state: _Filling) -> NDArray[np.int64]:
+    """Return what each candidate took where it was decided, its share of the section included."""
     plan = state.plan
     included = np.flatnonzero(state.codes == DecisionCode.INCLUDED)
     out = np.zeros(len(state.codes), np.int64)
-    section = state.ranked[SECTION][included]
     out[included] = state.cost[included] + plan.separator_bytes
-    opened, first = np.unique(section, return_index=True)
+    opened, first = np.unique(state.section[included], return_index=True)
     out[included[first]] += plan.section_overhead[opened] - plan.separator_bytes
     if plan.stable_first and state.used_in[plan.user.index]:
         # Turns are charged as a whole, when the first of them is decided.
-        turns = np.flatnonzero(state.ranked[SOURCE] == TURN)
-        out[turns] = 0
-        out[turns[0]] = state.used_in[plan.user.index]
-    for cut in state.truncations:
-        if state.ranked[SOURCE][cut.place] == SYSTEM:
-            out[cut.place] = state.used_in[int(state.ranked[SECTION][cut.place])]
+        out[state.is_turn] = 0
+        out[np.argmax(state.is_turn)] = state.used_in[plan.user.index]
+    if len(out) and state.codes[0] == DecisionCode.INCLUDED_TRUNCATED and not state.is_turn[0]:
+        out[0] = state.used_in[int(state.section[0])]
     return out
 
 
-def _close_late_sections(state: _Filling, considered: Places, budget: int) -> frozenset[int]:
+class _LeftBefore:
+    """How many bytes were left when a candidate was decided; worked out when first asked for."""
+
+    __slots__ = ("_considered", "_left", "_state")
+
+    def __init__(self, state: _Filling, considered: Places) -> None:
+        self._state = state
+        self._considered = considered
+        self._left: dict[int, int] | None = None
+
+    def __call__(self, place: int) -> int:
+        if self._left is None:
+            taken = _taken(self._state)
+            left = np.maximum(0, self._state.total - (np.cumsum(taken) - taken))
+            self._left = dict(zip(self._considered.tolist(), left.tolist(), strict=True))
+        return self._left.get(place, 0)
+
+
+def _close_late_sections(state: _Filling, threshold: float) -> frozenset[int]:
     """Take back sections that were opened when the window was as good as full; return them (C-218).
 
     Instructions and the conversation are exempt: they are worth the last tokens.
     """
-    threshold = state.plan.config.assembly.fill_ratio * state.plan.estimator.longest(budget)
     if state.used < threshold:
         return frozenset()
-    costs = _costs(state)
-    used_before = np.cumsum(costs) - costs
-    section = state.ranked[SECTION]
+    taken = _taken(state)
+    used_before = np.cumsum(taken) - taken
     closed = set()
     for plan in state.plan.sections:
         if plan.source in (SYSTEM, TURN):
             continue
-        places = considered[section[considered] == plan.index]
+        places = np.flatnonzero(state.section == plan.index)
+        if not len(places):
+            continue
         included = places[state.codes[places] == DecisionCode.INCLUDED]
-        opened_at = int(included[0]) if len(included) else (int(places[0]) if len(places) else -1)
-        if opened_at < 0 or used_before[opened_at] < threshold:
+        if used_before[included[0] if len(included) else places[0]] < threshold:
             continue
         closed.add(plan.index)
         state.codes[included] = DecisionCode.EXCLUDED_BUDGET
@@ -314,26 +347,30 @@ def _close_late_sections(state: _Filling, considered: Places, budget: int) -> fr
     return frozenset(closed)
 
 
-def _truncate_best(state: _Filling, considered: Places, closed: frozenset[int]) -> None:
+def _truncate_best(state: _Filling, closed: frozenset[int]) -> None:
     """Cut the best-ranked candidate that did not fit to what is left, if that is enough (C-223)."""
     plan = state.plan
-    codes = state.codes[considered]
-    refused = (codes == DecisionCode.EXCLUDED_BUDGET) | (codes == DecisionCode.EXCLUDED_SECTION_BUDGET)
-    refused &= state.ranked[GROUP][considered] == ALONE
     least = plan.config.assembly.truncate_min_tokens
     if plan.whole_tokens(state.room) < least:
         return
-    for place in considered[refused].tolist():
-        section = int(state.ranked[SECTION][place])
-        source = int(state.ranked[SOURCE][place])
-        if not plan.sections[section].compressible or section in closed or source == SYSTEM:
+    codes = state.codes
+    refused = (codes == DecisionCode.EXCLUDED_BUDGET) | (codes == DecisionCode.EXCLUDED_SECTION_BUDGET)
+    refused &= state.group == ALONE
+    if plan.stable_first:
+        refused &= ~state.is_turn  # an old turn cut at the front would change with every new one
+    if not refused.any():
+        return
+    tried: set[int] = set()
+    for place in np.flatnonzero(refused).tolist():
+        section = int(state.section[place])
+        if section in tried or section in closed:
             continue
-        if source == TURN and plan.stable_first:
-            continue  # an old turn cut at the front would change with every new one
-        cap = state.cap(section)
-        room = state.room if cap is None else min(state.room, cap)
-        room -= plan.separator_bytes if state.used_in[section] else int(plan.section_overhead[section])
-        room -= plan.message_bytes if source == TURN else 0
+        # All of a section's candidates have the same room: if it is too little for one, it is for all.
+        tried.add(section)
+        if not plan.sections[section].compressible or plan.sections[section].source == SYSTEM:
+            continue
+        room = state.limit(section) - (plan.separator_bytes if state.used_in[section] else plan.overheads[section])
+        room -= plan.message_bytes if state.is_turn[place] else 0
         if plan.whole_tokens(room) >= least:
             state.codes[place] = DecisionCode.INCLUDED_TRUNCATED
             state.truncations.append(Truncation(place, room))
@@ -341,33 +378,27 @@ def _truncate_best(state: _Filling, considered: Places, closed: frozenset[int]) 
             return
 
 
-def _smallest(state: _Filling, considered: Places) -> int:
+def _smallest(state: _Filling) -> int:
     """Return the tokens of the smallest window that could hold anything."""
     plan = state.plan
+    assembly = plan.config.assembly
     least = []
-    for place in considered[state.codes[considered] == DecisionCode.EXCLUDED_BUDGET].tolist():
-        section = plan.sections[int(state.ranked[SECTION][place])]
-        source = int(state.ranked[SOURCE][place])
-        tokens = plan.tokens(int(state.cost[place]) - (plan.message_bytes if source == TURN else 0))
-        if source == SYSTEM:
+    for place in np.flatnonzero(state.codes == DecisionCode.EXCLUDED_BUDGET).tolist():
+        section = plan.sections[int(state.section[place])]
+        tokens = plan.tokens(int(state.cost[place]) - (plan.message_bytes if state.is_turn[place] else 0))
+        if section.source == SYSTEM:
             tokens = 1
-        elif plan.config.assembly.overflow_policy == "truncate" and section.compressible:
-            tokens = min(tokens, plan.config.assembly.truncate_min_tokens)
+        elif assembly.overflow_policy == "truncate" and section.compressible:
+            tokens = min(tokens, assembly.truncate_min_tokens)
         # One token more than the parts: each of them may round up.
-        least.append(tokens + plan.tokens(section.header_bytes) + plan.config.assembly.message_overhead_tokens + 1)
+        least.append(tokens + plan.tokens(section.header_bytes) + assembly.message_overhead_tokens + 1)
     return min(least)
 
 
-# --- what a reader of the window wants to know ----------------------------------------------------
+# --- what the next turn would change --------------------------------------------------------------
 
 
-def _left_before(state: _Filling) -> NDArray[np.int64]:
-    costs = _costs(state)
-    left: NDArray[np.int64] = np.maximum(0, state.total - (np.cumsum(costs) - costs))
-    return left
-
-
-def _stable_sections(state: _Filling, considered: Places) -> frozenset[int]:
+def _stable_sections(state: _Filling) -> frozenset[int]:
     """Return the sections that stay as they are when a turn like the largest here is appended.
 
     Derived from this filling alone: would the longer section of turns still fit, and would what it then takes from
@@ -375,25 +406,25 @@ def _stable_sections(state: _Filling, considered: Places) -> frozenset[int]:
     """
     plan = state.plan
     user = plan.user
-    turns = considered[state.ranked[SOURCE][considered] == TURN]
-    included = turns[state.codes[turns] == DecisionCode.INCLUDED]
-    largest = int(state.cost[included].max()) if len(included) else plan.message_bytes
-    another = largest + (plan.separator_bytes if state.used_in[user.index] else int(plan.section_overhead[user.index]))
+    costs = state.cost[state.is_turn & (state.codes == DecisionCode.INCLUDED)]
+    largest = int(costs.max()) if len(costs) else plan.message_bytes
+    another = largest + (plan.separator_bytes if state.used_in[user.index] else plan.overheads[user.index])
     fits = state.turn_usage + another <= state.allowance
-    cut = {int(state.ranked[SECTION][item.place]) for item in state.truncations}
+    cut = {int(state.section[item.place]) for item in state.truncations}
     if plan.stable_first and state.turns_evicted:
         others = True
     elif plan.stable_first:
-        others = not cut and (state.turn_usage + another if fits else state.allowance) - state.turn_usage <= state.room
+        others = not cut and (another if fits else state.allowance - state.turn_usage) <= state.room
     else:
         others = not cut and another <= state.room
     stable = set()
     for section in plan.sections:
-        if section.source == SYSTEM or (section.priority > user.priority and (section.index not in cut or others)):
-            stable.add(section.index)
+        if section.source == SYSTEM:
+            unchanged = True
         elif section.index == user.index:
-            if fits and section.index not in cut:
-                stable.add(section.index)
-        elif others:
+            unchanged = fits and section.index not in cut
+        else:
+            unchanged = others or (section.priority > user.priority and section.index not in cut)
+        if unchanged:
             stable.add(section.index)
     return frozenset(stable)

@@ -93,7 +93,10 @@ class AssemblyPlan:
     rank_priority: NDArray[np.int32]
     section_overhead: NDArray[np.int32]
     section_budget: NDArray[np.int32]
+    overheads: list[int]
+    section_budgets: list[int]
     by_name: dict[str, SectionPlan] = field(repr=False)
+    user: SectionPlan
 
     def tokens(self, length: int) -> int:
         """Return the tokens of a text of ``length`` bytes."""
@@ -102,11 +105,6 @@ class AssemblyPlan:
     def whole_tokens(self, room: int) -> int:
         """Return the greatest number of tokens whose text certainly fits ``room`` bytes."""
         return max(0, room * self.estimator.denominator // self.estimator.numerator)
-
-    @property
-    def user(self) -> SectionPlan:
-        """The section of turns."""
-        return self.by_name[SectionType.USER]
 
 
 @lru_cache(maxsize=64)
@@ -144,6 +142,7 @@ def plan_of(config: CaliberConfig) -> AssemblyPlan:
     of_source = np.zeros(len(SOURCES), np.int32)
     for section in sections:
         of_source[section.source] = section.index
+    overheads = [section.header_bytes + separator_bytes + slack for section in sections]
     return AssemblyPlan(
         config=config,
         estimator=estimator,
@@ -157,7 +156,10 @@ def plan_of(config: CaliberConfig) -> AssemblyPlan:
         section_of_source=of_source,
         # Instructions are never crowded out, whatever their section's priority (docs/decisions/0016).
         rank_priority=np.array([INT32_MAX if s.source == SYSTEM else s.priority for s in sections], np.int32),
-        section_overhead=np.array([s.header_bytes + separator_bytes + slack for s in sections], np.int32),
+        section_overhead=np.array(overheads, np.int32),
         section_budget=np.array(caps, np.int32),
+        overheads=overheads,
+        section_budgets=caps,
         by_name={section.name: section for section in sections},
+        user=sections[-1],
     )

@@ -40,7 +40,7 @@ from caliber.context.columns import (
 )
 from caliber.context.facts import WindowFacts
 from caliber.context.plan import RELATION_OF, SOURCES, TURN
-from caliber.context.texts import TurnText
+from caliber.context.texts import Said
 from caliber.context.trace import Decided
 from caliber.model.enums import DecisionCode, SourceType
 from caliber.model.errors import StorageError
@@ -83,16 +83,15 @@ class Record:
         return np.where(np.isin(self.codes, _UNDECIDED), self.codes, CONSIDERED).astype(np.uint8)
 
 
-def content_hash(text: str | TurnText) -> bytes:
+def content_hash(text: str) -> bytes:
     """Return the digest by which replay knows a text again."""
-    body = text if isinstance(text, str) else text.text
-    return sha256(body.encode("utf-8")).digest()[:HASH_BYTES]
+    return sha256(text.encode("utf-8")).digest()[:HASH_BYTES]
 
 
 # --- packing ------------------------------------------------------------------------------------
 
 
-def pack_record(facts: WindowFacts, decided: Decided, texts: Mapping[int, str | TurnText]) -> bytes:
+def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
     """Return a window's record."""
     ranked, codes, sizes = decided.ranked, decided.filled.codes, decided.sizes
     cut = {item.place: int(decided.shown[item.place]) for item in decided.filled.truncations}
@@ -127,7 +126,7 @@ def pack_record(facts: WindowFacts, decided: Decided, texts: Mapping[int, str | 
         _column(_zigzag(_deltas(ranked[TURN_NUMBER][turns]))),
         _column(groups),
         np.frombuffer(ids, np.uint8).reshape(len(kept), 16).T.tobytes(),
-        b"".join(content_hash(texts[place]) for place in kept.tolist()),
+        b"".join(content_hash(said.whole.get(place) or said.texts[place]) for place in kept.tolist()),
     ]
     return MAGIC + bytes((FORMAT,)) + zlib.compress(b"".join(parts), _LEVEL)
 

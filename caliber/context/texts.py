@@ -7,11 +7,11 @@ Bytes that are not UTF-8 are shown as replacement characters (C-451).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caliber.context.plan import ARTIFACT, NOTE, SUMMARY
+from caliber.context.plan import ARTIFACT, NOTE
 from caliber.model.windows import Message
 
 
@@ -66,6 +66,25 @@ class TurnText:
         return Message(self.role, self.content, self.name, self.call_id, calls)
 
 
+@dataclass(slots=True)
+class Said:
+    """The texts of a window, by place in the canonical order.
+
+    ``texts`` holds at least what is included, as it enters; ``whole`` what was cut, as it was before; ``parts`` gives
+    turns in parts, for messages; ``cut_turns`` those turns that were cut.
+    """
+
+    texts: dict[int, str]
+    parts: Callable[[Sequence[int]], list[TurnText]]
+    whole: dict[int, str] = field(default_factory=dict)
+    cut_turns: dict[int, TurnText] = field(default_factory=dict)
+
+    def turns(self, places: Sequence[int]) -> list[TurnText]:
+        """Return turns as they enter, in parts."""
+        out = self.parts(places)
+        return [self.cut_turns.get(place, turn) for place, turn in zip(places, out, strict=True)]
+
+
 def shown(content: bytes | str) -> str:
     """Return content as text."""
     return content if isinstance(content, str) else content.decode("utf-8", "replace")
@@ -92,14 +111,17 @@ def summary_text(summary: str) -> str:
     return f"- {summary}"
 
 
-def text_of_content(source: int, content: Mapping[str, Any]) -> str | TurnText:
-    """Return the text of a record from its content columns."""
+def text_of_content(source: int, content: Mapping[str, Any]) -> str:
+    """Return the text of a note, an artifact or a summary from its content columns."""
     if source == NOTE:
         return note_text(content["entity"], content["note_type"], content["content"])
     if source == ARTIFACT:
         return artifact_text(content["artifact_type"], content["content"])
-    if source == SUMMARY:
-        return summary_text(content["summary"] or "")
+    return summary_text(content["summary"] or "")
+
+
+def turn_of_content(content: Mapping[str, Any]) -> TurnText:
+    """Return a turn from its content columns."""
     return turn_text(
         content["role"], content["content"], content["name"], content["tool_calls"], content["tool_call_id"]
     )

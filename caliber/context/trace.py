@@ -81,7 +81,7 @@ class Decided:
         if code is DecisionCode.EXCLUDED_SECTION_BUDGET:
             return f"needs {tokens} tokens more than fit section {section.name}, which may hold {section.cap_tokens}"
         budget = min(self.max_tokens, plan.config.pcp.dosage.max_context_tokens)
-        left = min(budget, plan.whole_tokens(int(self.filled.left[place])))
+        left = min(budget, plan.whole_tokens(int(self.filled.left(place))))
         if tokens + plan.tokens(int(plan.section_overhead[section.index])) + 1 <= left:
             ratio = plan.config.assembly.fill_ratio
             return f"token_budget_exhausted: section {section.name} came when {ratio:.0%} of {budget} tokens were used"

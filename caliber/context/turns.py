@@ -1,4 +1,4 @@
-"""The turns of a scope: which there are, and which belong together.
+"""The turns of a scope: which there are, which belong together, how long each reads.
 
 An assistant's turn that calls tools and the results that answer it form one group: whole in the window or not at
 all. Source: C-451, K-075, O-8.
@@ -7,13 +7,25 @@ all. Source: C-451, K-075, O-8.
 from __future__ import annotations
 
 import json
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context.inputs import TextSource
+from caliber.context.texts import TurnText, byte_length, shown, turn_text
 from caliber.model.enums import TurnRole
-from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.memory import ResidentSnapshot
+
+_VERSION_SHIFT: Final = 33
+_PARTS_BIT: Final = 1 << 32
+_LENGTH_MASK: Final = _PARTS_BIT - 1
+_FIRST_ENTRIES: Final = 1_024
+ROLE_LABELS: Final = tuple(f"{role.value}: " for role in TurnRole)
+"""What stands before a turn that is nothing but its role and content, by the code of the role's column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +35,7 @@ class TurnFacts:
     rows: NDArray[np.int64]
     numbers: NDArray[np.int64]
     groups: NDArray[np.int64]
+    lengths: NDArray[np.int64]
 
     def __len__(self) -> int:
         return int(self.rows.shape[0])
@@ -31,52 +44,147 @@ class TurnFacts:
     def none(cls) -> TurnFacts:
         """Return no turns."""
         empty = np.empty(0, np.int64)
-        return cls(empty, empty, empty)
+        return cls(empty, empty, empty, empty)
 
 
-def gather_turns(turns: RelationSnapshot, scope: bytes, limit: int) -> tuple[TurnFacts, int]:
-    """Return the newest ``limit`` turns of a scope, and how many it has.
+class TurnReader:
+    """Turns of one snapshot as text.
 
-    A result whose call the limit cut off is cut off too.
+    How long a turn reads, and whether it has a name or calls, is worked out once per version of a turn and
+    remembered for as long as its source lives; nothing of its content is.
     """
-    rows = turns.group("scope_id", scope)
-    considered = len(rows)
-    if not considered or not limit:
-        return TurnFacts.none(), considered
-    numbers = turns.column("turn_number")[rows]
-    if (numbers[1:] < numbers[:-1]).any():  # a turn was rewritten after others had been added
-        order = np.argsort(numbers, kind="stable")
-        rows, numbers = rows[order], numbers[order]
-    rows, numbers = rows[-limit:], numbers[-limit:]
-    groups, answered = _group(turns, rows)
-    if len(rows) < considered and not answered.all():
-        rows, numbers, groups = rows[answered], numbers[answered], groups[answered]
-    return TurnFacts(rows, numbers, groups), considered
 
+    __slots__ = ("_answer_at", "_calls_at", "_name_at", "_role_at", "_source", "_table", "turns")
 
-def _group(turns: RelationSnapshot, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the group of each turn, and which are not results of a call that is missing here."""
-    groups = np.full(len(rows), -1, np.int64)
-    known = np.ones(len(rows), np.bool_)
-    roles = turns.column("role")[rows]
-    tool, assistant = turns.enum_code("role", TurnRole.TOOL.value), turns.enum_code("role", TurnRole.ASSISTANT.value)
-    if not (roles == tool).any():
-        return groups, known
-    calls_at = turns.layout.codec.index("tool_calls")
-    answer_at = turns.layout.codec.index("tool_call_id")
-    caller: dict[str, int] = {}
-    codes = roles.tolist()
-    for place in np.flatnonzero((roles == tool) | (roles == assistant)).tolist():
-        packed = turns.packed(int(rows[place]))
-        if codes[place] == assistant:
-            if packed[calls_at] != "[]":
-                for call in json.loads(packed[calls_at]):
+    def __init__(self, snapshot: ResidentSnapshot, source: TextSource) -> None:
+        self.turns = snapshot["turn"]
+        self._source = source
+        self._table = _table_of(source, snapshot.position.epoch)
+        at = self.turns.layout.codec.index
+        self._role_at, self._name_at = at("role"), at("name")
+        self._calls_at, self._answer_at = at("tool_calls"), at("tool_call_id")
+
+    def gather(self, scope: bytes, limit: int) -> tuple[TurnFacts, int]:
+        """Return the newest ``limit`` turns of a scope, and how many it has.
+
+        A result whose call the limit cut off is cut off too.
+        """
+        rows = self.turns.group("scope_id", scope)
+        considered = len(rows)
+        if not considered or not limit:
+            return TurnFacts.none(), considered
+        numbers = self.turns.column("turn_number")[rows]
+        if (numbers[1:] < numbers[:-1]).any():  # a turn was rewritten after others had been added
+            order = np.argsort(numbers, kind="stable")
+            rows, numbers = rows[order], numbers[order]
+        rows, numbers = rows[-limit:], numbers[-limit:]
+        lengths, has_parts = self._measure(rows)
+        groups = np.full(len(rows), -1, np.int64)
+        if has_parts.any():
+            missing = self._group(rows, has_parts, groups)
+            if missing and len(rows) < considered:
+                known = np.ones(len(rows), np.bool_)
+                known[missing] = False
+                rows, numbers, groups, lengths = rows[known], numbers[known], groups[known], lengths[known]
+        return TurnFacts(rows, numbers, groups, lengths), considered
+
+    def _group(self, rows: NDArray[np.int64], has_parts: NDArray[np.bool_], groups: NDArray[np.int64]) -> list[int]:
+        """Fill in the group of each turn; return the places of results whose call is missing here.
+
+        A group is named after the place of its call. One call without an answer is a group too: it may not be cut.
+        """
+        missing = []
+        caller: dict[str, int] = {}
+        for place in np.flatnonzero(has_parts).tolist():
+            packed = self.turns.packed(int(rows[place]))
+            if packed[self._calls_at] != "[]":
+                groups[place] = place
+                for call in json.loads(packed[self._calls_at]):
                     caller[call[0]] = place
-        elif packed[answer_at] is not None:
-            asked = caller.get(packed[answer_at])
-            if asked is None:
-                known[place] = False
-            else:
-                # A group is named after the place of its call.
-                groups[place] = groups[asked] = asked
-    return groups, known
+            elif packed[self._answer_at] is not None:
+                asked = caller.get(packed[self._answer_at])
+                if asked is None:
+                    missing.append(place)
+                else:
+                    groups[place] = asked
+        return missing
+
+    def _measure(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the bytes of each turn's text, and which have more than a role and content."""
+        ordinals = self.turns.column("ordinal")[rows]
+        versions = self.turns.column("version")[rows]
+        entries = self._table.lookup(ordinals)
+        unknown = np.flatnonzero((entries >> _VERSION_SHIFT) != versions)
+        if len(unknown):
+            fresh = self._entries(rows[unknown].tolist())
+            entries[unknown] = fresh | (versions[unknown] << _VERSION_SHIFT)
+            self._table.keep(ordinals[unknown], entries[unknown])
+        return entries & _LENGTH_MASK, (entries & _PARTS_BIT) != 0
+
+    def _entries(self, rows: list[int]) -> NDArray[np.int64]:
+        out = []
+        for row, content in zip(rows, self._source.texts(self.turns, rows), strict=True):
+            turn = self._turn(row, content)
+            parts = turn.name is not None or turn.calls or turn.call_id is not None
+            out.append(min(byte_length(turn.text), _LENGTH_MASK) | (_PARTS_BIT if parts else 0))
+        return np.array(out, np.int64)
+
+    def _turn(self, row: int, content: bytes) -> TurnText:
+        packed = self.turns.packed(row)
+        return turn_text(
+            packed[self._role_at], content, packed[self._name_at], packed[self._calls_at], packed[self._answer_at]
+        )
+
+    def texts(self, rows: Sequence[int]) -> list[str]:
+        """Return turns as they read in the window's text."""
+        contents = self._source.texts(self.turns, rows)
+        chosen = np.array(rows, np.int64)
+        _, has_parts = self._measure(chosen)
+        roles = self.turns.column("role")[chosen].tolist()
+        labels = ROLE_LABELS
+        out = [labels[role] + shown(content) for role, content in zip(roles, contents, strict=True)]
+        for place in np.flatnonzero(has_parts).tolist():
+            out[place] = self._turn(rows[place], contents[place]).text
+        return out
+
+    def parts(self, rows: Sequence[int]) -> list[TurnText]:
+        """Return turns in parts."""
+        contents = self._source.texts(self.turns, rows)
+        return [self._turn(row, content) for row, content in zip(rows, contents, strict=True)]
+
+
+class _Table:
+    """What is remembered of turns, by ordinal: version, whether it has parts, length; 0 where nothing is.
+
+    Threads may look up and keep at once: an entry is one word, and an entry lost while the table grows is worked out
+    again.
+    """
+
+    __slots__ = ("_entries", "epoch")
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
+        self._entries: NDArray[np.int64] = np.zeros(_FIRST_ENTRIES, np.int64)
+
+    def lookup(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+        entries = self._entries
+        if int(ordinals.max()) >= len(entries):
+            grown = np.zeros(max(2 * len(entries), int(ordinals.max()) + 1), np.int64)
+            grown[: len(entries)] = entries
+            self._entries = entries = grown
+        return entries[ordinals]
+
+    def keep(self, ordinals: NDArray[np.int64], entries: NDArray[np.int64]) -> None:
+        table = self._entries
+        fitting = ordinals < len(table)
+        table[ordinals[fitting]] = entries[fitting]
+
+
+_TABLES: Final[weakref.WeakKeyDictionary[TextSource, _Table]] = weakref.WeakKeyDictionary()
+
+
+def _table_of(source: TextSource, epoch: str) -> _Table:
+    table = _TABLES.get(source)
+    if table is None or table.epoch != epoch:
+        table = _TABLES[source] = _Table(epoch)
+    return table

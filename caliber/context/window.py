@@ -6,7 +6,7 @@ Source: C-049 to C-054, C-460 to C-464, K-077, K-078.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.columns import SECTION, TURN_NUMBER, VERSION
+from caliber.context.columns import SECTION, SOURCE, TURN_NUMBER, VERSION, Candidates
 from caliber.context.facts import WindowFacts
 from caliber.context.fill import Filled
 from caliber.context.lazy import LazyTuple
 from caliber.context.plan import SOURCES, TURN, AssemblyPlan, SectionPlan
-from caliber.context.texts import TurnText, byte_length
+from caliber.context.texts import Said, TurnText, byte_length
 from caliber.context.trace import Decided, trace
 from caliber.kernels import truncate_to_tokens
 from caliber.model.enums import ContextPersistence, DecisionCode, ResultStatus
@@ -29,49 +29,37 @@ from caliber.model.errors import InternalError
 from caliber.model.time import from_us
 from caliber.model.windows import ContextSection, ContextWindow, Message, SourceRef
 
-Texts = Mapping[int, "str | TurnText"]
 IdOf = Callable[[int], uuid.UUID | None]
 _VERSION_8: Final = (0xF << 76, 0x8 << 76)
 _VARIANT: Final = (0x3 << 62, 0x2 << 62)
 
 
-def build_window(
-    facts: WindowFacts,
-    decided: Decided,
-    texts: Texts,
-    cut: Texts,
-    id_of: IdOf,
-) -> ContextWindow:
-    """Return the window of these decisions.
-
-    ``texts`` holds at least what was included, by place; ``cut`` what enters shortened, as ``cut_texts`` gives it.
-    """
+def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) -> ContextWindow:
+    """Return the window of these decisions and texts."""
     plan = decided.plan
     sections: list[ContextSection] = []
     bodies: list[str] = []
-    said: list[TurnText] = []
-    used = stable = length = 0
+    turns: list[int] = []
+    stable = length = 0
     still = True
     filled = filled_sections(decided)
+    texts = said.texts
     for item in filled:
-        order = item.places
-        parts = [cut.get(place) or texts[place] for place in order]
-        body = item.section.header + plan.separator.join([_text(part) for part in parts])
+        body = item.section.header + plan.separator.join([texts[place] for place in item.places])
         if item.section.source == TURN:
-            said = [part for part in parts if isinstance(part, TurnText)]
+            turns = item.places
         else:
             bodies.append(body)
         length += item.size
-        used += item.tokens
         still = still and item.section.index in decided.filled.stable_sections
         stable += item.tokens if still else 0
         content = body if item is filled[-1] else body + plan.separator
         sections.append(_section(facts, decided, item, content, id_of))
     text = "".join([section.content for section in sections])
-    messages = len(said) + bool(bodies)
-    used += plan.config.assembly.message_overhead_tokens * messages
+    used = used_tokens(decided, filled)
     if used > facts.max_tokens or byte_length(text) != length:
         raise InternalError(f"a window of {used} tokens and {length} bytes was filled wrongly for {facts.max_tokens}")
+    context = plan.separator.join(bodies)
     return ContextWindow(
         window_id=facts.window_id,
         trajectory_id=facts.trajectory_id,
@@ -84,7 +72,7 @@ def build_window(
         degraded=facts.degraded,
         sections=tuple(sections),
         text=text,
-        messages=LazyTuple(messages, lambda: _messages(plan.separator.join(bodies), said)),
+        messages=LazyTuple(len(turns) + bool(bodies), lambda: _messages(context, said.turns(turns))),
         assembly_trace=LazyTuple(len(decided.ranked), lambda: trace(decided, id_of, facts.now_us)),
         cut_offs=facts.cut_offs,
         position=facts.position,
@@ -134,26 +122,21 @@ def used_tokens(decided: Decided, sections: list[FilledSection]) -> int:
 
 
 def cut_texts(
-    plan: AssemblyPlan, sizes: NDArray[np.int64], filled: Filled, texts: Texts
-) -> tuple[dict[int, str | TurnText], NDArray[np.int64]]:
-    """Return the texts that enter shortened, and all sizes after that."""
+    plan: AssemblyPlan, ranked: Candidates, sizes: NDArray[np.int64], filled: Filled, said: Said
+) -> NDArray[np.int64]:
+    """Shorten the texts that enter cut, and return all sizes after that."""
     if not filled.truncations:
-        return {}, sizes
-    cut: dict[int, str | TurnText] = {}
+        return sizes
     shown = sizes.copy()
     for item in filled.truncations:
-        whole = texts[item.place]
-        if isinstance(whole, TurnText):
-            room = plan.whole_tokens(item.room - byte_length(whole.label))
-            cut[item.place] = whole.with_content(truncate_to_tokens(whole.content, room, estimator=plan.estimator))
-        else:
-            cut[item.place] = truncate_to_tokens(whole, plan.whole_tokens(item.room), estimator=plan.estimator)
-        shown[item.place] = byte_length(_text(cut[item.place]))
-    return cut, shown
-
-
-def _text(item: str | TurnText) -> str:
-    return item if isinstance(item, str) else item.text
+        place = item.place
+        said.whole[place] = whole = said.texts[place]
+        said.texts[place] = cut = truncate_to_tokens(whole, plan.whole_tokens(item.room), estimator=plan.estimator)
+        if ranked[SOURCE][place] == TURN:
+            (turn,) = said.parts([place])
+            said.cut_turns[place] = turn.with_content(cut[len(turn.label) :] if cut.startswith(turn.label) else "")
+        shown[place] = byte_length(said.texts[place])
+    return shown
 
 
 def _section(facts: WindowFacts, decided: Decided, item: FilledSection, content: str, id_of: IdOf) -> ContextSection:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -105,6 +106,7 @@ class World:
         self.turns_of: dict[uuid.UUID, int] = {}
         self.scopes_of: dict[uuid.UUID, int] = {}
         self.made = 0
+        self.waiting: list[tuple[Relation, Any]] | None = None
         self.trajectory_id = self.trajectory()
         self.scope_id = self.scope()
 
@@ -120,11 +122,26 @@ class World:
         return uuid.UUID(bytes=self.random.bytes(8) + self.made.to_bytes(8, "big"))
 
     def insert(self, relation: Relation, *entities: Any) -> None:
+        rows = [(relation, entity) for entity in entities]
+        if self.waiting is None:
+            self._write(rows)
+        else:
+            self.waiting.extend(rows)
+
+    def _write(self, rows: Sequence[tuple[Relation, Any]]) -> None:
         def work(uow: Any) -> None:
-            for entity in entities:
+            for relation, entity in rows:
                 uow.insert(relation, entity)
 
         self.store.write(work)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Write everything inserted inside in one transaction."""
+        self.waiting = []
+        yield
+        rows, self.waiting = self.waiting, None
+        self._write(rows)
 
     # --- records ---------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from caliber.context.columns import ORDINAL, SECTION, SOURCE
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import CODE_OF, SOURCES
 from caliber.context.record import Record, unpack_record
-from caliber.context.replay import decide_again, identity_of, plan_for
+from caliber.context.replayer import decide_again, identity_of, plan_for
 from caliber.context.sources import Absence, why_absent
 from caliber.context.trace import Decided, trace
 from caliber.context.window import filled_sections, status_of, used_tokens
@@ -211,7 +211,7 @@ def _candidate(explained: _Explained, wanted: uuid.UUID, place: int) -> dict[str
     out["would_have_tokens" if excluded else "tokens"] = decision.tokens
     out["candidates"] = len(decided.ranked)
     out["min_relevance"] = decided.plan.config.min_relevance_threshold
-    out["tokens_left"] = decided.plan.whole_tokens(int(decided.filled.left[place]))
+    out["tokens_left"] = decided.plan.whole_tokens(int(decided.filled.left(place)))
     return out
 
 

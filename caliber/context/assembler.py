@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.candidates import gather
-from caliber.context.columns import CONSIDERED, GROUP, ROW, SECTION, SOURCE, Candidates, rank
+from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, rank
 from caliber.context.facts import WindowFacts
 from caliber.context.fill import fill
 from caliber.context.inputs import Assembled, AssemblyInputs, TextSource
@@ -31,16 +31,16 @@ from caliber.context.plan import (
 from caliber.context.record import pack_record
 from caliber.context.texts import (
     FixedText,
-    TurnText,
+    Said,
     artifact_text,
     byte_length,
     note_text,
     summary_text,
-    turn_text,
 )
 from caliber.context.trace import Decided
+from caliber.context.turns import TurnReader
 from caliber.context.window import build_window, cut_texts
-from caliber.model.enums import SectionType
+from caliber.model.enums import DecisionCode, SectionType
 from caliber.model.errors import InvalidValue
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
@@ -57,9 +57,10 @@ def assemble(inputs: AssemblyInputs, texts: TextSource) -> Assembled:
     plan = plan_of(config)
     extra = extra_texts(plan, inputs.extra_sections)
     fixed = fixed_texts(plan, extra)
-    gathered = gather(inputs, plan, fixed)
+    reader = TurnReader(inputs.snapshot, texts)
+    gathered = gather(inputs, plan, fixed, reader)
     ranked, codes = rank(gathered.candidates, plan)
-    rendered, sizes = _render(ranked, codes, inputs.snapshot, texts, fixed)
+    said, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader)
     filled = fill(ranked, codes, sizes, plan, inputs.max_tokens)
     facts = WindowFacts(
         window_id=inputs.window_id,
@@ -79,10 +80,11 @@ def assemble(inputs: AssemblyInputs, texts: TextSource) -> Assembled:
         cut_offs=tuple(gathered.cut_offs),
         degraded=tuple(gathered.degraded),
     )
-    cut, shown = cut_texts(plan, sizes, filled, rendered)
+    _say_turns(ranked, filled.codes, reader, said)
+    shown = cut_texts(plan, ranked, sizes, filled, said)
     decided = Decided(plan, inputs.max_tokens, ranked, filled, sizes, shown)
-    window = build_window(facts, decided, rendered, cut, ranked.id_of)
-    return Assembled(window, lambda: pack_record(facts, decided, rendered))
+    window = build_window(facts, decided, said, ranked.id_of)
+    return Assembled(window, lambda: pack_record(facts, decided, said))
 
 
 def check_budget(max_tokens: int, token_budget: int) -> None:
@@ -135,80 +137,61 @@ def fixed_texts(plan: AssemblyPlan, extra: dict[str, str]) -> tuple[FixedText, .
     return tuple(out)
 
 
-def _render(
+def _measure(
     ranked: Candidates,
     codes: NDArray[np.uint8],
     snapshot: ResidentSnapshot,
     texts: TextSource,
     fixed: Sequence[FixedText],
-) -> tuple[dict[int, str | TurnText], NDArray[np.int64]]:
-    """Return the text of every candidate that is still considered, by place, and its bytes (-1 for the others).
-
-    A turn that calls tools and has no answer yet becomes a group of its own: it may not be cut.
-    """
-    out: dict[int, str | TurnText] = {}
-    sizes = np.full(len(ranked), -1, np.int64)
+    reader: TurnReader,
+) -> tuple[Said, NDArray[np.int64]]:
+    """Return the bytes of every candidate that is still considered (-1 for the others), and all texts but turns."""
+    out: dict[int, str] = {}
+    sizes = ranked[LENGTH].copy()
     places = np.flatnonzero(codes == CONSIDERED)
     source = ranked[SOURCE][places]
+    sizes[codes != CONSIDERED] = -1
     by_section = {item.section: item.text for item in fixed}
     for place in places[(source == SYSTEM) | (source == PERSONA) | (source == EXTRA)].tolist():
-        out[place] = text = by_section[int(ranked[SECTION][place])]
-        sizes[place] = byte_length(text)
-    for kind in (ARTIFACT, NOTE, SUMMARY):
-        chosen = places[source == kind].tolist()
-        if not chosen:
-            continue
-        relation = snapshot[RELATION_OF[kind]]
-        rows = ranked[ROW][chosen].tolist()
-        render = _RENDER[kind]
-        for place, row, content in zip(chosen, rows, texts.texts(relation, rows), strict=True):
-            out[place] = text = render(relation, row, content)
-            sizes[place] = byte_length(text)
-    chosen = places[source == TURN].tolist()
-    if chosen:
-        _render_turns(ranked, snapshot, texts, chosen, out, sizes)
-    return out, sizes
+        out[place] = by_section[int(ranked[SECTION][place])]
+    for kind, render in _RENDER.items():
+        chosen = places[source == kind]
+        if len(chosen):
+            relation = snapshot[RELATION_OF[kind]]
+            rows = ranked[ROW][chosen].tolist()
+            out.update(zip(chosen.tolist(), render(relation, rows, texts.texts(relation, rows)), strict=True))
+    sizes[list(out)] = [byte_length(text) for text in out.values()]
+    row_of = ranked[ROW]
+    return Said(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist())), sizes
 
 
-def _render_turns(
-    ranked: Candidates,
-    snapshot: ResidentSnapshot,
-    texts: TextSource,
-    chosen: list[int],
-    out: dict[int, str | TurnText],
-    sizes: NDArray[np.int64],
-) -> None:
-    relation = snapshot["turn"]
-    rows = ranked[ROW][chosen].tolist()
-    at = relation.layout.codec.index
-    role_at, name_at, calls_at, answer_at = at("role"), at("name"), at("tool_calls"), at("tool_call_id")
-    lengths = []
-    for place, row, content in zip(chosen, rows, texts.texts(relation, rows), strict=True):
-        packed = relation.packed(row)
-        turn = turn_text(packed[role_at], content, packed[name_at], packed[calls_at], packed[answer_at])
-        if turn.calls and ranked[GROUP][place] < 0:
-            ranked[GROUP][place] = len(ranked) + place
-        out[place] = turn
-        lengths.append(byte_length(turn.text))
-    sizes[chosen] = lengths
+def _say_turns(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnReader, said: Said) -> None:
+    """Add the texts of the turns that entered."""
+    entered = (codes == DecisionCode.INCLUDED) | (codes == DecisionCode.INCLUDED_TRUNCATED)
+    places = np.flatnonzero(entered & (ranked[SOURCE] == TURN))
+    if len(places):
+        texts = reader.texts(ranked[ROW][places].tolist())
+        said.texts.update(zip(places.tolist(), texts, strict=True))
 
 
-def _note(relation: RelationSnapshot, row: int, content: str) -> str:
-    packed = relation.packed(row)
-    at = relation.layout.codec.index
-    return note_text(packed[at("entity")], packed[at("note_type")], content)
+def _notes(relation: RelationSnapshot, rows: list[int], contents: list[str]) -> list[str]:
+    entity, kind = relation.layout.codec.index("entity"), relation.layout.codec.index("note_type")
+    packed = [relation.packed(row) for row in rows]
+    return [note_text(row[entity], row[kind], content) for row, content in zip(packed, contents, strict=True)]
 
 
-def _artifact(relation: RelationSnapshot, row: int, content: bytes) -> str:
-    return artifact_text(relation.packed(row)[relation.layout.codec.index("artifact_type")], content)
+def _artifacts(relation: RelationSnapshot, rows: list[int], contents: list[bytes]) -> list[str]:
+    kind = relation.layout.codec.index("artifact_type")
+    packed = [relation.packed(row) for row in rows]
+    return [artifact_text(row[kind], content) for row, content in zip(packed, contents, strict=True)]
 
 
-def _summary(relation: RelationSnapshot, row: int, content: str) -> str:  # noqa: ARG001  (one shape for all three)
-    return summary_text(content or "")
+def _summaries(relation: RelationSnapshot, rows: list[int], contents: list[str | None]) -> list[str]:  # noqa: ARG001
+    return [summary_text(content or "") for content in contents]
 
 
-_RENDER: Final[dict[int, Callable[[RelationSnapshot, int, Any], str]]] = {
-    NOTE: _note,
-    ARTIFACT: _artifact,
-    SUMMARY: _summary,
+_RENDER: Final[dict[int, Callable[[RelationSnapshot, list[int], list[Any]], list[str]]]] = {
+    NOTE: _notes,
+    ARTIFACT: _artifacts,
+    SUMMARY: _summaries,
 }

@@ -11,13 +11,13 @@ import uuid
 import numpy as np
 
 from caliber.config import CaliberConfig
-from caliber.context.assemble import check_budget, fixed_texts
+from caliber.context.assembler import check_budget, fixed_texts
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, rank
 from caliber.context.fill import Filled, fill
 from caliber.context.inputs import ContentSource
-from caliber.context.plan import RELATION_OF, SOURCES, AssemblyPlan, plan_of
+from caliber.context.plan import RELATION_OF, SOURCES, TURN, AssemblyPlan, plan_of
 from caliber.context.record import Record, content_hash, unpack_record
-from caliber.context.texts import TurnText, text_of_content
+from caliber.context.texts import Said, TurnText, text_of_content, turn_of_content
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, cut_texts
 from caliber.model.enums import DecisionCode
@@ -34,14 +34,14 @@ def replay(record: bytes, config: CaliberConfig, contents: ContentSource) -> Con
     kept = unpack_record(record)
     plan = plan_for(kept, config)
     filled = decide_again(kept, plan)
-    texts = _texts(kept, plan, contents)
+    said = _said(kept, plan, contents)
 
     def id_of(place: int) -> uuid.UUID | None:
         return identity_of(kept, contents, place)
 
-    cut, shown = cut_texts(plan, kept.sizes, filled, texts)
+    shown = cut_texts(plan, kept.ranked, kept.sizes, filled, said)
     decided = Decided(plan, kept.facts.max_tokens, kept.ranked, filled, kept.sizes, shown)
-    return build_window(kept.facts, decided, texts, cut, id_of)
+    return build_window(kept.facts, decided, said, id_of)
 
 
 def plan_for(record: Record, config: CaliberConfig) -> AssemblyPlan:
@@ -88,11 +88,12 @@ def identity_of(record: Record, contents: ContentSource, place: int) -> uuid.UUI
     return contents.identity(SOURCES[source], int(record.ranked[ORDINAL][place]))
 
 
-def _texts(record: Record, plan: AssemblyPlan, contents: ContentSource) -> dict[int, str | TurnText]:
+def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
     ranked = record.ranked
     by_section = {item.section: item.text for item in fixed_texts(plan, dict(record.facts.extra_sections))}
     included = (record.codes == DecisionCode.INCLUDED) | (record.codes == DecisionCode.INCLUDED_TRUNCATED)
-    out: dict[int, str | TurnText] = {}
+    out: dict[int, str] = {}
+    turns: dict[int, TurnText] = {}
     for place in np.flatnonzero(included).tolist():
         source = int(ranked[SOURCE][place])
         if source not in RELATION_OF:
@@ -105,10 +106,14 @@ def _texts(record: Record, plan: AssemblyPlan, contents: ContentSource) -> dict[
         content = contents.content(SOURCES[source], ordinal, version)
         if content is None:
             raise _gone(record, place, "its content was removed")
-        out[place] = rendered = text_of_content(source, content)
-        if content_hash(rendered) != record.hashes[place]:
+        if source == TURN:
+            turns[place] = turn_of_content(content)
+            out[place] = turns[place].text
+        else:
+            out[place] = text_of_content(source, content)
+        if content_hash(out[place]) != record.hashes[place]:
             raise _gone(record, place, "what it said then was not kept")
-    return out
+    return Said(out, lambda places: [turns[place] for place in places])
 
 
 def _gone(record: Record, place: int, reason: str) -> NotFound:

@@ -1,0 +1,350 @@
+"""What holds for every window, whatever the contents, the budget and the configuration."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from caliber.context import explain, replay, unpack_record
+from caliber.context.assembler import plan_of
+from caliber.context.record import MAGIC, unpack_body
+from caliber.kernels.dispatch import available_paths, forced_path
+from caliber.model.entities import ToolCall
+from caliber.model.enums import AssemblyAction, DecisionCode, SectionType, SourceType, TurnRole
+from caliber.model.errors import BudgetTooSmall, StorageError
+
+_FILE = Path(__file__).parent.parent / "unit" / "test_context_world.py"
+
+
+def _load_world() -> Any:
+    name = "caliber_context_world"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, _FILE)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+world_module = _load_world()
+World, Contents, config_of = world_module.World, world_module.Contents, world_module.config_of
+
+words = st.text("ab é漢😀\n.", max_size=60)
+contents = st.one_of(words.map(str.encode), st.binary(max_size=40), words.map(lambda text: text.encode() * 20))
+texts = st.one_of(words, words.map(lambda text: text * 20))
+vectors = st.one_of(st.none(), st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4))
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[tuple[str, Any]]:
+    out: list[tuple[str, Any]] = []
+    for _ in range(draw(st.integers(0, 14))):
+        kind = draw(st.sampled_from(["user", "assistant", "tools", "orphan", "pending"]))
+        if kind == "tools":
+            out.append((kind, (draw(contents), draw(st.lists(contents, min_size=1, max_size=3)), draw(st.booleans()))))
+        else:
+            out.append((kind, draw(contents)))
+    return out
+
+
+@st.composite
+def memories(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "turns": draw(conversations()),
+        "notes": draw(st.lists(st.tuples(texts, vectors), max_size=8)),
+        "artifacts": draw(st.lists(st.tuples(contents, vectors), max_size=8)),
+        "summaries": draw(st.lists(texts.filter(bool), max_size=4)),
+    }
+
+
+caps = st.dictionaries(
+    st.sampled_from(["system", "user", "artifacts", "notes", "history", "persona", "facts"]), st.integers(0, 300)
+)
+knobs = st.fixed_dictionaries(
+    {
+        "assembly.order": st.sampled_from(["priority", "stable_first"]),
+        "assembly.evict_block_turns": st.integers(1, 8),
+        "assembly.fill_ratio": st.sampled_from([0.5, 0.95, 1.0]),
+        "assembly.overflow_policy": st.sampled_from(["truncate", "exclude"]),
+        "assembly.truncate_min_tokens": st.integers(1, 20),
+        "assembly.message_overhead_tokens": st.integers(0, 5),
+        "assembly.max_turns": st.integers(0, 20),
+        "assembly.artifact_limit": st.integers(0, 10),
+        "assembly.note_search_limit": st.integers(0, 8),
+        "assembly.notes_without_query": st.integers(0, 8),
+        "assembly.summary_limit": st.integers(0, 4),
+        "assembly.section_max_tokens": caps,
+        "assembly.separator": st.sampled_from(["", "\n", "\n\n", " — "]),
+        "assembly.section_headers": st.booleans(),
+        "tokens.bytes_per_token": st.sampled_from([0.5, 1.0, 3.3, 3.5, 4.0, 17.25]),
+        "section_priorities.user": st.integers(0, 3),
+        "section_priorities.system": st.integers(0, 3),
+        "section_priorities.artifacts": st.integers(0, 3),
+        "section_priorities.notes": st.integers(0, 3),
+        "section_priorities.history": st.integers(0, 3),
+        "section_priorities.custom": st.just([["facts", 2]]),
+        "pcp.dosage.max_artifacts_in_window": st.integers(0, 6),
+        "pcp.dosage.max_notes_in_window": st.integers(0, 6),
+        "pcp.dosage.max_scopes_in_window": st.integers(0, 3),
+        "min_relevance_threshold": st.sampled_from([0.0, 0.1, 0.6, 1.0]),
+        "system_instructions": st.sampled_from([None, "Be brief.", "Überlege gut. " * 30]),
+        "persona": st.sampled_from([None, "A careful librarian."]),
+    }
+)
+calls = st.fixed_dictionaries(
+    {
+        "max_tokens": st.integers(1, 1_500),
+        "query": st.sampled_from([None, "what now?"]),
+        "query_embedding": vectors,
+        "extra_sections": st.sampled_from([{}, {"facts": "Water is wet. " * 3}]),
+    }
+)
+
+
+def build(memory: dict[str, Any]) -> Any:
+    world = World()
+    with world.at_once():
+        _write(world, memory)
+    return world
+
+
+def _write(world: Any, memory: dict[str, Any]) -> None:
+    world.open_space(4)
+    for text, vector in memory["notes"]:
+        world.note(text, vector)
+    for content, vector in memory["artifacts"]:
+        world.artifact(content, vector)
+    for summary in memory["summaries"]:
+        world.scope(summary=summary)
+    world.scope_id = world.scope()
+    for kind, content in memory["turns"]:
+        if kind == "tools":
+            said, results, chatter = content
+            asked = [ToolCall(f"c{world.made}-{at}", "look", "{}") for at in range(len(results))]
+            world.turn(said, TurnRole.ASSISTANT, calls=asked)
+            if chatter:
+                world.turn("meanwhile")
+            for call, result in zip(asked, results, strict=True):
+                world.turn(result, TurnRole.TOOL, call_id=call.id, name="look")
+        elif kind == "orphan":
+            world.turn(content, TurnRole.TOOL, call_id="nobody asked")
+        elif kind == "pending":
+            world.turn(content, TurnRole.ASSISTANT, calls=[ToolCall(f"p{world.made}", "wait", '{"s": 1}')])
+        else:
+            world.turn(content, TurnRole(kind))
+
+
+def configured(options: dict[str, Any]) -> Any:
+    given = {name: value for name, value in options.items() if value is not None}
+    return config_of(**given)
+
+
+many = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+@many
+@given(memories(), knobs, calls)
+def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[str, Any], call: dict[str, Any]) -> None:
+    # C-050, C-057, C-457, C-458, C-460, C-461, C-467, K-075 to K-079, O-8, O-9
+    world = build(memory)
+    config = configured(options)
+    try:
+        assembled = world.assemble(config=config, **call)
+    except BudgetTooSmall:
+        return
+    finally:
+        world.close()
+    window = assembled.window
+    estimate = plan_of(config).estimator.tokens_of_length
+    overhead = config.assembly.message_overhead_tokens
+
+    # the budget: sections add up, nothing exceeds it, nor a section its own
+    assert window.used_tokens <= min(window.max_tokens, config.pcp.dosage.max_context_tokens)
+    assert window.used_tokens == sum(s.token_count for s in window.sections) + overhead * len(window.messages)
+    assert window.text == "".join(section.content for section in window.sections)
+    assert estimate(len(window.text.encode())) + overhead * len(window.messages) <= window.used_tokens
+    for section in window.sections:
+        assert section.token_count == estimate(len(section.content.encode()))
+        cap = config.assembly.section_cap(section.name)
+        assert cap is None or section.token_count <= cap
+    assert 0 <= window.stable_prefix_tokens <= window.used_tokens
+
+    # one section a type, in the order that is configured
+    names = [section.name for section in window.sections]
+    assert len(set(names)) == len(names)
+    if config.assembly.order == "priority":
+        priorities = [section.priority for section in window.sections]
+        assert priorities == sorted(priorities, reverse=True)
+    elif SectionType.USER in names:
+        assert names[-1] == SectionType.USER
+
+    # the trace: every candidate once, ranks without a gap, inclusions as in the sections
+    trace = window.assembly_trace
+    assert [decision.rank for decision in trace] == list(range(len(trace)))
+    seen = [(d.source_type, d.ordinal) for d in trace if d.target_id is not None]
+    assert len(set(seen)) == len(seen)
+    shown = {source.id for section in window.sections for source in section.sources if source.id is not None}
+    assert shown == {d.target_id for d in trace if d.action is not AssemblyAction.EXCLUDE and d.target_id is not None}
+    for decision in trace:
+        if decision.rule_id == "relevance_threshold":
+            assert np.float32(decision.relevance) < np.float32(config.min_relevance_threshold)
+    for kind, limit in (
+        (SourceType.ARTIFACT, config.pcp.dosage.max_artifacts_in_window),
+        (SourceType.NOTE, config.pcp.dosage.max_notes_in_window),
+        (SourceType.SCOPE_SUMMARY, config.pcp.dosage.max_scopes_in_window),
+    ):
+        assert sum(d.source_type is kind and d.action is not AssemblyAction.EXCLUDE for d in trace) <= limit
+
+    # turns in the order they were said; calls and results together, uncut
+    said = [message for message in window.messages if message.role != "system"]
+    turns = [d for d in trace if d.source_type is SourceType.TURN and d.action is not AssemblyAction.EXCLUDE]
+    assert len(said) == len(turns)
+    places = [source.id for section in window.sections if section.name == "user" for source in section.sources]
+    by_id = {d.target_id: d.ordinal for d in turns}
+    assert [by_id[place] for place in places] == sorted(by_id.values())
+    asked = {call["id"] for message in said for call in message.tool_calls}
+    answered = {message.tool_call_id for message in said if message.tool_call_id not in (None, "nobody asked")}
+    assert answered <= asked
+    every = {f"c{made}": many for made, many in _groups(memory, world)}
+    for name, results in every.items():
+        inside = {f"{name}-{at}" for at in range(results)}
+        assert inside & asked in (set(), inside)
+        assert inside & answered in (set(), inside)
+    calling = _calling(world)
+    for decision in trace:
+        if decision.action is AssemblyAction.TRUNCATE:
+            assert decision.source_type is not SourceType.ARTIFACT
+            assert decision.target_id not in calling
+
+
+def _calling(world: Any) -> set[Any]:
+    """The turns that call tools, or answer a call that somebody made."""
+    rows = world.memory.snapshot["turn"]
+    at = rows.layout.codec.index
+    packed = {rows.entity_id(row): rows.packed(row) for row in rows.rows().tolist()}
+    return {
+        key
+        for key, row in packed.items()
+        if row[at("tool_calls")] != "[]" or row[at("tool_call_id")] not in (None, "nobody asked")
+    }
+
+
+def _groups(memory: dict[str, Any], world: Any) -> list[tuple[int, int]]:
+    """The number in each group's call ids, and how many results it has, found as ``build`` made them."""
+    rows = world.memory.snapshot["turn"]
+    place = rows.layout.codec.index("tool_calls")
+    out = []
+    import json
+
+    for row in rows.rows().tolist():
+        calls = json.loads(rows.packed(row)[place])
+        if calls and calls[0][0].startswith("c"):
+            out.append((int(calls[0][0][1:].split("-")[0]), len(calls)))
+    return out
+
+
+@many
+@given(memories(), knobs, calls, st.integers(0, 2**32 - 1))
+def test_a_window_is_a_function_of_its_inputs(
+    memory: dict[str, Any], options: dict[str, Any], call: dict[str, Any], seed: int
+) -> None:
+    # C-467, O-9: rows elsewhere, compaction, another path through the kernels and a replay change no byte
+    world = build(memory)
+    config = configured(options)
+    try:
+        call = {**call, "now_us": world.clock.now_us() + 1, "as_of_us": world.clock.now_us()}
+        first = world.assemble(config=config, **call)
+        raw = first.record
+        fields = repr((first.window, first.window.assembly_trace, first.window.to_messages()))
+        assert len(raw) > 4
+
+        # other rows, dead rows, then compacted
+        doomed = world.note("to be removed", None)
+        world.delete(world_module.NOTE, doomed)
+        world.memory.compact()
+        snapshot = world.memory.snapshot
+        again = world.assemble(config=config, **call)
+        moved = again.window
+        assert (moved.text, moved.to_messages(), moved.sections) == (
+            first.window.text,
+            first.window.to_messages(),
+            first.window.sections,
+        )
+        assert moved.assembly_trace == first.window.assembly_trace
+        assert snapshot.position != first.window.position
+
+        contents = Contents(world)
+        for path in available_paths():
+            with forced_path(path):
+                replayed = replay(raw, config, contents)
+                assert repr((replayed, replayed.assembly_trace, replayed.to_messages())) == fields
+                assert replayed == first.window
+        explained = explain(raw, config, contents)
+        assert explained["budget"]["used"] == first.window.used_tokens
+        assert sum(explained["budget"]["by_section"].values()) == sum(s.token_count for s in first.window.sections)
+        assert len(explained["inclusions"]) + len(explained["exclusions"]) == len(first.window.assembly_trace)
+        decisions = first.window.assembly_trace
+        for decision in list(decisions)[seed % max(1, len(decisions)) :][:3]:
+            if decision.target_id is not None:
+                one = explain(raw, config, contents, exclusion=decision.target_id)
+                assert one["reason"] == decision.reason
+                assert one["verdict"] == ("excluded" if decision.action is AssemblyAction.EXCLUDE else "included")
+    except BudgetTooSmall:
+        pass
+    finally:
+        world.close()
+
+
+# --- records ------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_garbage_is_no_record(raw: bytes, dressed: bool) -> None:
+    with pytest.raises(StorageError):
+        unpack_record((MAGIC + b"\x01" if dressed else b"") + raw)
+
+
+@pytest.fixture(scope="module")
+def body() -> bytes:
+    import zlib
+
+    world = World()
+    world.open_space(4)
+    for at in range(5):
+        world.note(f"note {at}", [1, at, 0, 0])
+        world.turn(f"turn {at}")
+    world.tool_turns("a", "b")
+    raw: bytes = world.assemble(query="q", query_embedding=[1, 0, 0, 0]).record
+    world.close()
+    return zlib.decompress(raw[4:])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_damaged_record_is_refused_or_read(body: bytes, data: st.DataObject) -> None:
+    # Behind zlib's checksum nothing like this arrives; the parser must stand it all the same.
+    damaged = bytearray(body)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        how = data.draw(st.sampled_from(["set", "cut", "insert"]))
+        if how == "set":
+            damaged[at] = data.draw(st.integers(0, 255))
+        elif how == "cut" and len(damaged) > at + 1:
+            del damaged[at : at + data.draw(st.integers(1, 40))]
+        else:
+            damaged[at:at] = data.draw(st.binary(max_size=8))
+        if not damaged:
+            damaged = bytearray(b"\x00")
+    try:
+        record = unpack_body(bytes(damaged))
+    except StorageError:
+        return
+    assert set(np.unique(record.codes).tolist()) <= {int(code) for code in DecisionCode}
