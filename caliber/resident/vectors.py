@@ -87,7 +87,7 @@ class VectorIndex:
     def renumber(self, owner_index: dict[bytes, int]) -> None:
         """Take over the owners' row numbers after a compaction of their mirror."""
         fresh = SegmentedColumn(np.int64, self.segment_rows)
-        total = len(self.matrix.snapshot())
+        total = self.matrix.size
         fresh.put_many(0, np.full(total, -1, np.int64))
         for owner, numbers in self._by_owner.items():
             for number in numbers:
@@ -120,7 +120,7 @@ class VectorSnapshot:
         # Compaction of the owners gives the index a new column; this one keeps the numbers of its boundary.
         self._owner_rows = index.owner_rows
         self._matrix = index.matrix.snapshot()
-        self._length = len(self._matrix)
+        self._length = self._matrix.size
         self.dimensions = index.dimensions
         self.metric = index.metric
         self.model_id = model_id

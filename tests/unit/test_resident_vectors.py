@@ -1,0 +1,120 @@
+"""Vectors beside their owners' mirror: retired, replaced and renumbered, searched at old and new boundaries."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+
+import numpy as np
+
+from caliber.model.entities import Note
+from caliber.model.enums import NoteType
+from caliber.model.ids import NoteId
+from caliber.model.time import from_us
+from caliber.resident.mirror import Generation, Layout, RelationSnapshot
+from caliber.resident.vectors import VectorIndex, VectorSnapshot
+from caliber.schema.relations import NOTE
+from caliber.storage.codec import codec_of
+
+DIMENSIONS = 4
+LAYOUT = Layout(NOTE)
+
+
+def note(number: int, version: int = 1) -> Note:
+    return Note(
+        note_id=NoteId(uuid.UUID(int=number)),
+        entity="e",
+        entity_type="t",
+        note_type=NoteType.FACT,
+        content=f"note {number}",
+        content_hash=bytes(32),
+        fingerprint=bytes(32),
+        confidence=1.0,
+        token_count=1,
+        created_at=from_us(0),
+        updated_at=from_us(0),
+        version=version,
+    )
+
+
+def unit(axis: int) -> bytes:
+    vector = np.zeros(DIMENSIONS, "<f4")
+    vector[axis] = 1.0
+    return vector.tobytes()
+
+
+def filled(count: int) -> tuple[Generation, VectorIndex]:
+    generation = Generation(LAYOUT, 64)
+    index = VectorIndex(DIMENSIONS, "cosine", 64)
+    for number in range(count):
+        row = generation.append(codec_of(NOTE).encode(note(number), number + 1))
+        index.put(number + 1, 1, uuid.UUID(int=number).bytes, unit(number % DIMENSIONS), row)
+    return generation, index
+
+
+def best(generation: Generation, index: VectorIndex, axis: int, k: int = 99) -> list[int]:
+    owners = RelationSnapshot(generation)
+    vectors = VectorSnapshot(index, "m")
+    query = np.frombuffer(unit(axis), np.float32)
+    rows, _ = vectors.best(query, owners, owners.live_mask, k, 0.5)
+    return [owners.entity_id(row).int for row in rows.tolist()]
+
+
+def test_search_after_vectors_were_retired() -> None:
+    # A count of live vectors is not the number of rows: masks must span them all.
+    generation, index = filled(12)
+    for ordinal in (1, 2, 3, 4, 5):
+        assert index.remove(ordinal)
+    assert best(generation, index, 1) == [5, 9]
+    assert best(generation, index, 0) == [8]
+    assert not index.remove(1)
+
+
+def test_a_replaced_vector_counts_once() -> None:
+    generation, index = filled(4)
+    index.put(1, 2, uuid.UUID(int=0).bytes, unit(3), 0)
+    assert best(generation, index, 0) == []
+    assert best(generation, index, 3) == [0, 3]
+
+
+def test_an_updated_owner_keeps_its_vector_at_every_boundary() -> None:
+    generation, index = filled(4)
+    before = RelationSnapshot(generation)
+    vectors_before = VectorSnapshot(index, "m")
+    key = uuid.UUID(int=2).bytes
+    old = generation.index[key]
+    changed = dataclasses.replace(note(2), content="changed", version=2)
+    row = generation.append(codec_of(NOTE).encode(changed, 3))
+    generation.retire([old])
+    index.owner_moved(key, row)
+    query = np.frombuffer(unit(2), np.float32)
+    rows, _ = vectors_before.best(query, before, before.live_mask, 9, 0.5)
+    assert [before.text(number) for number in rows.tolist()] == ["note 2"]
+    after = RelationSnapshot(generation)
+    rows, _ = VectorSnapshot(index, "m").best(query, after, after.live_mask, 9, 0.5)
+    assert [after.text(number) for number in rows.tolist()] == ["changed"]
+
+
+def test_compaction_renumbers_and_old_snapshots_stay() -> None:
+    generation, index = filled(8)
+    before = RelationSnapshot(generation)
+    vectors_before = VectorSnapshot(index, "m")
+    generation.retire([0, 1, 2])
+    fresh = generation.compacted()
+    index.renumber(fresh.index)
+    assert best(fresh, index, 3) == [3, 7]
+    assert best(fresh, index, 0) == [4]
+    query = np.frombuffer(unit(0), np.float32)
+    rows, _ = vectors_before.best(query, before, before.live_mask, 9, 0.5)
+    assert [before.entity_id(row).int for row in rows.tolist()] == [0, 4]
+
+
+def test_scores_of_given_rows() -> None:
+    generation, index = filled(6)
+    index.remove(6)
+    owners = RelationSnapshot(generation)
+    scores, present = VectorSnapshot(index, "m").scores(
+        np.frombuffer(unit(1), np.float32), owners, np.array([5, 1, 0], np.int64)
+    )
+    assert present.tolist() == [False, True, True]
+    assert scores.tolist() == [0.0, 1.0, 0.0]
