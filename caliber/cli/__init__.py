@@ -1,0 +1,18 @@
+"""The command line: ``caliber`` and ``python -m caliber``. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and end the process with its exit code: 0 done, 1 a problem, 2 a mistake in the call."""
+    try:
+        from caliber.cli.app import cli
+
+        cli.main(None if arguments is None else list(arguments), prog_name="caliber")
+    except KeyboardInterrupt:  # while still importing: a command handles its own
+        sys.exit(130)
+    sys.exit(0)

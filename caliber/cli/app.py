@@ -1,0 +1,123 @@
+"""The command tree. A command's module is imported when the command runs, so that ``caliber --help`` is quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from caliber import __version__
+from caliber.cli.settings import Settings, shared_options
+
+# Name -> module:command, and the line in the help. Written here so that help imports nothing.
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("caliber.cli.setup:init", "Write a complete, commented configuration."),
+    "check": ("caliber.cli.setup:check", "Check a configuration and sum it up."),
+    "create": ("caliber.cli.setup:create", "Create the store that the configuration names."),
+    "demo": ("caliber.cli.demo:demo", "Remember a repository or folder, and show what that is like."),
+    "ingest": ("caliber.cli.ingest:ingest", "Remember a git history, a conversation or files."),
+    "context": ("caliber.cli.query:context", "Assemble the context window of a trajectory."),
+    "search": ("caliber.cli.query:search", "Search memory by meaning."),
+    "explain": ("caliber.cli.query:explain", "Say why a window holds what it holds, or why not."),
+    "replay": ("caliber.cli.query:replay", "Assemble a recorded window again and compare."),
+    "stats": ("caliber.cli.inspect:stats", "Show what the store holds and where."),
+    "doctor": ("caliber.cli.doctor:doctor", "Examine the installation, the configuration and the store."),
+    "db": ("caliber.cli.db:db", "Look after the store: list, migrate, verify, maintain."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.lazy, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = self.lazy[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if near and "did you mean" not in error.message.lower():
+                error.message = f"{error.message.rstrip('.')} Did you mean {near[0]!r}?"
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self.lazy[name][1]) for name in self.lazy]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class Root(LazyGroup):
+    """The whole program: whatever goes wrong ends in one message and an exit code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        given = list(sys.argv[1:] if args is None else args)
+        settings = Settings()
+        _never_fail_to_print()
+
+        def run() -> Any:
+            return super(Root, self).main(
+                given, prog_name, complete_var, standalone_mode=False, windows_expand_args=False, obj=settings, **extra
+            )
+
+        from caliber.cli.failures import guarded
+
+        code = guarded(run, settings, json_asked="--json" in given)
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+
+def _never_fail_to_print() -> None:
+    """Let characters that the terminal cannot show become question marks instead of errors."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+@click.group(
+    cls=Root,
+    lazy=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 a problem was found or something failed, 2 a mistake in the call.",
+)
+@click.version_option(__version__, "-V", "--version", prog_name="caliber")
+@shared_options
+def cli() -> None:
+    """CALIBER, the memory engine for latency-critical agents.
+
+    \b
+    Start here:
+      caliber demo              see it remember this repository
+      caliber init              write caliber.toml
+      caliber create            create its store
+      caliber ingest git .      remember this repository
+      caliber search "why..."   ask
+    """

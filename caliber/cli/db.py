@@ -1,0 +1,126 @@
+"""``db``: looking after the store."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from caliber.cli import show
+from caliber.cli.failures import DONE, PROBLEM
+from caliber.cli.settings import Settings, with_settings
+
+LISTS: Final = ("trajectories", "scopes", "notes", "artifacts", "windows", "events")
+_RELATION: Final = {"windows": "context_windows"}
+
+
+@click.group()
+def db() -> None:
+    """Look after the store: list, migrate, verify, maintain."""
+
+
+@db.command("migrate")
+@with_settings
+def migrate(settings: Settings) -> None:
+    """Bring the store up to the schema of this version."""
+    from caliber.runtime.opening import migrate as migrate_store
+
+    config = settings.load()
+    applied = migrate_store(config)
+    document = {"store": config.storage.resolve_path(), "applied": applied}
+
+    def human() -> None:
+        versions = ", ".join(str(version) for version in applied)
+        settings.out.say(f"applied schema version {versions}" if applied else "the store is up to date; nothing to do")
+
+    settings.out.result(document, human)
+
+
+@db.command("verify")
+@with_settings
+def verify(settings: Settings) -> int:
+    """Check the file, and compare memory with the store row by row.
+
+    Exit code 1 when something differs.
+    """
+    with settings.memory() as memory:
+        differences = memory.verify()
+
+    def human() -> None:
+        for line in differences[:50]:
+            settings.out.say(f"  - {line}")
+        if differences:
+            settings.out.say(f"{len(differences)} differences: stop writing, copy the file, and restore a backup")
+        else:
+            settings.out.say("sound: the file is whole, and memory equals the store")
+
+    settings.out.result({"ok": not differences, "differences": differences}, human)
+    return PROBLEM if differences else DONE
+
+
+@db.command("maintain")
+@with_settings
+def maintain(settings: Settings) -> None:
+    """Apply retention now: expired windows, old events and changes, lapsed locks. Knowledge is never removed."""
+    with settings.memory() as memory:
+        removed = memory.maintain()
+
+    def human() -> None:
+        settings.out.say(", ".join(f"{name} {count:,}" for name, count in removed.items() if count) or "nothing was due")
+
+    settings.out.result({"removed": removed}, human)
+
+
+@db.command("list")
+@click.argument("what", type=click.Choice(LISTS))
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest N.")
+@with_settings
+def list_records(settings: Settings, what: str, limit: int) -> None:
+    """List the newest records of a kind, newest last."""
+    with settings.memory() as memory:
+        table = memory.storage.get(_RELATION.get(what, what))
+        total = table.count()
+        newest: list[Any] = []
+        for entity in table.all():
+            newest.append(entity)
+            if len(newest) >= 2 * limit:
+                del newest[:-limit]
+        newest = newest[-limit:]
+        document = {"what": what, "total": total, "records": [_document(item) for item in newest]}
+
+        def human() -> None:
+            for item in newest:
+                settings.out.say(_line(item))
+            if total > len(newest):
+                settings.out.say(f"the newest {len(newest)} of {total:,}; --limit shows more")
+            elif not newest:
+                settings.out.say(f"there are no {what} yet")
+
+        settings.out.result(document, human)
+
+
+def _document(entity: Any) -> Any:
+    # What is packed for the machine says nothing to a reader.
+    import dataclasses
+
+    packed = ("record", "content_hash", "fingerprint", "goal_hash", "config_hash", "text_hash")
+    return {
+        field.name: getattr(entity, field.name) for field in dataclasses.fields(entity) if field.name not in packed
+    }
+
+
+def _line(entity: Any) -> str:
+    kind = type(entity).__name__
+    if kind == "Trajectory":
+        goal = show.shortened(show.first_line(entity.goal or "(goal not kept)"), 60)
+        return f"{entity.trajectory_id}  {entity.status.value:<9} {entity.turn_count:>6,} turns  {goal}"
+    if kind == "Scope":
+        state = "open" if entity.is_open else "closed"
+        return f"{entity.scope_id}  {state:<6} {entity.turn_count:>5,} turns  {show.shortened(show.label(entity), 60)}"
+    if kind == "StoredWindow":
+        used = f"{entity.used_tokens:,} of {entity.max_tokens:,} tokens"
+        return f"{entity.window_id}  {entity.assembled_at:%Y-%m-%d %H:%M:%S}  {used}"
+    if kind == "Event":
+        return f"{entity.event_id}  {entity.created_at:%Y-%m-%d %H:%M:%S}  {entity.event_type}"
+    identity = entity.note_id if kind == "Note" else entity.artifact_id
+    return f"{identity}  {show.shortened(show.label(entity), 80)}"

@@ -1,0 +1,239 @@
+"""``demo``: the main job on real input, from an empty folder to windows, a reopening and figures."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from caliber.cli import demo_steps as steps
+from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.output import Output, bytes_text, printable
+from caliber.cli.settings import Settings, with_settings
+from caliber.cli.show import print_window, shortened, window_document
+
+if TYPE_CHECKING:
+    from caliber.model.windows import ContextWindow
+    from caliber.runtime.caliber import Caliber
+
+FOLDER: Final = ".demo"
+COMMITS: Final = 3_000
+DOCUMENTS: Final = 400
+ASSEMBLIES: Final = 1_000
+SMALL_BUDGET: Final = 2_000
+
+
+@dataclass(slots=True)
+class Asked:
+    """A question, where it was asked, and the window that came of it."""
+
+    question: str
+    window: ContextWindow
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path), default=".")
+@click.option("-q", "--question", "questions", multiple=True, help="Ask this instead; may be given twice.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help=f"Where to keep the store and its configuration.  [default: {FOLDER}]"
+)
+@click.option("--assemblies", type=click.IntRange(min=10), default=ASSEMBLIES, show_default=True, help="How many to time.")
+@with_settings
+def demo(settings: Settings, path: Path, questions: tuple[str, ...], folder: Path | None, assemblies: int) -> int:
+    """Remember the repository or folder at PATH, and show what that is like.
+
+    A git repository gives its newest 3,000 commits and its documents; any other folder its text files. Nothing in
+    PATH is changed. The store stays in --folder for you to try things on, and is made anew by the next demo.
+    """
+    if len(questions) > 2:
+        raise Mistake("the demo asks two questions", "give --question at most twice")
+    out = settings.out
+    began = time.monotonic()
+    home = steps.prepare_folder(folder, path)
+    config_path = steps.write_config(home)
+    out.say(f"CALIBER remembers {path.resolve()}")
+    out.say(f"  into {home / steps.STORE}, configured by {config_path}")
+    from caliber.runtime.opening import open as open_store
+
+    document: dict[str, Any] = {"path": str(path.resolve()), "config": str(config_path), "store": str(home / steps.STORE)}
+    with open_store(config_path) as memory:
+        document["remembered"] = _remember(out, memory, path)
+        asked = _ask(out, memory, document["remembered"], questions)
+        document["windows"] = [{"question": item.question, **window_document(item.window, trace=False)} for item in asked]
+        document["exclusion"] = _explain(out, memory, asked)
+        memory.flush()
+        before = steps.counts(memory)
+    document["reopened"] = _reopen(out, config_path, before, asked)
+    with open_store(config_path) as memory:
+        document["figures"] = _measure(out, memory, asked, assemblies)
+    document["seconds"] = round(time.monotonic() - began, 1)
+    if out.json:
+        settings.out.result(document, lambda: None)
+    else:
+        _farewell(out, config_path, document)
+    return DONE if document["reopened"]["ok"] else PROBLEM
+
+
+def _title(out: Output, number: int, text: str) -> None:
+    from rich.text import Text
+
+    out.console.print()
+    out.console.print(Text(f"{number}  {text}", style="bold"))
+
+
+def _remember(out: Output, memory: Caliber, path: Path) -> dict[str, Any]:
+    from caliber.cli.ingest import remember_files, remember_repository
+
+    _title(out, 1, "Remember")
+    began = time.monotonic()
+    found: dict[str, Any] | None = None
+    try:
+        found = remember_repository(memory, out, path, limit=COMMITS, document_limit=DOCUMENTS)
+        if found["empty"]:
+            out.say("   a git repository without commits: taking its text files instead")
+            found = None
+    except Mistake as error:
+        if not path.exists():
+            raise
+        out.say(f"   {error.message}: taking its text files instead")
+    if found is None:
+        found = remember_files(memory, out, path, document_limit=DOCUMENTS)
+    if not found["added"]:
+        raise Mistake(f"{path} holds nothing to remember: no commits and no text files", "try another PATH")
+    memory.flush()
+    seconds = time.monotonic() - began
+    steps.print_remembered(out, found, seconds)
+    return {**found, "seconds": round(seconds, 2)}
+
+
+def _ask(out: Output, memory: Caliber, remembered: dict[str, Any], given: tuple[str, ...]) -> list[Asked]:
+    """Ask one question as a new task with a small budget, and one where the history itself goes on."""
+    source = remembered["trajectory_id"]
+    questions = list(given)
+    if len(questions) < 2:
+        questions += [item for item in steps.questions_about(memory, source) if item not in questions]
+    _title(out, 2, "Ask")
+    task = memory.start_trajectory(questions[0], initiator=steps.AGENT, parent=source, tags=("demo",))
+    scope = memory.current_scope(task.trajectory_id)
+    assert scope is not None
+    memory.append_turn(scope.scope_id, role="user", content=questions[0])
+    out.say(f"   an agent begins a task of its own, with {SMALL_BUDGET:,} tokens for its context:")
+    first = Asked(questions[0], memory.assemble_context(task.trajectory_id, query=questions[0], max_tokens=SMALL_BUDGET))
+    print_window(out.console, memory, first.window, first.question)
+    whole = memory.config.token_budget
+    where = "the history itself goes on" if remembered["source"] == "git" else "the folder's own trajectory goes on"
+    out.say()
+    out.say(f"   {where}, with {whole:,} tokens:")
+    second = Asked(questions[1], memory.assemble_context(source, query=questions[1], max_tokens=whole))
+    print_window(out.console, memory, second.window, second.question)
+    return [first, second]
+
+
+def _explain(out: Output, memory: Caliber, asked: list[Asked]) -> dict[str, Any] | None:
+    from caliber.cli.query import in_words
+
+    _title(out, 3, "Why was something left out?")
+    found = steps.an_exclusion(memory, [item.window for item in asked])
+    if found is None:
+        out.say("   nothing was: everything that was remembered fits")
+        return None
+    window, record_id = found
+    question = next(item.question for item in asked if item.window.window_id == window.window_id)
+    explained = memory.explain(window.window_id, exclusion=record_id)
+    out.say(f"   asked: {shortened(printable(question), 70)}")
+    for line in in_words(memory, explained).splitlines():
+        steps.print_wrapped(out, line)
+    out.say("   (every candidate of every window has such an answer)")
+    return explained
+
+
+def _reopen(out: Output, config_path: Path, before: dict[str, int], asked: list[Asked]) -> dict[str, Any]:
+    from caliber.runtime.opening import open as open_store
+
+    _title(out, 4, "Close, reopen, compare")
+    began = time.monotonic()
+    with open_store(config_path) as memory:
+        opened = time.monotonic() - began
+        after = steps.counts(memory)
+        lost = {name: (count, after.get(name, 0)) for name, count in before.items() if after.get(name, 0) != count}
+        same = [steps.same_window(memory.replay(item.window.window_id), item.window) for item in asked]
+        differences = memory.verify()
+    ok = not lost and all(same) and not differences
+    out.say(f"   reopened in {opened * 1000:.0f} ms: {sum(after.values()):,} records, {'as before' if not lost else 'not as before'}")
+    for name, (was, now) in lost.items():
+        out.say(f"   {name}: {was:,} before, {now:,} now")
+    out.say(f"   {sum(same)} of {len(same)} windows replayed byte for byte")
+    out.say("   memory equals the file, row by row" if not differences else f"   {len(differences)} rows differ")
+    return {"ok": ok, "open_ms": round(opened * 1000, 1), "records": after, "replayed": sum(same), "differences": differences}
+
+
+def _measure(out: Output, memory: Caliber, asked: list[Asked], assemblies: int) -> dict[str, Any]:
+    _title(out, 5, f"Measure {assemblies:,} assemblies")
+    calls: list[tuple[uuid.UUID, str, int]] = [
+        (item.window.trajectory_id, item.question, item.window.max_tokens) for item in asked
+    ]
+    for trajectory, question, budget in calls:
+        memory.assemble_context(trajectory, query=question, max_tokens=budget)
+    memory.flush()
+    start_bytes = memory.stats()["store"]["bytes"]
+    windows_before = memory.stats()["behind"]["windows_written"]
+    store = memory._engine.store
+    times: list[float] = []
+    statements = 0
+    clock: Callable[[], float] = time.perf_counter
+    with out.progress("assemblies", assemblies, "windows") as advance:
+        for number in range(assemblies):
+            trajectory, question, budget = calls[number % len(calls)]
+            asked_before = store.statement_count()
+            begin = clock()
+            memory.assemble_context(trajectory, query=question, max_tokens=budget)
+            times.append(clock() - begin)
+            statements += store.statement_count() - asked_before
+            if number % 50 == 49:
+                advance(50)
+    memory.flush()
+    found = memory.stats()
+    times.sort()
+    written = max(1, found["behind"]["windows_written"] - windows_before)
+    figures = {
+        "assemblies": assemblies,
+        "p50_us": round(times[len(times) // 2] * 1e6, 1),
+        "p99_us": round(times[len(times) * 99 // 100] * 1e6, 1),
+        "sql_statements_per_assembly": statements / assemblies,
+        "record_bytes_a_window": found["behind"]["bytes_a_window"],
+        "file_bytes_a_window": (found["store"]["bytes"] - start_bytes) // written,
+        "disk_bytes": found["store"]["bytes"],
+        "resident_bytes": found["resident"]["column_bytes"] + found["resident"]["text_bytes"],
+        "records": {name: count for name, count in found["records"].items() if count},
+        "kernels": found["kernels"],
+    }
+    _print_figures(out, figures)
+    return figures
+
+
+def _print_figures(out: Output, figures: dict[str, Any]) -> None:
+    say = out.say
+    say(f"   p50 {figures['p50_us']:,.0f} µs   p99 {figures['p99_us']:,.0f} µs   (kernels: {figures['kernels']})")
+    say(f"   SQL statements per assembly: {figures['sql_statements_per_assembly']:g}")
+    say(f"   written behind per window: {figures['record_bytes_a_window']:,} bytes packed, {figures['file_bytes_a_window']:,} in the file")
+    say(f"   on disk {bytes_text(figures['disk_bytes'])}, resident {bytes_text(figures['resident_bytes'])}")
+    shown = [f"{count:,} {name}" for name, count in figures["records"].items() if name in steps.COUNTED]
+    steps.print_wrapped(out, f"   records: {', '.join(shown)}")
+
+
+def _farewell(out: Output, config_path: Path, document: dict[str, Any]) -> None:
+    shown = steps.from_here(config_path)
+    out.say()
+    out.say(f"done in {document['seconds']:.1f} s. The store is yours to try:")
+    out.say(f'  caliber search "…" -c {shown}')
+    out.say(f"  caliber explain {document['windows'][1]['window_id']} -c {shown}")
+    out.say(f"  python: caliber.open({str(shown)!r})")
+    if not document["reopened"]["ok"]:
+        out.note("error: something was lost or changed by reopening; please report this output")
+
+

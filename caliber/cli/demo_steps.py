@@ -1,0 +1,217 @@
+"""What the demo is made of: its folder, its questions, and how it compares."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import textwrap
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from caliber.cli.failures import Mistake
+from caliber.cli.output import Output, plural, printable
+from caliber.cli.setup import write_whole
+from caliber.model.entities import EntityRef
+from caliber.model.enums import AssemblyAction, EntityType, SourceType, TurnRole
+
+if TYPE_CHECKING:
+    from caliber.model.windows import ContextWindow
+    from caliber.runtime.caliber import Caliber
+
+STORE: Final = "caliber.db"
+CONFIG: Final = "caliber.toml"
+MARKER: Final = ".caliber-demo"
+AGENT: Final = EntityRef(EntityType.AGENT, uuid.UUID("00000000-0000-7000-8000-00000000de30"))
+COUNTED: Final = ("trajectory", "scope", "turn", "note", "artifact", "embedding", "checkpoint", "context_window", "event")
+_COMPARED: Final = ("trajectory", "scope", "turn", "note", "artifact", "embedding", "checkpoint", "context_window", "usage", "event")  # fmt: skip
+_WORD: Final = re.compile(r"[A-Za-z][A-Za-z_-]{4,}")
+_COMMON: Final = frozenset(
+    "about after again also before being between cannot could does every files first fixed fixes from have into just "
+    "like make makes merge more never only other readme remove removed request section should since some than that "
+    "their them then there these they this through under update updated upgrade using version what when where which "
+    "while will with without would your added adding bump branch change changed changes commit initial docs tests test "
+    "allow release minor major typo support improve pull default github https".split()
+)
+
+
+def prepare_folder(folder: Path | None, path: Path) -> Path:
+    """Return an empty folder for the demo: the one asked for, ./.demo, or a temporary one.
+
+    What an earlier demo left there is removed, and nothing else ever is. Raises: Mistake.
+    """
+    if not path.exists():
+        raise Mistake(f"{path}: there is no such file or folder", "name a repository or folder: caliber demo PATH")
+    home = folder or Path(".demo")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not os.access(home, os.W_OK):
+            raise PermissionError(13, "the folder cannot be written to", str(home))
+    except OSError as error:
+        if folder is not None:
+            raise Mistake(f"{folder}: {error.strerror}", "choose another --folder") from error
+        return Path(tempfile.mkdtemp(prefix="caliber-demo-"))
+    ours = home / MARKER
+    files = [home / name for name in (CONFIG, STORE, f"{STORE}-wal", f"{STORE}-shm")]
+    if not ours.exists() and any(file.exists() for file in files):
+        raise Mistake(f"{home} holds a store that no demo made", "choose another --folder, to keep that one")
+    for file in files:
+        file.unlink(missing_ok=True)
+    ours.write_text("A demo of CALIBER keeps its store here. The next one makes it anew.\n", encoding="utf-8")
+    # So that no repository ever commits it.
+    (home / ".gitignore").write_text("*\n", encoding="utf-8")
+    return home
+
+
+def write_config(home: Path) -> Path:
+    """Write the configuration of the demo's store, create the store, and return the configuration's path."""
+    from caliber.config import profiles
+    from caliber.config.render import render_toml
+    from caliber.runtime.opening import create
+
+    path = home / CONFIG
+    write_whole(path, render_toml(profiles.reference(STORE)))
+    create(path)
+    return path
+
+
+def from_here(path: Path) -> Path:
+    """Return a path as short as it can be said from this folder."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except ValueError:
+        return path
+
+
+def print_remembered(out: Output, found: dict[str, Any], seconds: float) -> None:
+    """Sum up an import in a few lines."""
+    counts = found["counts"]
+    if found["source"] == "git":
+        name = printable(found["repository"])
+        turns, scopes = plural(counts["turns"], "turn"), plural(counts["scopes_closed"] + 1, "scope")
+        out.say(f"   {name}: {plural(counts['commits'], 'commit')} as {turns} in {scopes}")
+        if found.get("shallow"):
+            out.say("   (a shallow clone: older commits are not here)")
+    decisions = f", {counts['decisions']:,} of them decision records" if counts["decisions"] else ""
+    kind = "document" if found["source"] == "git" else "file"
+    out.say(
+        f"   {plural(counts['documents'], kind)}{decisions}: "
+        f"{plural(counts['notes'], 'note')}, {plural(counts['artifacts'], 'artifact')}"
+    )
+    if found["documents_skipped"]:
+        out.say(f"   ({found['documents_skipped']:,} more documents were left out; `caliber ingest` takes all)")
+    out.say(f"   in {seconds:.1f} s, every write safely on disk before the next one began")
+
+
+# --- questions ----------------------------------------------------------------------------------
+
+
+def questions_about(memory: Caliber, trajectory_id: uuid.UUID) -> list[str]:
+    """Return two questions that this content can answer: about a decision or a document, and about what people did."""
+    notes = list(memory.storage.notes.all())
+    subjects = _subjects(memory, trajectory_id)
+    first = _about_a_decision(notes) or _about_a_document(notes)
+    topic = _topic(subjects, [note.entity for note in notes], avoid=first or "")
+    second = f"What was done about {topic}, and why?" if topic else "What changed last, and why?"
+    return [first or (f"What is {topic} for?" if topic else "What is this about?"), second]
+
+
+def _subjects(memory: Caliber, trajectory_id: uuid.UUID) -> list[str]:
+    out = []
+    for scope in memory.storage.scopes.list_by_trajectory(trajectory_id)[-6:]:
+        for turn in memory.storage.turns.list_by_scope(scope.scope_id):
+            if turn.role is TurnRole.USER:
+                out.append(printable(turn.text.split("\n", 1)[0]))
+    return out
+
+
+def _about_a_decision(notes: list[Any]) -> str | None:
+    decisions = [note for note in notes if note.entity_type == "decision"]
+    if not decisions:
+        return None
+    titled = [(_title(note), note) for note in decisions]
+    # A short title that is told with its reasons; equal ones by name, so that equal content gives equal questions.
+    title = max(titled, key=lambda item: (len(item[0]) <= 56, len(item[1].content), item[1].entity))[0]
+    return f"Why did we decide: {title}?" if title else None
+
+
+def _title(note: Any) -> str:
+    title = printable(note.content.split("\n", 1)[0])
+    return re.sub(r"^(ADR[- ]?)?\d+\s*[:.)-]\s*", "", title, flags=re.IGNORECASE).strip(" .")
+
+
+def _about_a_document(notes: list[Any]) -> str | None:
+    sections = [note for note in notes if note.entity_type == "document" and " § " in note.entity and len(note.content) > 200]
+    if not sections:
+        return None
+    chosen = min(sections, key=lambda note: (note.entity.count("/"), "readme" not in note.entity.lower(), -len(note.content)))
+    heading = printable(chosen.entity.split(" § ", 1)[1]).split(" › ")[-1]
+    return f"What should I know about {re.sub(r' [(][0-9]+[)]$', '', heading).strip(' .:?!')}?"
+
+
+def _topic(subjects: list[str], names: list[str], avoid: str) -> str | None:
+    """Return the word that people come back to most: in many commits, and best in a document's name too."""
+    counts: Counter[str] = Counter()
+    for subject in subjects:
+        counts.update({word.lower() for word in _WORD.findall(subject)} - _COMMON)
+    written = {word.lower() for name in names for word in _WORD.findall(name)}
+    avoided = avoid.lower()
+    # A word in almost every subject is a habit, not a topic.
+    most = max(3, len(subjects) // 2)
+    best = [
+        (count * (2 if word in written else 1), word)
+        for word, count in counts.items()
+        if 1 < count <= most and word not in avoided
+    ]
+    if not best:
+        best = [(1, word) for word in sorted(written - _COMMON) if word not in avoided][:1]
+    return max(best)[1] if best else None
+
+
+# --- explaining and comparing -------------------------------------------------------------------
+
+
+def an_exclusion(memory: Caliber, windows: list[ContextWindow]) -> tuple[ContextWindow, uuid.UUID] | None:
+    """Return the most relevant record that a window left out; knowledge before anything else."""
+    best: tuple[tuple[bool, float], ContextWindow, uuid.UUID] | None = None
+    for window in windows:
+        for decision in window.assembly_trace:
+            if decision.action is not AssemblyAction.EXCLUDE or decision.target_id is None:
+                continue
+            knowledge = decision.source_type in (SourceType.NOTE, SourceType.ARTIFACT)
+            rank = (knowledge, decision.relevance if knowledge else 0.0)
+            if best is None or rank > best[0]:
+                best = (rank, window, decision.target_id)
+    if best is not None:
+        return best[1], best[2]
+    shown = {source.id for window in windows for section in window.sections for source in section.sources}
+    for note in memory.storage.notes.all():
+        if note.note_id not in shown and note.active:
+            return windows[0], note.note_id
+    return None
+
+
+def counts(memory: Caliber) -> dict[str, int]:
+    """Return how many records of each kind there are, apart from what opening and closing itself leaves."""
+    records = memory.stats()["records"]
+    return {name: records[name] for name in _COMPARED}
+
+
+def same_window(one: ContextWindow, other: ContextWindow) -> bool:
+    """Return whether two windows are the same, byte for byte, down to every decision."""
+    return (
+        one.text == other.text
+        and one.used_tokens == other.used_tokens
+        and one.to_messages() == other.to_messages()
+        and list(one.assembly_trace) == list(other.assembly_trace)
+    )
+
+
+def print_wrapped(out: Output, text: str, width: int = 80) -> None:
+    """Print a line folded at words, continued under its beginning."""
+    indent = text[: len(text) - len(text.lstrip())]
+    lead = indent if len(indent) >= 3 else f"   {indent}"
+    for line in textwrap.wrap(text.strip(), width, initial_indent=lead, subsequent_indent=lead, break_long_words=True):
+        out.say(line)

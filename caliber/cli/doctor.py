@@ -1,0 +1,207 @@
+"""``doctor``: what is installed, what works, what is wrong, and what to do about each finding."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import click
+
+from caliber import __version__
+from caliber.cli.failures import DONE, PROBLEM, Mistake, describe
+from caliber.cli.settings import Settings, with_settings
+
+OK: Final = "ok"
+HINT: Final = "hint"
+BAD: Final = "problem"
+_MARKS: Final = {OK: ("✓", "green"), HINT: ("·", "yellow"), BAD: ("✗", "red")}
+
+# Extra -> the modules that it brings, and what they are for.
+EXTRAS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "embed": (("wordllama", "tokenizers", "safetensors"), "local embeddings: search by meaning"),
+    "jit": (("numba",), "compiled predicates"),
+    "arrow": (("pyarrow",), "bulk transfer"),
+    "postgres": (("psycopg", "pgvector"), "the PostgreSQL driver; its backend is not built yet"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; ``advice`` is what to do, for all but ``ok``."""
+
+    area: str
+    level: str
+    text: str
+    advice: str = ""
+
+
+@click.command()
+@with_settings
+def doctor(settings: Settings) -> int:
+    """Examine the installation, the configuration and the store.
+
+    Without a configuration only the installation is examined. Exit code 1 when there is a problem.
+    """
+    findings = [*_installation(), *_configured(settings)]
+    problems = sum(1 for finding in findings if finding.level == BAD)
+    document = {"ok": not problems, "version": __version__, "findings": [asdict(finding) for finding in findings]}
+    settings.out.result(document, lambda: _print(settings, findings, problems))
+    return PROBLEM if problems else DONE
+
+
+def _print(settings: Settings, findings: list[Finding], problems: int) -> None:
+    from rich.text import Text
+
+    console = settings.out.console
+    area = ""
+    for finding in findings:
+        if finding.area != area:
+            area = finding.area
+            console.print(Text(area, style="bold"))
+        mark, colour = _MARKS[finding.level]
+        line = Text("  ")
+        line.append(mark, style=colour)
+        line.append(f" {finding.text}")
+        console.print(line)
+        if finding.advice:
+            console.print(Text(f"    → {finding.advice}", style="dim"))
+    console.print(Text(f"{problems} problem{'s' if problems != 1 else ''} found" if problems else "all is well"))
+
+
+def _installation() -> Iterator[Finding]:
+    area = "installation"
+    yield Finding(area, OK, f"caliber {__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield _sqlite()
+    yield from _kernels()
+    names = ("numpy", "pydantic", "cffi", "click", "rich")
+    yield Finding(area, OK, ", ".join(f"{name} {_version(name)}" for name in names))
+    for extra, (modules, purpose) in EXTRAS.items():
+        missing = [name for name in modules if importlib.util.find_spec(name) is None]
+        if missing:
+            yield Finding(area, HINT, f"extra {extra} is not installed ({purpose})", f"pip install 'caliber-memory[{extra}]'")
+        else:
+            yield Finding(area, OK, f"extra {extra}: {', '.join(f'{name} {_version(name)}' for name in modules)}{_driver(extra)}")
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "?"
+
+
+def _driver(extra: str) -> str:
+    """Return which implementation of psycopg is in use, found without importing it."""
+    if extra != "postgres":
+        return ""
+    for module, name in (("psycopg_c", "C"), ("psycopg_binary", "binary")):
+        if importlib.util.find_spec(module) is not None:
+            return f" ({name} implementation)"
+    return " (Python implementation: slower; pip install 'caliber-memory[postgres]')"
+
+
+def _sqlite() -> Finding:
+    from caliber.backends.sqlite.connection import check_version
+    from caliber.model.errors import CaliberError
+
+    version = _version("apsw")
+    try:
+        check_version()
+    except CaliberError as error:
+        return Finding("installation", BAD, str(error), "pip install --upgrade apsw")
+    return Finding("installation", OK, f"SQLite through apsw {version}")
+
+
+def _kernels() -> Iterator[Finding]:
+    from caliber.kernels import active_path, available_paths
+    from caliber.model.errors import CaliberError
+
+    try:
+        active = active_path()
+        paths = available_paths()
+    except CaliberError as error:
+        yield Finding("installation", BAD, str(error), "reinstall caliber-memory, or run `make setup` in a checkout")
+        return
+    text = f"kernels: {active} in use, available here: {', '.join(paths)}"
+    if active in (paths[-1],):
+        yield Finding("installation", OK, text)
+    else:
+        yield Finding("installation", HINT, text, f"CALIBER_NATIVE chooses it; unset it for {paths[-1]}, the fastest here")
+
+
+def _configured(settings: Settings) -> Iterator[Finding]:
+    area = "configuration"
+    try:
+        path = settings.config_path()
+    except Mistake as error:
+        yield Finding(area, HINT, error.message, error.hint)
+        return
+    try:
+        config = settings.load()
+    except Exception as error:
+        _, message, hint, details = describe(error)
+        for fault in details.get("faults", [message]):
+            yield Finding(area, BAD, fault, "")
+        yield Finding(area, BAD, f"{path} cannot be used", hint or "correct it and run `caliber doctor` again")
+        return
+    yield Finding(area, OK, f"{path} is sound, hash {config.hash.hex()[:16]}")
+    if config.embedding_provider is None:
+        yield Finding(
+            area, HINT, "no embedding provider: nothing is found by meaning",
+            "pip install 'caliber-memory[embed]', then take [embedding_provider] and [vector] from a fresh `caliber init`",
+        )  # fmt: skip
+    yield from _opened(config)
+
+
+def _opened(config: Any) -> Iterator[Finding]:
+    """Open the store, build its providers, and compare memory with it."""
+    from caliber.runtime.opening import open as open_store
+
+    area = "store"
+    try:
+        memory = open_store(config)
+    except Exception as error:
+        _, message, hint, _ = describe(error)
+        yield Finding(area, BAD, message, hint or "correct that and run `caliber doctor` again")
+        return
+    with memory:
+        found = memory.stats()
+        store = found["store"]
+        yield Finding(area, OK, f"{store['path']}: {store['bytes']:,} bytes, journal {store['journal_mode']}, SQLite {store['sqlite']}")
+        if store["synchronous"] in ("off", "normal"):
+            yield Finding(area, BAD, f"synchronous is {store['synchronous']}: a power failure can lose acknowledged writes", "report this: CALIBER sets full")  # fmt: skip
+        for kind, name in found["providers"].items():
+            if name is not None:
+                yield Finding(area, OK, f"{kind} provider {name}")
+        yield from _embeds(memory, config)
+        differences = memory.verify()
+        if differences:
+            for line in differences[:10]:
+                yield Finding(area, BAD, line, "")
+            yield Finding(
+                area, BAD, f"{len(differences)} differences between file and memory",
+                "stop writing, copy the file away, restore a backup; please report it",
+            )  # fmt: skip
+        else:
+            rows = sum(found["records"].values())
+            yield Finding(area, OK, f"the file is whole, and memory equals it ({rows:,} records)")
+        waiting = found["behind"]["embeddings_waiting"]
+        if waiting:
+            yield Finding(area, HINT, f"{waiting:,} records wait for their vector", "they get it while a program has the store open")
+
+
+def _embeds(memory: Any, config: Any) -> Iterator[Finding]:
+    if config.embedding_provider is None:
+        return
+    try:
+        memory._engine.embedder.query("caliber doctor")
+    except Exception as error:
+        _, message, hint, _ = describe(error)
+        yield Finding("store", BAD, f"embedding a text failed: {message}", hint or "check [embedding_provider]")
+    else:
+        yield Finding("store", OK, "embedding a text works")
+

@@ -1,0 +1,149 @@
+"""From an exception to a message, what to do next, and an exit code. No traceback unless --debug asks for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from caliber.cli.settings import Settings
+from caliber.model.errors import (
+    CaliberError,
+    ConfigError,
+    Conflict,
+    InternalError,
+    LockAcquisitionFailed,
+    NotFound,
+    PermissionDenied,
+    SchemaMismatch,
+    Unavailable,
+    ValidationError,
+)
+
+DONE: Final = 0
+PROBLEM: Final = 1
+MISTAKE: Final = 2
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
+
+
+class Mistake(click.ClickException):
+    """A mistake in the call: a message and what to do next."""
+
+    exit_code = MISTAKE
+
+    def __init__(self, message: str, hint: str = "", *, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.details = details or {}
+
+
+class Problem(Mistake):
+    """Something is wrong with what was read or examined."""
+
+    exit_code = PROBLEM
+
+
+_USERS: Final = (ConfigError, ValidationError, NotFound, Conflict, SchemaMismatch, PermissionDenied)
+
+
+def guarded(run: Callable[[], Any], settings: Settings, *, json_asked: bool) -> int:
+    """Run a command and return its exit code; every failure becomes a message."""
+    try:
+        code = run()
+        sys.stdout.flush()
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted; what had been acknowledged is stored")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _leave_pipe()
+        return PIPE_CLOSED
+    except Exception as error:
+        if settings.debug:
+            traceback.print_exc()
+        return _report(error, as_json=settings.json or json_asked)
+    return code if isinstance(code, int) else DONE
+
+
+def _leave_pipe() -> None:
+    # Python flushes stdout once more at exit; it must not meet the closed pipe again.
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+def _report(error: Exception, *, as_json: bool) -> int:
+    code, message, hint, details = describe(error)
+    if as_json:
+        from caliber.cli.output import write_json
+
+        write_json({"error": {"message": message, "hint": hint or None, "exit_code": code, **details}})
+    _say(f"error: {message}")
+    if hint:
+        _say(f"       {hint}")
+    return code
+
+
+def _say(text: str) -> None:
+    from caliber.cli.output import printable
+
+    click.echo(printable(text), err=True)
+
+
+def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
+    """Return exit code, message, what to do next, and details for programs."""
+    if isinstance(error, Mistake):
+        return error.exit_code, error.message, error.hint, error.details
+    if isinstance(error, click.UsageError):
+        hint = "" if error.ctx is None else f"see `{error.ctx.command_path} --help`"
+        return MISTAKE, error.format_message(), hint, {"code": "CALIBER_CLI", "kind": "usage"}
+    if isinstance(error, click.ClickException):
+        return MISTAKE, error.format_message(), "", {"code": "CALIBER_CLI", "kind": "usage"}
+    if isinstance(error, CaliberError):
+        details: dict[str, Any] = {"code": error.code, "kind": error.kind, "retryable": error.retryable}
+        faults = error.context.get("errors")
+        if isinstance(error, ConfigError) and isinstance(faults, list):
+            details["faults"] = [str(fault) for fault in faults]
+        return exit_code(error), str(error), advice(error), details
+    if isinstance(error, OSError):
+        named = f"{error.filename}: " if error.filename else ""
+        return PROBLEM, f"{named}{error.strerror or error}", "", {"code": "CALIBER_CLI", "kind": "os"}
+    text = f"{type(error).__name__}: {error}"
+    hint = "this is a fault of CALIBER; please report it with the output of the same command and --debug"
+    return PROBLEM, text, hint, {"code": "CALIBER_INTERNAL", "kind": type(error).__name__}
+
+
+def exit_code(error: CaliberError) -> int:
+    """Return 2 for what the user can correct in the call or the configuration, else 1."""
+    if isinstance(error, _USERS) or (isinstance(error, Unavailable) and error.context.get("reason") == "missing"):
+        return MISTAKE
+    return PROBLEM
+
+
+_LISTED: Final = {"trajectory": "trajectories", "scope": "scopes", "note": "notes", "artifact": "artifacts"}
+
+
+def advice(error: CaliberError) -> str:
+    """Return what to do next, where the message does not say it already."""
+    if isinstance(error, NotFound):
+        kind = str(error.context.get("entity_type", ""))
+        if kind in _LISTED:
+            return f"`caliber db list {_LISTED[kind]}` shows what there is"
+        if kind == "context_window":
+            return "`caliber context TRAJECTORY` prints the id of each window it makes"
+    if isinstance(error, PermissionDenied):
+        return "the configured principal may not do that; an import needs [principal] admin = true"
+    if isinstance(error, LockAcquisitionFailed):
+        return "another import of the same source is running; wait for it and try again"
+    if isinstance(error, InternalError):
+        return "this is a fault of CALIBER; please report it with the output of the same command and --debug"
+    if isinstance(error, ConfigError) and "errors" in error.context:
+        return "`caliber check` lists the same faults; `caliber init --force` writes a fresh configuration"
+    if error.retryable and "again" not in str(error):
+        return "this may pass; try again"
+    return ""

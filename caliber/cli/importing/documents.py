@@ -1,0 +1,197 @@
+"""Documents as notes, decision records and other files as artifacts; a new version takes the old one's place.
+
+A section's note is named after its path and headings. Unchanged sections are left alone, changed ones are superseded,
+vanished ones archived: memory says what the documents say now, and old windows still replay. Source: docs/decisions/0022.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import Final
+
+from caliber.cli.importing import sections
+from caliber.cli.importing.source import Imported, open_scope_of
+from caliber.model.entities import Artifact, Note, Trajectory
+from caliber.model.enums import ArtifactType, NoteType
+from caliber.model.time import SystemClock, from_us
+from caliber.runtime.caliber import Caliber
+from caliber.trajectory.inputs import MAX_NAME_CHARS
+
+ARTIFACT_CHARS: Final = 6_000
+"""Longest artifact made of a file that is no document: a screen or two of code."""
+_DECISION_FOLDERS: Final = re.compile(r"(^|/)(adrs?|decisions|decision-records|rfcs?)/[^/]+$", re.IGNORECASE)
+_DECISION_NAMES: Final = re.compile(r"(^|/)(adr[-_ ]?\d+|\d{3,4}[-_])[^/]*\.(md|markdown|rst|adoc|txt)$", re.IGNORECASE)
+_INDEX_NAMES: Final = frozenset(("readme", "index", "template", "adr-template", "0000-template"))
+_DECISION_WORDS: Final = re.compile(r"^\W*(status|context|decision|consequences|why|instead of)\b", re.IGNORECASE | re.MULTILINE)
+_TOP_NAMES: Final = re.compile(
+    r"(readme|contributing|changelog|changes|history|news|architecture|design|security|authors|install|governance|"
+    r"roadmap|upgrading|migration|code_of_conduct)([._-][^/]*)?$",
+    re.IGNORECASE,
+)
+_DOCUMENT_FOLDERS: Final = re.compile(r"(^|/)docs?/", re.IGNORECASE)
+_PROCEDURES: Final = re.compile(r"\b(install|usage|getting started|how to|build|develop|run|test|release|deploy|setup|quick ?start)", re.IGNORECASE)  # fmt: skip
+_KEY: Final = "file:"
+
+
+def is_document(path: str) -> bool:
+    """Return whether a file of a repository is one that explains it: README and its like, docs, decision records."""
+    suffix = PurePosixPath(path).suffix.lower()
+    if suffix not in sections.DOCUMENT_SUFFIXES:
+        return False
+    name = PurePosixPath(path).name
+    if _TOP_NAMES.match(name):
+        return suffix != ".txt" or path.count("/") == 0
+    return suffix != "" and suffix != ".txt" and (bool(_DOCUMENT_FOLDERS.search(path)) or is_decision_path(path))
+
+
+def is_decision_path(path: str) -> bool:
+    """Return whether a path is where decision records are kept."""
+    stem = PurePosixPath(path).stem.lower()
+    return stem not in _INDEX_NAMES and bool(_DECISION_FOLDERS.search(path) or _DECISION_NAMES.search(path))
+
+
+def is_decision(path: str, text: str) -> bool:
+    """Return whether a document is a decision record: kept like one, or written like one."""
+    words = {match.lower() for match in _DECISION_WORDS.findall(text)}
+    return is_decision_path(path) and bool(words & {"decision", "status", "context", "why"}) or {"status", "context", "decision"} <= words
+
+
+def as_text(raw: bytes) -> str | None:
+    """Return bytes as text, or None for binary content."""
+    if b"\0" in raw[:8192] and not raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return None
+    for encoding in ("utf-8-sig", "utf-16") if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else ("utf-8-sig",):
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    text = raw.decode("latin-1")
+    odd = sum(1 for char in text[:8192] if ord(char) < 32 and char not in "\t\n\r\f")
+    return None if odd > len(text[:8192]) // 100 else text
+
+
+class Documents:
+    """The documents of one source in memory, compared with what they say now."""
+
+    def __init__(self, memory: Caliber, trajectory: Trajectory, namespace: str, done: Imported) -> None:
+        self._memory = memory
+        self._trajectory = trajectory
+        self._namespace = namespace
+        self._done = done
+        self._scope = open_scope_of(memory, trajectory)
+        self._now = from_us(SystemClock().now_us())
+        self._notes: dict[tuple[str, str], list[Note]] = {}
+        for note in memory.storage.notes.all():
+            if note.namespace == namespace and note.active:
+                self._notes.setdefault((note.entity, note.entity_type), []).append(note)
+        self._artifacts: dict[str, list[Artifact]] = {}
+        for artifact in memory.storage.artifacts.list_by_trajectory(trajectory.trajectory_id):
+            if artifact.superseded_by is None and artifact.retired_at is None and artifact.rolled_back_at is None:
+                self._artifacts.setdefault(_place(artifact.idempotency_key), []).append(artifact)
+
+    def document(self, path: str, text: str) -> None:
+        """Keep a document: sections as notes; a decision record whole as an artifact, and in short as a note."""
+        self._done.documents += 1
+        if is_decision(path, text):
+            self._done.decisions += 1
+            self._artifact(path, text, ArtifactType.DESIGN_DECISION)
+            self._note(path, "decision", NoteType.STRATEGY, decision_in_short(path, text))
+            return
+        seen: dict[str, int] = {}
+        for section in sections.split(path, text):
+            name = f"{path} § {section.title}" if section.title else path
+            seen[name] = seen.get(name, 0) + 1
+            entity = name if seen[name] == 1 else f"{name} ({seen[name]})"
+            kind = NoteType.PROCEDURE if _PROCEDURES.search(section.title) else NoteType.FACT
+            self._note(entity[:MAX_NAME_CHARS], "document", kind, section.text)
+
+    def file(self, path: str, text: str) -> None:
+        """Keep a file that is no document, such as code, as artifacts of a screen or two."""
+        self._done.documents += 1
+        pieces = sections.parts(text.rstrip(), ARTIFACT_CHARS)
+        for number, piece in enumerate(pieces, 1):
+            place = path if len(pieces) == 1 else f"{path} ({number} of {len(pieces)})"
+            if piece.strip():
+                self._artifact(place, f"{place}\n{piece}", ArtifactType.CUSTOM)
+
+    def finish(self) -> None:
+        """Archive what none of the documents says any more."""
+        for notes in self._notes.values():
+            for note in notes:
+                self._memory.storage.notes.update(note.note_id, archived_at=self._now)
+                self._done.notes_archived += 1
+        for artifacts in self._artifacts.values():
+            for artifact in artifacts:
+                if artifact.idempotency_key is not None and artifact.idempotency_key.startswith(_KEY):
+                    self._memory.storage.artifacts.update(artifact.artifact_id, retired_at=self._now)
+
+    def _note(self, entity: str, entity_type: str, note_type: NoteType, content: str) -> None:
+        before = self._notes.pop((entity, entity_type), [])
+        same = [note for note in before if note.content == content and note.note_type is note_type]
+        if same:
+            self._done.notes_known += 1
+            current = same[0]
+        else:
+            current = self._memory.add_note(
+                entity=entity,
+                entity_type=entity_type,
+                note_type=note_type,
+                content=content,
+                confidence=1.0,
+                namespace=self._namespace,
+                source_trajectory_ids=(self._trajectory.trajectory_id,),
+            )
+            self._done.notes += 1
+        for note in before:
+            if note.note_id != current.note_id:
+                self._memory.storage.notes.update(note.note_id, superseded_by=current.note_id)
+                self._done.notes_replaced += 1
+
+    def _artifact(self, place: str, text: str, artifact_type: ArtifactType) -> None:
+        key = f"{_KEY}{place[-900:]}:{hashlib.sha256(text.encode()).hexdigest()}"
+        before = self._artifacts.pop(_place(key), [])
+        current = next((item for item in before if item.idempotency_key == key), None)
+        if current is not None:
+            self._done.artifacts_known += 1
+        else:
+            current = self._memory.create_artifact(
+                self._scope.scope_id,
+                artifact_type=artifact_type,
+                content=text,
+                extraction_method="explicit",
+                confidence=1.0,
+                idempotency_key=key,
+            )
+            if current.superseded_by is not None or current.retired_at is not None:
+                # The file says again what it said once: that version is in force again.
+                self._memory.storage.artifacts.update(current.artifact_id, superseded_by=None, retired_at=None)
+            if current.idempotency_key == key:
+                self._done.artifacts += 1
+            else:  # another file says the same, word for word; content is kept once a trajectory
+                self._done.artifacts_known += 1
+                return
+        for artifact in before:
+            if artifact.artifact_id != current.artifact_id:
+                self._memory.storage.artifacts.update(artifact.artifact_id, superseded_by=current.artifact_id)
+                self._done.artifacts_replaced += 1
+
+
+def _place(key: str | None) -> str:
+    return "" if key is None else key.rpartition(":")[0]
+
+
+def decision_in_short(path: str, text: str) -> str:
+    """Return a decision's title and what was decided, as one short text."""
+    found = sections.split(path, text)
+    title = sections.title_of(path, text)
+    decided = next((item for item in found if re.search(r"\bdecision\b", item.title, re.IGNORECASE)), found[0] if found else None)
+    body = "" if decided is None else decided.text
+    return sections.parts(f"{title}\n{body}".strip(), 800)[0]
+
+
+def paths_of(notes: Iterable[Note]) -> list[str]:
+    """Return the documents that notes were made of."""
+    return sorted({note.entity.split(" § ")[0] for note in notes})

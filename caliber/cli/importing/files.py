@@ -1,0 +1,124 @@
+"""Which files of a folder are worth remembering: text that people wrote, nothing built, hidden, huge or binary."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from caliber.cli.failures import Mistake
+from caliber.cli.importing.documents import as_text
+
+MAX_BYTES: Final = 1_000_000
+_SKIPPED_FOLDERS: Final = frozenset(
+    ("__pycache__", "build", "dist", "env", "node_modules", "site-packages", "target", "vendor", "venv", "virtualenv",
+     "bower_components", "coverage", "htmlcov", "CVS", "_build", "out")
+)  # fmt: skip
+_SKIPPED_NAMES: Final = frozenset(
+    ("package-lock.json", "yarn.lock", "pnpm-lock.yaml", "poetry.lock", "uv.lock", "Cargo.lock", "go.sum", "composer.lock")
+)
+_SKIPPED_SUFFIXES: Final = (".egg-info", ".dist-info", ".min.js", ".min.css", ".map", ".jsonl", ".csv", ".svg", ".lock")
+_DOCUMENTS: Final = frozenset((".md", ".markdown", ".rst", ".txt", ".adoc"))
+
+
+@dataclass(slots=True)
+class Listing:
+    """The files found under a folder, and how many were left out for which reason."""
+
+    root: Path
+    files: list[str]
+    uses_git: bool
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+def list_files(path: Path) -> Listing:
+    """Return the files under ``path``, relative to it; git's ignore rules are followed where git knows the folder.
+
+    Raises: Mistake.
+    """
+    if not path.exists():
+        raise Mistake(f"{path}: there is no such file or folder", "check the path")
+    root = path.resolve()
+    if root.is_file():
+        return Listing(root.parent, [root.name], uses_git=False)
+    listing = Listing(root, [], uses_git=False)
+    tracked = _from_git(root)
+    if tracked is None:
+        candidates: Iterator[str] | list[str] = _walk(root, listing)
+    else:
+        listing.uses_git = True
+        candidates = tracked
+    for name in candidates:
+        reason = _reason(name)
+        if reason is None:
+            listing.files.append(name)
+        else:
+            listing.skipped[reason] += 1
+    listing.files.sort()
+    return listing
+
+
+def _from_git(root: Path) -> list[str] | None:
+    from caliber.cli.importing.git import Repository
+
+    try:
+        return Repository(root).listed(root)
+    except Mistake:
+        return None
+
+
+def _walk(root: Path, listing: Listing) -> Iterator[str]:
+    for folder, inner, names in os.walk(root, onerror=lambda _: listing.skipped.update(("unreadable",))):
+        here = Path(folder)
+        for name in sorted(inner):
+            if _is_skipped_folder(name) or (here / name / "pyvenv.cfg").exists():
+                listing.skipped["hidden, built or installed"] += 1
+        inner[:] = sorted(
+            name for name in inner if not _is_skipped_folder(name) and not (here / name / "pyvenv.cfg").exists()
+        )
+        for name in sorted(names):
+            yield (here / name).relative_to(root).as_posix()
+
+
+def _is_skipped_folder(name: str) -> bool:
+    return name.startswith(".") or name in _SKIPPED_FOLDERS or name.endswith(_SKIPPED_SUFFIXES)
+
+
+def _reason(name: str) -> str | None:
+    *folders, last = name.split("/")
+    if last.startswith(".") or any(_is_skipped_folder(folder) for folder in folders):
+        return "hidden, built or installed"
+    if last in _SKIPPED_NAMES or last.lower().endswith(_SKIPPED_SUFFIXES):
+        return "generated or data"
+    return None
+
+
+def read_text(listing: Listing, name: str, max_bytes: int) -> str | None:
+    """Return the text of a listed file; None, counted with its reason, for what is not remembered."""
+    file = listing.root / name
+    try:
+        about = file.lstat()
+        if not os.path.isfile(file) or file.is_symlink():  # noqa: PTH113  (quicker, and stat was made already)
+            reason = "links and special files"
+        elif about.st_size > max_bytes:
+            reason = f"larger than {max_bytes:,} bytes"
+        elif not about.st_size:
+            reason = "empty"
+        else:
+            text = as_text(file.read_bytes())
+            if text is not None and text.strip():
+                return text
+            reason = "binary" if text is None else "empty"
+    except OSError:
+        reason = "unreadable"
+    listing.skipped[reason] += 1
+    return None
+
+
+def is_prose(name: str) -> bool:
+    """Return whether a file is a document, to be kept by section, rather than code."""
+    lower = name.lower()
+    return any(lower.endswith(suffix) for suffix in _DOCUMENTS) or lower.rsplit("/", 1)[-1] in ("readme", "license", "notice")

@@ -1,0 +1,138 @@
+"""A git history as one trajectory: a commit is two turns, a month (or a hundred commits) is a scope.
+
+Closing a scope runs the configured policies, so a finished month leaves a summary and what its messages decided;
+the current month stays open and is read turn by turn. Source: docs/decisions/0020.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from caliber.cli.importing.git import Commit, Repository
+from caliber.cli.importing.source import Imported, open_scope_of
+from caliber.model.entities import Scope, Trajectory
+from caliber.model.enums import TurnRole
+from caliber.runtime.caliber import Caliber
+
+SCOPE_COMMITS: Final = 100
+"""Most commits of one scope: what a window can hold as turns, and a summary can do justice to."""
+_SHOWN_FILES: Final = 12
+_KEY: Final = "git:"
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+def import_history(
+    memory: Caliber,
+    repository: Repository,
+    trajectory: Trajectory,
+    done: Imported,
+    *,
+    limit: int | None,
+    started: Callable[[int], Callable[[int], None]],
+) -> None:
+    """Append the commits that are not known yet, oldest first; ``started`` is told how many and gives what counts them."""
+    scope = open_scope_of(memory, trajectory)
+    known, month, in_scope = _known(memory, trajectory, scope)
+    hashes = repository.hashes(limit)
+    fresh = [name for name in hashes if name not in known]
+    done.commits_known = len(hashes) - len(fresh)
+    advance = started(len(fresh))
+    batch: list[Commit] = []
+
+    def store() -> None:
+        nonlocal batch
+        if batch:
+            turns = memory.append_turns(scope.scope_id, [turn for commit in batch for turn in turns_of(commit)])
+            done.commits += len(batch)
+            done.turns += len(turns)
+            advance(len(batch))
+            batch = []
+
+    for commit in repository.commits(fresh):
+        later = _month(commit)
+        if in_scope and (in_scope >= SCOPE_COMMITS or (later and month and later > month)):
+            store()
+            memory.close_scope(scope.scope_id)
+            done.scopes_closed += 1
+            scope = memory.open_scope(trajectory.trajectory_id)
+            in_scope = 0
+        month = max(month, later)
+        in_scope += 1
+        batch.append(commit)
+    store()
+
+
+def _known(memory: Caliber, trajectory: Trajectory, current: Scope) -> tuple[set[str], str, int]:
+    """Return the commits stored already, the newest month among them, and how many the open scope has."""
+    if not trajectory.turn_count:
+        return set(), "", 0
+    known: set[str] = set()
+    month = ""
+    in_scope = 0
+    for scope in memory.storage.scopes.list_by_trajectory(trajectory.trajectory_id):
+        for turn in memory.storage.turns.list_by_scope(scope.scope_id):
+            if turn.role is TurnRole.USER and (turn.idempotency_key or "").startswith(_KEY):
+                known.add(turn.idempotency_key.split(":")[1])
+                in_scope += scope.scope_id == current.scope_id
+                if turn.occurred_at is not None:
+                    month = max(month, turn.occurred_at.strftime("%Y-%m"))
+    return known, month, in_scope
+
+
+def _month(commit: Commit) -> str:
+    return "" if commit.authored_at is None else commit.authored_at.strftime("%Y-%m")
+
+
+def turns_of(commit: Commit) -> Iterator[dict[str, Any]]:
+    """Yield a commit as two turns: what its author said, and what it changed."""
+    author = " ".join(_CONTROL.sub(" ", commit.author).split())[:200] or None
+    yield {
+        "role": "user",
+        "content": commit.message or b"(no message)",
+        "name": author,
+        "occurred_at": commit.authored_at,
+        "idempotency_key": f"{_KEY}{commit.hash}:message",
+    }
+    yield {
+        "role": "assistant",
+        "content": changes_text(commit),
+        "occurred_at": commit.authored_at,
+        "idempotency_key": f"{_KEY}{commit.hash}:changes",
+    }
+
+
+def changes_text(commit: Commit) -> str:
+    """Return what a commit changed, as people read it in ``git log --stat``."""
+    short = commit.hash[:10]
+    if not commit.files:
+        merged = f"a merge of {', '.join(parent[:10] for parent in commit.parents[1:])}"
+        return f"commit {short}: {merged if len(commit.parents) > 1 else 'no files changed'}"
+    added = sum(item[0] or 0 for item in commit.files)
+    deleted = sum(item[1] or 0 for item in commit.files)
+    count = len(commit.files)
+    lines = [f"commit {short}: {count} file{'s' if count != 1 else ''} changed, +{added} −{deleted}"]
+    lines.extend(_file_line(*item) for item in commit.files[:_SHOWN_FILES])
+    if count > _SHOWN_FILES:
+        lines.append(f"  … and {count - _SHOWN_FILES} more")
+    return "\n".join(lines)
+
+
+def _file_line(added: int | None, deleted: int | None, path: str) -> str:
+    return f"  {path}  {'binary' if added is None or deleted is None else f'+{added} −{deleted}'}"
+
+
+def commit_of(key: str | None) -> str | None:
+    """Return the commit that a turn's idempotency key names."""
+    return key.split(":")[1] if key is not None and key.startswith(_KEY) else None
+
+
+def subjects(memory: Caliber, scopes: Sequence[Scope]) -> list[str]:
+    """Return the first lines of the commits in some scopes."""
+    out = []
+    for scope in scopes:
+        for turn in memory.storage.turns.list_by_scope(scope.scope_id):
+            if turn.role is TurnRole.USER:
+                out.append(turn.text.split("\n", 1)[0].strip())
+    return out

@@ -1,0 +1,283 @@
+"""``ingest git | chat | files``: remembering what is there already. Importing again adds only what is new."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.output import Output, printable
+from caliber.cli.settings import Settings, with_settings
+
+if TYPE_CHECKING:
+    from caliber.cli.importing.source import Imported
+    from caliber.model.entities import Trajectory
+    from caliber.runtime.caliber import Caliber
+
+_BAD_SHOWN: Final = 20
+
+
+@click.group()
+def ingest() -> None:
+    """Remember a git history, a conversation or files.
+
+    Importing the same source again adds only what is new; the store must exist (`caliber create`).
+    """
+
+
+@ingest.command("git")
+@click.argument("path", type=click.Path(path_type=Path), default=".")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the newest N commits.")
+@click.option("--no-documents", is_flag=True, help="Only the history; no documents and decision records.")
+@with_settings
+def ingest_git(settings: Settings, path: Path, limit: int | None, no_documents: bool) -> None:
+    """Remember the repository at PATH: commits as turns, documents as notes, decision records as artifacts.
+
+    What is read is what HEAD names; uncommitted changes stay out.
+    """
+    started = time.monotonic()
+    with settings.memory() as memory:
+        found = remember_repository(memory, settings.out, path, limit=limit, documents=not no_documents)
+        memory.flush()
+        document = {**found, "seconds": round(time.monotonic() - started, 3)}
+        settings.out.result(document, lambda: _print_repository(settings.out, document))
+
+
+def remember_repository(
+    memory: Caliber,
+    out: Output,
+    path: Path,
+    *,
+    limit: int | None = None,
+    documents: bool = True,
+    document_limit: int | None = None,
+) -> dict[str, Any]:
+    """Import a repository and return what was done; shared with the demo."""
+    from caliber.cli.importing import documents as documenting
+    from caliber.cli.importing.git import Repository
+    from caliber.cli.importing.history import import_history
+    from caliber.cli.importing.source import Imported, importing, trajectory_of
+
+    repository = Repository(path)
+    done = Imported()
+    result: dict[str, Any] = {"source": "git", "repository": repository.name, "path": repository.root}
+    if repository.head is None:
+        return {**result, "empty": True, "trajectory_id": None, **_counts(done)}
+    identities = repository.identities()
+    with importing(memory, identities[0]):
+        goal = f"The history of {printable(repository.name)}"
+        trajectory, _ = trajectory_of(memory, identities, goal, ("git", f"repository:{repository.name}"[:1000]))
+        with ExitStack() as stack:
+
+            def history_started(count: int) -> Callable[[int], None]:
+                return stack.enter_context(out.progress("commits", count, "commits"))
+
+            import_history(memory, repository, trajectory, done, limit=limit, started=history_started)
+        skipped = 0
+        if documents:
+            files = [item for item in repository.files() if documenting.is_document(item.path) and 0 < item.size <= 1_000_000]
+            files.sort(key=lambda item: (item.path.count("/"), item.path))
+            skipped = max(0, len(files) - document_limit) if document_limit is not None else 0
+            files = files[:document_limit]
+            keeper = documenting.Documents(memory, trajectory, _namespace(repository.name, trajectory), done)
+            with out.progress("documents", len(files), "documents") as advance:
+                for item, raw in repository.contents(files):
+                    text = documenting.as_text(raw)
+                    if text is not None:
+                        keeper.document(printable(item.path), text)
+                    advance(1)
+            if not skipped:
+                keeper.finish()
+    return {
+        **result,
+        "empty": False,
+        "shallow": repository.shallow,
+        "trajectory_id": trajectory.trajectory_id,
+        "documents_skipped": skipped,
+        **_counts(done),
+    }
+
+
+def _namespace(name: str, trajectory: Trajectory) -> str:
+    """Return what the notes of a source are filed under: readable, and different for sources of one name."""
+    return f"{printable(name)[:200]}@{trajectory.trajectory_id.hex[-8:]}"
+
+
+def _counts(done: Imported) -> dict[str, Any]:
+    return {"added": done.added, "counts": dataclasses.asdict(done)}
+
+
+def _print_repository(out: Output, found: dict[str, Any]) -> None:
+    counts = found["counts"]
+    if found["empty"]:
+        out.say(f"{found['repository']} has no commits yet: nothing to remember")
+        out.say(f"  `caliber ingest files {found['path']}` remembers the files as they are")
+        return
+    out.say(f"remembered {printable(found['repository'])} in {found['seconds']:.1f} s, trajectory {found['trajectory_id']}")
+    out.say(f"  commits    {counts['commits']:,} new, {counts['commits_known']:,} known  ({counts['turns']:,} turns)")
+    _print_documents(out, counts)
+    if found["shallow"]:
+        out.say("  a shallow clone: for the whole history run `git fetch --unshallow` and import again")
+    if not found["added"]:
+        out.say("  everything was known already; nothing was added")
+    out.say('next: caliber search "..."    or: caliber context latest --query "..."')
+
+
+def _print_documents(out: Output, counts: dict[str, Any]) -> None:
+    replaced = f", {counts['notes_replaced']:,} replaced" if counts["notes_replaced"] else ""
+    archived = f", {counts['notes_archived']:,} archived" if counts["notes_archived"] else ""
+    out.say(f"  documents  {counts['documents']:,}, of which {counts['decisions']:,} decision records")
+    out.say(f"  notes      {counts['notes']:,} new, {counts['notes_known']:,} known{replaced}{archived}")
+    out.say(f"  artifacts  {counts['artifacts']:,} new, {counts['artifacts_known']:,} known")
+
+
+@ingest.command("files")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--max-bytes", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Skip larger files.")
+@with_settings
+def ingest_files(settings: Settings, path: Path, max_bytes: int) -> None:
+    """Remember the text files under PATH: documents as notes by section, everything else as artifacts.
+
+    Binary, hidden, generated and ignored files are left out, and counted.
+    """
+    started = time.monotonic()
+    with settings.memory() as memory:
+        found = remember_files(memory, settings.out, path, max_bytes=max_bytes)
+        memory.flush()
+        document = {**found, "seconds": round(time.monotonic() - started, 3)}
+        settings.out.result(document, lambda: _print_files(settings.out, document))
+
+
+def remember_files(
+    memory: Caliber, out: Output, path: Path, *, max_bytes: int = 1_000_000, document_limit: int | None = None
+) -> dict[str, Any]:
+    """Import the text files of a folder and return what was done; shared with the demo."""
+    from caliber.cli.importing import files as listing_files
+    from caliber.cli.importing.documents import Documents
+    from caliber.cli.importing.source import Imported, importing, trajectory_of
+
+    listing = listing_files.list_files(path)
+    root = listing.root if path.is_dir() else listing.root / listing.files[0]
+    identity = f"files:{root}"
+    done = Imported()
+    left_out = 0
+    if document_limit is not None and len(listing.files) > document_limit:
+        listing.files.sort(key=lambda name: (not listing_files.is_prose(name), name.count("/"), name))
+        left_out = len(listing.files) - document_limit
+        del listing.files[document_limit:]
+    with importing(memory, identity):
+        trajectory, _ = trajectory_of(memory, [identity], f"The files of {printable(root.name)}", ("files",))
+        keeper = Documents(memory, trajectory, _namespace(root.name, trajectory), done)
+        with out.progress("files", len(listing.files), "files") as advance:
+            for name in listing.files:
+                text = listing_files.read_text(listing, name, max_bytes)
+                if text is not None:
+                    keep = keeper.document if listing_files.is_prose(name) else keeper.file
+                    keep(printable(name), text)
+                advance(1)
+        if not left_out:
+            keeper.finish()
+    return {
+        "source": "files",
+        "path": root,
+        "uses_git": listing.uses_git,
+        "trajectory_id": trajectory.trajectory_id,
+        "skipped": dict(listing.skipped),
+        "documents_skipped": left_out,
+        **_counts(done),
+    }
+
+
+def _print_files(out: Output, found: dict[str, Any]) -> None:
+    out.say(f"remembered the files of {found['path']} in {found['seconds']:.1f} s, trajectory {found['trajectory_id']}")
+    _print_documents(out, found["counts"])
+    for reason, count in sorted(found["skipped"].items()):
+        out.say(f"  left out   {count:,} {reason}")
+    if not found["added"]:
+        out.say("  everything was known already; nothing was added")
+    out.say('next: caliber search "..."    or: caliber context latest --query "..."')
+
+
+@ingest.command("chat")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--skip-bad", is_flag=True, help="Leave bad lines out instead of storing nothing.")
+@with_settings
+def ingest_chat(settings: Settings, file: Path, skip_bad: bool) -> int:
+    """Remember the conversations in FILE (JSON Lines, OpenAI-style messages with tool calls).
+
+    A line is one message, or {"messages": [...]} for a whole conversation. The file is checked whole before anything
+    is stored: with a bad line nothing is, unless --skip-bad leaves such lines out. Each conversation is stored in
+    transactions of 500 messages; after a failure, importing again goes on where it stopped.
+    """
+    from caliber.cli.importing import chat
+    from caliber.cli.importing.source import Imported, importing
+
+    size = file.stat().st_size if file.is_file() else 0
+    with settings.out.progress("checking", size, "bytes") as advance:
+        parsed = chat.parse(file, advance)
+    bad = [{"line": line, "fault": fault} for line, fault in parsed.bad]
+    for fault in parsed.bad[:_BAD_SHOWN]:
+        settings.out.note(f"{file}, line {fault[0]}: {fault[1]}")
+    if len(bad) > _BAD_SHOWN:
+        settings.out.note(f"… and {len(bad) - _BAD_SHOWN} more bad lines")
+    if bad and not skip_bad:
+        document = {"source": "chat", "path": file, "stored": False, "bad_lines": bad, "added": 0}
+
+        def refused() -> None:
+            settings.out.note(f"error: {len(bad)} bad line{'s' if len(bad) != 1 else ''}: nothing was stored")
+            settings.out.note("       correct them, or leave them out with --skip-bad")
+
+        settings.out.result(document, refused)
+        return PROBLEM
+    if not parsed.conversations:
+        raise Mistake(f"{file} holds no messages", 'expected lines such as {"role": "user", "content": "..."}')
+    done = Imported()
+    stored: list[dict[str, Any]] = []
+    with settings.memory() as memory:
+        with settings.out.progress("conversations", len(parsed.conversations), "conversations") as advance:
+            for conversation in parsed.conversations:
+                try:
+                    with importing(memory, conversation.identity):
+                        trajectory, added = chat.store(memory, conversation, done)
+                except Exception:
+                    settings.out.note(
+                        f"stopped: {len(stored)} of {len(parsed.conversations)} conversations are stored whole "
+                        f"({done.turns} turns added); importing again goes on from there"
+                    )
+                    raise
+                stored.append({"trajectory_id": trajectory.trajectory_id, "goal": trajectory.goal, "added": added})
+                advance(1)
+        memory.flush()
+    document = {
+        "source": "chat",
+        "path": file,
+        "stored": True,
+        "bad_lines": bad,
+        "conversations": stored,
+        "other_parts": sum(item.other_parts for item in parsed.conversations),
+        **_counts(done),
+    }
+    settings.out.result(document, lambda: _print_chat(settings.out, document))
+    return DONE
+
+
+def _print_chat(out: Output, found: dict[str, Any]) -> None:
+    counts = found["counts"]
+    out.say(f"{len(found['conversations']):,} conversations: {counts['turns']:,} turns new, {counts['turns_known']:,} known")
+    for item in found["conversations"][:10]:
+        out.say(f"  {item['trajectory_id']}  +{item['added']:<5} {printable(item['goal'] or '')[:60]}")
+    if len(found["conversations"]) > 10:
+        out.say(f"  … and {len(found['conversations']) - 10} more")
+    if found["bad_lines"]:
+        out.say(f"  left out: {len(found['bad_lines'])} bad lines")
+    if found["other_parts"]:
+        out.say(f"  {found['other_parts']} parts that are no text (images, audio) were kept as their JSON")
+    if not found["added"]:
+        out.say("  everything was known already; nothing was added")
+    out.say('next: caliber context latest --query "..."')

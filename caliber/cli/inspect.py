@@ -1,0 +1,42 @@
+"""``stats``: what a store holds and where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from caliber.cli.output import Output, bytes_text
+from caliber.cli.settings import Settings, with_settings
+
+
+@click.command()
+@with_settings
+def stats(settings: Settings) -> None:
+    """Show what the store holds, on disk and in memory."""
+    with settings.memory() as memory:
+        found = memory.stats()
+    settings.out.result(found, lambda: print_stats(settings.out, found))
+
+
+def print_stats(out: Output, found: dict[str, Any]) -> None:
+    """Print the figures of a tenant."""
+    store, resident = found["store"], found["resident"]
+    out.say(f"store      {store['adapter']} {store['path']}")
+    out.say(f"           {bytes_text(store['bytes'])} on disk, {bytes_text(store.get('wal_bytes', 0))} in the WAL")
+    out.say(f"           journal {store['journal_mode']}, synchronous {store['synchronous']}, SQLite {store['sqlite']}")
+    memory = resident["column_bytes"] + resident["text_bytes"]
+    out.say(f"resident   {bytes_text(memory)} of at most {bytes_text(resident['limit_bytes'])}")
+    out.say(f"           columns and vectors {bytes_text(resident['column_bytes'])}, texts {bytes_text(resident['text_bytes'])}")
+    providers = found["providers"]
+    out.say(f"embedding  {providers['embedding'] or 'none'}")
+    out.say(f"summaries  {providers['summarization'] or 'none'}")
+    out.say(f"kernels    {found['kernels']}, evaluator {found['evaluator']}, estimator {found['estimator']}")
+    out.say(f"position   {found['position']['sequence']:,}   configuration {found['config_hash'][:16]}")
+    waiting = found["behind"]["embeddings_waiting"]
+    if waiting:
+        out.say(f"waiting    {waiting:,} vectors")
+    out.say("records")
+    for name, count in found["records"].items():
+        if count:
+            out.say(f"  {name:<18} {count:>10,}")

@@ -1,0 +1,161 @@
+"""Printing: results on stdout (for people, or one JSON document), messages and progress on stderr."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_PLAIN_EVERY_S: Final = 2.0
+
+
+def printable(text: str) -> str:
+    """Return remembered text safe for a terminal: no escape sequences, no reversed direction."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+
+
+def jsonable(value: Any) -> Any:
+    """Return entities, ids, instants and enums as JSON has them; bytes as text with replacement characters."""
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, uuid.UUID | Path):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: jsonable(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(jsonable(key)): jsonable(item) for key, item in value.items()}
+    if isinstance(value, Sequence | Set):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def write_json(document: Any) -> None:
+    """Print one JSON document on stdout."""
+    unicode_fits = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    sys.stdout.write(json.dumps(jsonable(document), indent=2, ensure_ascii=not unicode_fits) + "\n")
+
+
+class Output:
+    """What a command prints with; in JSON mode everything but the result goes to stderr."""
+
+    def __init__(self, *, json: bool) -> None:
+        self.json = json
+        self._console: Console | None = None
+        self._errors: Console | None = None
+
+    @property
+    def console(self) -> Console:
+        """stdout for people."""
+        if self._console is None:
+            self._console = _console(stderr=self.json)
+        return self._console
+
+    @property
+    def errors(self) -> Console:
+        """stderr."""
+        if self._errors is None:
+            self._errors = _console(stderr=True)
+        return self._errors
+
+    def say(self, text: str = "") -> None:
+        """Print a line for people."""
+        stream = sys.stderr if self.json else sys.stdout
+        stream.write(printable(text) + "\n")
+
+    def note(self, text: str) -> None:
+        """Print a message beside the result."""
+        sys.stderr.write(printable(text) + "\n")
+
+    def result(self, document: Any, human: Callable[[], None]) -> None:
+        """Print the result: the document in JSON mode, else what ``human`` prints."""
+        if self.json:
+            write_json(document)
+        else:
+            human()
+
+    @contextmanager
+    def progress(self, label: str, total: int | None, unit: str = "") -> Iterator[Callable[[int], None]]:
+        """Show how far long work is: a bar on a terminal, now and then a line elsewhere; yield what advances it."""
+        if self.errors.is_terminal and not os.environ.get("CI"):
+            with _bar(self.errors, label, total) as advance:
+                yield advance
+            return
+        yield _Lines(self, label, total, unit).advance
+
+
+class _Lines:
+    """Progress where there is no terminal: a line every few seconds."""
+
+    def __init__(self, out: Output, label: str, total: int | None, unit: str) -> None:
+        self._out, self._label, self._total, self._unit = out, label, total, unit
+        self._done = 0
+        self._last = time.monotonic()
+
+    def advance(self, steps: int = 1) -> None:
+        self._done += steps
+        now = time.monotonic()
+        if now - self._last >= _PLAIN_EVERY_S:
+            self._last = now
+            of = "" if self._total is None else f" of {self._total:,}"
+            self._out.note(f"{self._label}: {self._done:,}{of} {self._unit}".rstrip())
+
+
+@contextmanager
+def _bar(console: Console, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda steps=1: progress.advance(task, steps)
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    # Highlighting and markup would guess at remembered text; colours are asked for one by one.
+    console = Quiet(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 80
+    return console
+
+
+def bytes_text(count: int) -> str:
+    """Return a size for people."""
+    size = float(count)
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{int(size)} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError  # the loop returns
+
+
+def plural(count: int, noun: str, many: str = "") -> str:
+    """Return a count with its noun: ``1 note``, ``2 notes``."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"

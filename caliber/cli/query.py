@@ -1,0 +1,250 @@
+"""``context``, ``search``, ``explain`` and ``replay``: asking memory."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from caliber.cli import show
+from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.output import Output, printable
+from caliber.cli.settings import Settings, with_settings
+
+if TYPE_CHECKING:
+    from caliber.runtime.caliber import Caliber
+
+LATEST: Final = "latest"
+KINDS: Final = ("note", "artifact", "turn", "scope")
+
+
+def as_id(text: str, what: str) -> uuid.UUID:
+    """Return an id given on the command line. Raises: Mistake."""
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise Mistake(f"{text!r} is no {what}", "ids look like 0190f3c2-7c00-7000-8000-000000000000") from None
+
+
+def trajectory_id_of(memory: Caliber, text: str) -> uuid.UUID:
+    """Return the trajectory that ``text`` names: an id, or ``latest``. Raises: Mistake."""
+    if text != LATEST:
+        return as_id(text, "trajectory")
+    newest = max(
+        memory.storage.trajectories.list_by_status("active"), key=lambda item: item.last_activity_at, default=None
+    )
+    if newest is None:
+        raise Mistake("there is no active trajectory yet", "remember something first: `caliber ingest git .`")
+    found: uuid.UUID = newest.trajectory_id
+    return found
+
+
+@click.command()
+@click.argument("trajectory")
+@click.option("-q", "--query", help="What the next prompt is about; decides which notes and artifacts matter.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Budget; at most token_budget of the configuration.")
+@click.option("--text", "text_only", is_flag=True, help="Print the window's text and nothing else.")
+@click.option("--trace", is_flag=True, help="With --json: every candidate and what was decided about it.")
+@with_settings
+def context(
+    settings: Settings, trajectory: str, query: str | None, max_tokens: int | None, text_only: bool, trace: bool
+) -> None:
+    """Assemble the context window of TRAJECTORY (its id, or `latest`).
+
+    The window is recorded: `caliber explain` and `caliber replay` take its id.
+    """
+    with settings.memory() as memory:
+        wanted = trajectory_id_of(memory, trajectory)
+        window = memory.assemble_context(wanted, query=query, max_tokens=max_tokens)
+
+        def human() -> None:
+            if text_only:
+                click.echo(window.text)
+                return
+            show.print_window(settings.out.console, memory, window, query)
+            settings.out.say(f"why: caliber explain {window.window_id}    whole text: --text")
+
+        settings.out.result(show.window_document(window, trace=trace), human)
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def conditions_of(pairs: Sequence[str]) -> dict[str, Any]:
+    """Return ``k=v`` pairs as a filter; a name that comes again allows several values. Raises: Mistake."""
+    out: dict[str, list[Any]] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip():
+            raise Mistake(f"--filter {pair}: expected NAME=VALUE", "for example --filter note_type=fact")
+        if name.endswith("_id"):
+            as_id(text, name)
+        out.setdefault(name.strip(), []).append(_value(text))
+    return {name: values if len(values) > 1 else values[0] for name, values in out.items()}
+
+
+@click.command()
+@click.argument("query")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Search only these; may be repeated.")
+@click.option("--limit", type=click.IntRange(min=1), help="Most hits.  [default: search.default_limit]")
+@click.option("--filter", "filters", multiple=True, metavar="NAME=VALUE", help="Keep records with this value; repeatable.")
+@with_settings
+def search(settings: Settings, query: str, kinds: tuple[str, ...], limit: int | None, filters: tuple[str, ...]) -> int:
+    """Search memory by meaning; an empty QUERY lists what is newest.
+
+    `scope` stands for the summaries of closed scopes. Exit code 1 when memory could not be searched as asked.
+    """
+    conditions = conditions_of(filters)
+    with settings.memory() as memory:
+        found = memory.search(query, kinds=kinds or None, limit=limit, filter=conditions or None)
+        hits = [(hit, show.label(show.peek(memory, hit.id))) for hit in found.hits]
+        document = {
+            "query": query,
+            "status": found.status,
+            "reason": found.reason,
+            "pending": found.pending,
+            "position": found.position,
+            "hits": [
+                {
+                    "id": hit.id,
+                    "kind": hit.kind,
+                    "score": hit.score,
+                    "breakdown": hit.breakdown,
+                    "label": name,
+                    "content": hit.content,
+                }
+                for hit, name in hits
+            ],
+        }
+        settings.out.result(document, lambda: _print_hits(settings.out, found, hits))
+    if found.reason is not None:
+        settings.out.note(f"degraded: {found.reason}")
+        if found.reason == "no_embedding_provider":
+            settings.out.note("  pip install 'caliber-memory[embed]', then configure [embedding_provider] (see `caliber init`)")
+        return PROBLEM
+    return DONE
+
+
+def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str]]) -> None:
+    from rich.text import Text
+
+    width = min(out.console.width, 100)
+    for hit, name in hits:
+        line = Text()
+        line.append(f"{hit.score:.2f} " if "vector" in hit.breakdown else "     ", style="green")
+        line.append(f"{hit.kind:<9}", style="cyan")
+        line.append(show.shortened(name, width - 14), style="bold")
+        out.console.print(line)
+        body = " ".join(printable(hit.content).split())
+        if body and not name.endswith(show.shortened(body, 60)):
+            out.console.print(Text(f"     {show.shortened(body, width - 6)}", style="dim"))
+        out.console.print(Text(f"     {hit.id}", style="bright_black"))
+    if not hits and found.reason is None:
+        out.say("nothing found")
+    if found.pending:
+        out.say(f"{found.pending} records still wait for their vector and were not searched")
+
+
+@click.command()
+@click.argument("window")
+@click.option("--exclusion", metavar="ID", help="One record: why it is in the window, or why not.")
+@with_settings
+def explain(settings: Settings, window: str, exclusion: str | None) -> None:
+    """Say why WINDOW holds what it holds, and what was left out."""
+    window_id = as_id(window, "window")
+    record_id = None if exclusion is None else as_id(exclusion, "record")
+    with settings.memory() as memory:
+        found = memory.explain(window_id, exclusion=record_id)
+        if record_id is None:
+            settings.out.result(found, lambda: _print_explained(settings.out, memory, found))
+        else:
+            settings.out.result(found, lambda: settings.out.say(in_words(memory, found)))
+
+
+def _print_explained(out: Output, memory: Caliber, found: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    budget, inputs = found["budget"], found["inputs"]
+    query = inputs.get("query")
+    out.say(f"window {found['window_id']}")
+    out.say(f"  query      {printable(query) if query else 'none'}")
+    out.say(f"  budget     {budget['used']:,} of {budget['total']:,} tokens")
+    out.say(f"  sections   {', '.join(f'{name} {tokens:,}' for name, tokens in budget['by_section'].items())}")
+    out.say(f"  position   {inputs['position']['sequence']:,}   configuration {inputs['config_hash'][:16]}")
+    for title, key in (("included", "inclusions"), ("left out", "exclusions")):
+        items = found[key]
+        out.say(f"{title}: {len(items)}")
+        for item in items[:20]:
+            name = show.label(show.peek(memory, None if item["id"] is None else uuid.UUID(item["id"])))
+            out.console.print(Text(f"  {item['section']:<10} {show.shortened(name, 64)}"))
+            out.console.print(Text(f"             {item['reason']}", style="dim"))
+        if len(items) > 20:
+            out.say(f"  … and {len(items) - 20} more; --json has all")
+    for cut in found["cut_offs"]:
+        out.say(f"before ranking: of {cut['considered']:,} {cut['type']}s, {cut['filter']} kept {_kept(cut)}")
+
+
+def _kept(cut: dict[str, Any]) -> str:
+    limit = f"at most {cut['limit']:,}" if cut["limit"] is not None else "some"
+    return limit if cut["cutoff_score"] is None or cut["filter"] == "newest" else f"{limit}, down to {cut['cutoff_score']:.3f}"
+
+
+def in_words(memory: Caliber, found: dict[str, Any]) -> str:
+    """Return what ``explain(exclusion=...)`` says, as sentences."""
+    name = show.label(show.peek(memory, uuid.UUID(found["id"]))) if found.get("type") else found["id"]
+    verdict = {
+        "included": "is in the window",
+        "excluded": "was considered and left out",
+        "cut_off": "never became a candidate",
+        "filtered": "was not eligible",
+        "changed_since": "cannot be explained any more",
+        "unknown": "is unknown",
+    }.get(found["verdict"], found["verdict"])
+    lines = [f"{show.shortened(name, 100)}", f"  {verdict}: {found['reason']}."]
+    if "rank" in found and "candidates" in found:
+        lines.append(
+            f"  It ranked {found['rank'] + 1} of {found['candidates']} candidates, "
+            f"with relevance {found['relevance']:.3f} (the least allowed is {found['min_relevance']:.3f})."
+        )
+    if "would_have_tokens" in found and "tokens" not in found["reason"]:
+        lines.append(
+            f"  It would have taken {found['would_have_tokens']:,} tokens; "
+            f"{found['tokens_left']:,} were left when it was its turn."
+        )
+    return "\n".join(lines)
+
+
+@click.command()
+@click.argument("window")
+@click.option("--text", "text_only", is_flag=True, help="Print the window's text and nothing else.")
+@with_settings
+def replay(settings: Settings, window: str, text_only: bool) -> int:
+    """Assemble a recorded WINDOW again, and compare it with what was recorded.
+
+    Exit code 1 when the bytes differ.
+    """
+    window_id = as_id(window, "window")
+    with settings.memory() as memory:
+        again = memory.replay(window_id)
+        recorded = memory._reader.stored_window(window_id)
+        same = recorded.text_hash == hashlib.sha256(again.text.encode()).digest()
+        document = {**show.window_document(again, trace=False), "identical": same}
+
+        def human() -> None:
+            if text_only:
+                click.echo(again.text)
+                return
+            show.print_window(settings.out.console, memory, again, memory.explain(window_id)["inputs"].get("query"))
+            settings.out.say("replayed byte for byte" if same else "the text differs from the one that was recorded")
+
+        settings.out.result(document, human)
+    return DONE if same else PROBLEM

@@ -1,0 +1,111 @@
+"""What every command shares: its options, where the configuration is found, and an open memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from caliber.cli.output import Output
+    from caliber.config import CaliberConfig
+    from caliber.runtime.caliber import Caliber
+
+CONFIG_VARIABLE: Final = "CALIBER_CONFIG"
+DEFAULT_CONFIG: Final = "caliber.toml"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Settings:
+    """The shared options of one run."""
+
+    config: Path | None = None
+    json: bool = False
+    debug: bool = False
+    _output: Output | None = field(default=None, repr=False)
+
+    @property
+    def out(self) -> Output:
+        """Where this run prints."""
+        if self._output is None:
+            from caliber.cli.output import Output
+
+            self._output = Output(json=self.json)
+        return self._output
+
+    def config_path(self) -> Path:
+        """Return the configuration file: --config, then CALIBER_CONFIG, then ./caliber.toml.
+
+        Raises: Mistake when there is none.
+        """
+        from caliber.cli.failures import Mistake
+
+        if self.config is not None:
+            return self.config
+        named = os.environ.get(CONFIG_VARIABLE)
+        if named:
+            return Path(named)
+        here = Path(DEFAULT_CONFIG)
+        if here.exists():
+            return here
+        raise Mistake(
+            f"no configuration: there is no {DEFAULT_CONFIG} in this folder",
+            "write one with `caliber init`, or name one with --config FILE or the variable CALIBER_CONFIG",
+        )
+
+    def load(self) -> CaliberConfig:
+        """Return the configuration. Raises: MultipleErrors with every fault, Mistake."""
+        from caliber.config import load_config_file
+
+        return load_config_file(self.config_path())
+
+    @contextmanager
+    def memory(self) -> Iterator[Caliber]:
+        """Open the configured store for as long as the block runs."""
+        from caliber.runtime.opening import open as open_store
+
+        with open_store(self.load()) as memory:
+            yield memory
+
+
+def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(context: click.Context, _: click.Parameter, value: Any) -> None:
+        if value:
+            setattr(context.ensure_object(Settings), name, value)
+
+    return callback
+
+
+def shared_options(command: F) -> F:
+    """Add --config, --json and --debug; they work before and after the name of a command."""
+    for option in (
+        click.option(
+            "--debug", is_flag=True, expose_value=False, callback=_set("debug"), help="Show the traceback of an error."
+        ),
+        click.option(
+            "--json", is_flag=True, expose_value=False, callback=_set("json"), help="Print one JSON document on stdout."
+        ),
+        click.option(
+            "-c",
+            "--config",
+            type=click.Path(path_type=Path),
+            expose_value=False,
+            callback=_set("config"),
+            metavar="FILE",
+            help=f"Configuration; else ${CONFIG_VARIABLE}, else ./{DEFAULT_CONFIG}.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def with_settings(command: F) -> F:
+    """Add the shared options and hand the command its ``Settings`` as first argument."""
+    return click.pass_obj(shared_options(command))  # type: ignore[return-value]

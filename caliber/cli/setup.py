@@ -1,0 +1,196 @@
+"""``init``, ``check`` and ``create``: from nothing to a store."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.settings import DEFAULT_CONFIG, Settings, with_settings
+
+if TYPE_CHECKING:
+    from caliber.config import CaliberConfig
+
+PROFILES = ("reference",)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there in full or not at all."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    draft = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        # mkstemp's 0600 would surprise in a repository; a configuration holds no secrets.
+        draft.chmod(0o644)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def render(config: CaliberConfig, path: Path) -> str:
+    """Return the text of a configuration file, by its suffix. Raises: Mistake."""
+    from caliber.config.render import render_json, render_toml
+
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        return render_json(config)
+    if suffix == ".toml":
+        return render_toml(config)
+    raise Mistake(f"{path.name}: a configuration ends in .toml or .json", "choose another --path")
+
+
+def in_command(path: Path) -> str:
+    """Return the option that later commands need to find this configuration; empty in the usual place."""
+    return "" if path == Path(DEFAULT_CONFIG) else f" -c {path}"
+
+
+@click.command()
+@click.option(
+    "--profile", type=click.Choice(PROFILES), default="reference", show_default=True, help="What to start from."
+)
+@click.option("--path", type=click.Path(path_type=Path), help=f"File to write.  [default: {DEFAULT_CONFIG}]")
+@click.option("--store", default="caliber.db", show_default=True, help="The store's file, relative to --path.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@with_settings
+def init(settings: Settings, profile: str, path: Path | None, store: str, force: bool) -> None:
+    """Write a complete, commented configuration.
+
+    Every knob is stated with its meaning and range. Nothing is created yet but the file.
+    """
+    from caliber.config import profiles
+
+    target = path or settings.config or Path(DEFAULT_CONFIG)
+    if target.is_dir():
+        raise Mistake(f"{target} is a folder", f"name a file in it: --path {target / DEFAULT_CONFIG}")
+    if target.exists() and not force:
+        raise Mistake(f"{target} exists already", "keep it, choose another --path, or overwrite it with --force")
+    if not target.absolute().parent.is_dir():
+        raise Mistake(f"the folder {target.absolute().parent} does not exist", "create it first")
+    config = getattr(profiles, profile)(store)
+    write_whole(target, render(config, target))
+    embeds = config.embedding_provider is not None
+    option = in_command(target)
+    document = {
+        "path": str(target.absolute()),
+        "profile": profile,
+        "store": store,
+        "config_hash": config.hash.hex(),
+        "embedding": config.embedding_provider.model if config.embedding_provider else None,
+        "next": [f"caliber create{option}", f"caliber ingest git .{option}"],
+    }
+
+    def human() -> None:
+        out = settings.out
+        out.say(f"wrote {target} (profile {profile}, store {store})")
+        if not embeds:
+            out.say("without an embedding provider: nothing is found by meaning until the extra 'embed' is installed")
+            out.say("  pip install 'caliber-memory[embed]' && caliber init --force")
+        out.say("next:")
+        out.say(f"  caliber create{option}          create the store")
+        out.say(f"  caliber ingest git .{option}    remember a repository")
+
+    settings.out.result(document, human)
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@with_settings
+def check(settings: Settings, file: Path | None) -> int:
+    """Check a configuration: list every fault, or sum it up.
+
+    Exit code 1 when it has faults.
+    """
+    from caliber.model.errors import MultipleErrors
+
+    if file is not None:
+        settings.config = file
+    path = settings.config_path()
+    if not path.exists():
+        raise Mistake(f"{path}: there is no such file", "write one with `caliber init`, or name another with --config")
+    try:
+        config = settings.load()
+    except MultipleErrors as error:
+        faults = [
+            {"kind": fault.kind, "message": str(fault), "field": fault.context.get("field")}
+            for fault in error.context["errors"]
+        ]
+        settings.out.result({"path": str(path), "ok": False, "faults": faults}, lambda: _print_faults(settings, path, faults))
+        return PROBLEM
+    summary = sum_up(config)
+    settings.out.result({"path": str(path), "ok": True, "faults": [], **summary}, lambda: _print_summary(settings, path, summary))
+    return DONE
+
+
+def _print_faults(settings: Settings, path: Path, faults: list[dict[str, Any]]) -> None:
+    settings.out.say(f"{path}: {len(faults)} fault{'s' if len(faults) != 1 else ''}")
+    for fault in faults:
+        settings.out.say(f"  - {fault['message']}")
+    settings.out.say("correct them and run `caliber check` again; `caliber init --path FILE` writes a sound one to compare")
+
+
+def sum_up(config: CaliberConfig) -> dict[str, Any]:
+    """Return the choices of a configuration that decide how it behaves."""
+    store = config.storage.resolve_path()
+    embedding, summarization = config.embedding_provider, config.summarization_provider
+    return {
+        "adapter": config.storage.adapter,
+        "store": store,
+        "store_exists": store == ":memory:" or Path(store.removeprefix("file:")).exists(),
+        "durability": config.storage.durability.value,
+        "token_budget": config.token_budget,
+        "estimator": config.tokens.estimator,
+        "embedding": None if embedding is None else f"{embedding.provider_type} {embedding.model}",
+        "summarization": None if summarization is None else f"{summarization.provider_type} {summarization.model}",
+        "principal": f"{config.principal.kind}:{config.principal.id}",
+        "policies": [policy.name for policy in config.policies],
+        "config_hash": config.hash.hex(),
+    }
+
+
+def _print_summary(settings: Settings, path: Path, summary: dict[str, Any]) -> None:
+    say = settings.out.say
+    say(f"{path} is sound")
+    missing = "" if summary["store_exists"] else "  (not created yet: run `caliber create`)"
+    say(f"  store          {summary['adapter']} {summary['store']}{missing}")
+    say(f"  durability     {summary['durability']}")
+    say(f"  token budget   {summary['token_budget']:,} (estimator {summary['estimator']})")
+    say(f"  embedding      {summary['embedding'] or 'none: nothing is found by meaning'}")
+    say(f"  summarization  {summary['summarization'] or 'none: closed scopes get no summary'}")
+    say(f"  principal      {summary['principal']}")
+    say(f"  policies       {', '.join(summary['policies']) or 'none'}")
+    say(f"  hash           {summary['config_hash'][:16]}")
+
+
+@click.command()
+@click.option("--exist-ok", is_flag=True, help="An existing store is no mistake.")
+@with_settings
+def create(settings: Settings, exist_ok: bool) -> None:
+    """Create the store that the configuration names."""
+    from caliber.model.errors import Conflict
+    from caliber.runtime.opening import create as create_store
+
+    path = settings.config_path()
+    config = settings.load()
+    store = config.storage.resolve_path()
+    if store == ":memory:":
+        raise Mistake("a store in memory is not created: it begins when a program opens it", "name a file in storage.path")
+    existed = Path(store).exists()
+    try:
+        create_store(config, exist_ok=exist_ok)
+    except Conflict as error:
+        raise Mistake(
+            f"there is a store at {store} already", "use it, pass --exist-ok, or change storage.path"
+        ) from error
+    option = in_command(path)
+
+    def human() -> None:
+        settings.out.say(f"{'kept' if existed else 'created'} {store}")
+        settings.out.say(f"next: caliber ingest git .{option}, or open it in Python: caliber.open({str(path)!r})")
+
+    settings.out.result({"store": store, "created": not existed}, human)

@@ -1,0 +1,216 @@
+"""Windows and hits as a person wants to read them, on eighty columns."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from caliber.cli.output import plural, printable
+from caliber.model.entities import Artifact, Note, Scope, Turn
+from caliber.model.enums import AssemblyAction, SourceType
+from caliber.model.windows import ContextSection, ContextWindow, SourceRef
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+    from caliber.runtime.caliber import Caliber
+
+_COLOURS: Final = {
+    "system": "magenta",
+    "persona": "magenta",
+    "artifacts": "yellow",
+    "notes": "green",
+    "history": "cyan",
+    "user": "blue",
+    "custom": "white",
+}
+_MEANING: Final = {
+    "system": "instructions",
+    "persona": "who the agent is",
+    "artifacts": "outputs kept from earlier work",
+    "notes": "knowledge",
+    "history": "summaries of finished scopes",
+    "user": "the conversation so far",
+}
+_SOURCES_SHOWN: Final = 5
+_PREVIEW_LINES: Final = 4
+
+
+def peek(memory: Caliber, record_id: uuid.UUID | None) -> Any | None:
+    """Return a record without counting it as used, or None when it is gone."""
+    if record_id is None:
+        return None
+    engine = memory._engine
+    found = engine.memory.snapshot.locate(record_id.bytes)
+    return None if found is None else engine.memory.entity(*found)
+
+
+def first_line(text: str) -> str:
+    """Return the first line that says something."""
+    for line in text.splitlines():
+        words = " ".join(printable(line).split()).lstrip("# ")
+        if words:
+            return words
+    return ""
+
+
+def label(entity: Any) -> str:
+    """Return how a person would name a record."""
+    if isinstance(entity, Note):
+        return printable(entity.entity)
+    if isinstance(entity, Artifact):
+        return f"{entity.artifact_type.value}: {first_line(entity.text)}"
+    if isinstance(entity, Turn):
+        who = f"{entity.role.value} {entity.name}" if entity.name else entity.role.value
+        return f"turn {entity.turn_number}, {printable(who)}: {first_line(entity.text)}"
+    if isinstance(entity, Scope):
+        return f"scope {entity.sequence_number} ({entity.opened_at:%Y-%m-%d}): {first_line(entity.summary or '')}"
+    return "text of the configuration" if entity is None else type(entity).__name__.lower()
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text cut to a width, with an ellipsis."""
+    return text if len(text) <= width else text[: max(1, width - 1)].rstrip() + "…"
+
+
+def budget_bar(window: ContextWindow, width: int) -> Text:
+    """Return the token budget as a bar, one colour a section."""
+    from rich.text import Text
+
+    bar = Text()
+    drawn = 0
+    so_far = 0
+    for section in window.sections:
+        so_far += section.token_count
+        upto = round(so_far / window.max_tokens * width)
+        bar.append("█" * (upto - drawn), style=_COLOURS.get(section.section_type.value, "white"))
+        drawn = upto
+    # What messages cost around their content belongs to no section.
+    used = min(width, round(window.used_tokens / window.max_tokens * width))
+    bar.append("▓" * max(0, used - drawn), style="bright_black")
+    bar.append("░" * (width - max(used, drawn)), style="bright_black")
+    return bar
+
+
+def print_window(console: Console, memory: Caliber, window: ContextWindow, question: str | None) -> None:
+    """Print a window: its budget, then each section with its sources and how it begins."""
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    width = min(console.width, 100)
+    share = window.used_tokens / window.max_tokens
+    head = Table.grid(padding=(0, 1))
+    head.add_row(
+        budget_bar(window, width - 36),
+        Text(f"{window.used_tokens:,} of {window.max_tokens:,} tokens ({share:.0%})"),
+    )
+    legend = Text()
+    for section in window.sections:
+        legend.append("■ ", style=_COLOURS.get(section.section_type.value, "white"))
+        legend.append(f"{section.name} {section.token_count:,}   ")
+    around = window.used_tokens - sum(section.token_count for section in window.sections)
+    if around > 0:
+        legend.append("▓ ", style="bright_black")
+        legend.append(f"around messages {around:,}")
+    facts = Text(
+        f"stable prefix {window.stable_prefix_tokens:,} tokens   {_decisions(window)}   status {window.status.value}",
+        style="dim",
+    )
+    parts: list[RenderableType] = [head, legend, facts]
+    if window.degraded:
+        parts.append(Text(f"degraded: {', '.join(window.degraded)}", style="red"))
+    from rich.console import Group
+
+    title = Text(f" {shortened(printable(question or 'no question: what comes next'), width - 8)} ", style="bold")
+    console.print(Panel(Group(*parts), title=title, title_align="left", width=width))
+    for section in window.sections:
+        _print_section(console, memory, section, width)
+    console.print(Text(f"window {window.window_id}", style="dim"))
+
+
+def _decisions(window: ContextWindow) -> str:
+    trace = window.assembly_trace
+    left_out = sum(1 for decision in trace if decision.action is AssemblyAction.EXCLUDE)
+    return f"{len(trace) - left_out} of {len(trace)} candidates in"
+
+
+def _print_section(console: Console, memory: Caliber, section: ContextSection, width: int) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    colour = _COLOURS.get(section.section_type.value, "white")
+    heading = Text(f"▌{section.name}", style=f"bold {colour}")
+    about = _MEANING.get(section.name, "a section of yours")
+    count = len(section.sources)
+    heading.append(f"  {about} · {section.token_count:,} tokens · {plural(count, 'source')}", style="dim")
+    console.print(heading)
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=9)
+    table.add_column(justify="right", width=6)
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=width - 21)
+    for source in _most_telling(section.sources):
+        entity = peek(memory, source.id)
+        table.add_row(_relevance(source), Text(f"{source.tokens:,} t", style="dim"), Text(label(entity)))
+    console.print(Padding(table, (0, 0, 0, 2)))
+    hidden = count - min(count, _SOURCES_SHOWN)
+    if hidden:
+        console.print(Text(f"  … and {hidden} more", style="dim"))
+    if section.sources and section.sources[0].source_type is not SourceType.TURN:
+        for line in _preview(section, width - 6):
+            console.print(Text(f"  ┆ {line}", style="dim"))
+
+
+def _most_telling(sources: Sequence[SourceRef]) -> list[SourceRef]:
+    """Return the sources to show: the newest turns, else the most relevant ones."""
+    if sources and sources[0].source_type is SourceType.TURN:
+        return list(sources)[-_SOURCES_SHOWN:]
+    return sorted(sources, key=lambda source: -source.relevance)[:_SOURCES_SHOWN]
+
+
+def _relevance(source: SourceRef) -> Text:
+    from rich.text import Text
+
+    if source.source_type not in (SourceType.NOTE, SourceType.ARTIFACT, SourceType.SCOPE_SUMMARY):
+        return Text("")
+    filled = round(max(0.0, min(1.0, source.relevance)) * 4)
+    text = Text(f"{source.relevance:.2f} ")
+    text.append("━" * filled, style="green")
+    text.append("╌" * (4 - filled), style="bright_black")
+    return text
+
+
+def _preview(section: ContextSection, width: int) -> list[str]:
+    lines = [line.rstrip() for line in printable(section.content).splitlines() if line.strip()]
+    shown = [shortened(line.expandtabs(4), width) for line in lines[:_PREVIEW_LINES]]
+    if len(lines) > _PREVIEW_LINES:
+        shown.append(f"… and {plural(len(lines) - _PREVIEW_LINES, 'line')} more")
+    return shown
+
+
+def window_document(window: ContextWindow, *, trace: bool) -> dict[str, Any]:
+    """Return a window for programs."""
+    document: dict[str, Any] = {
+        "window_id": window.window_id,
+        "trajectory_id": window.trajectory_id,
+        "scope_id": window.scope_id,
+        "assembled_at": window.assembled_at,
+        "status": window.status,
+        "degraded": window.degraded,
+        "max_tokens": window.max_tokens,
+        "used_tokens": window.used_tokens,
+        "stable_prefix_tokens": window.stable_prefix_tokens,
+        "sections": window.sections,
+        "text": window.text,
+        "messages": window.to_messages(),
+        "cut_offs": window.cut_offs,
+        "position": window.position,
+        "config_hash": window.config_hash,
+        "evaluator": window.evaluator,
+    }
+    if trace:
+        document["assembly_trace"] = window.assembly_trace
+    return document
