@@ -95,7 +95,7 @@ class ResidentMemory:
         self.on_failure: Callable[[str, BaseException], None] | None = None
         with store.read() as session:
             self._load(session)
-        excess = self._enforce_budget()
+        excess = self.stats.over_budget_bytes
         if excess > 0:
             raise InvalidConfigValue(
                 field="resident.resident_bytes",
@@ -130,6 +130,7 @@ class ResidentMemory:
         self._load_vectors(session)
         self._stale = False
         self._publish(set(self._layouts))
+        self._enforce_budget(exact=True)
 
     def _load_vectors(self, session: StatementSession) -> None:
         codec = self._embedding_codec
@@ -270,6 +271,11 @@ class ResidentMemory:
             self._generations[name].retire(numbers)
         for name in list(touched):
             vectors |= self._compact_if_due(name)
+        for key in vectors:
+            index = self._indexes[key]
+            if self._is_due(index.matrix.size, index.dead):
+                index.compact(self._generations[key[0]].index)
+                self.stats.compactions += 1
         self._publish(touched, vectors)
         self._enforce_budget()
 
@@ -321,9 +327,10 @@ class ResidentMemory:
 
     def _compact_if_due(self, name: str) -> set[tuple[str, uuid.UUID]]:
         generation = self._generations[name]
-        if generation.length < _COMPACT_FROM_ROWS or generation.dead < self._compact_dead_ratio * generation.length:
-            return set()
-        return self._compact(name)
+        return self._compact(name) if self._is_due(generation.length, generation.dead) else set()
+
+    def _is_due(self, rows: int, dead: int) -> bool:
+        return rows >= _COMPACT_FROM_ROWS and dead > self._compact_dead_ratio * rows
 
     def _compact(self, name: str) -> set[tuple[str, uuid.UUID]]:
         fresh = self._generations[name].compacted()
@@ -342,6 +349,9 @@ class ResidentMemory:
             vectors: set[tuple[str, uuid.UUID]] = set()
             for name in self._generations:
                 vectors |= self._compact(name)
+            for key, index in self._indexes.items():
+                index.compact(self._generations[key[0]].index)
+                vectors.add(key)
             self._publish(set(self._generations), vectors)
 
     def reload(self) -> None:
@@ -368,15 +378,15 @@ class ResidentMemory:
         """Bytes of the texts that are in memory."""
         return sum(generation.text_bytes for generation in self._generations.values())
 
-    def _enforce_budget(self) -> int:
-        """Let texts leave memory until the limit holds; return the bytes that are over it even so.
+    def _enforce_budget(self, *, exact: bool = False) -> None:
+        """Let texts leave memory until the limit holds; ``stats.over_budget_bytes`` are over it even so.
 
         While open, a store that has outgrown the limit stays readable and says so in ``stats``: its writes were
         acknowledged, and refusing reads would help nobody.
         """
         texts = self.text_bytes
-        if texts < self._budget // 2 and self._sequence % _BUDGET_CHECK_COMMITS:
-            return 0  # far below the limit: the exact sum can wait
+        if not exact and texts < self._budget // 2 and self._sequence % _BUDGET_CHECK_COMMITS:
+            return  # far below the limit: the exact sum can wait
         fixed = self.column_bytes
         excess = fixed + texts - self._budget
         for name in ("artifact", "turn", "note", "scope", "trajectory"):
@@ -384,7 +394,6 @@ class ResidentMemory:
                 break
             excess -= self._generations[name].evict_texts(excess)
         self.stats.over_budget_bytes = max(0, fixed - self._budget)
-        return self.stats.over_budget_bytes
 
     def texts(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
         """Return the texts of rows; what has left memory is read back in one statement and counted."""

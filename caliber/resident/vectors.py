@@ -94,6 +94,20 @@ class VectorIndex:
                 fresh.put(number, owner_index.get(owner, -1))
         self.owner_rows = fresh
 
+    def compact(self, owner_index: dict[bytes, int]) -> None:
+        """Drop retired vectors; snapshots already out keep the rows of their boundary."""
+        moved = self.matrix.compact()
+        self._by_owner = {owner: [int(moved[at]) for at in numbers] for owner, numbers in self._by_owner.items()}
+        self._by_ordinal = {
+            ordinal: (owner, int(moved[number])) for ordinal, (owner, number) in self._by_ordinal.items()
+        }
+        self.renumber(owner_index)
+
+    @property
+    def dead(self) -> int:
+        """How many retired vectors still take room."""
+        return self.matrix.size - len(self.matrix)
+
     def has_owner(self, owner: bytes) -> bool:
         return owner in self._by_owner
 

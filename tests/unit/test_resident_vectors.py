@@ -109,6 +109,23 @@ def test_compaction_renumbers_and_old_snapshots_stay() -> None:
     assert [before.entity_id(row).int for row in rows.tolist()] == [0, 4]
 
 
+def test_compacting_vectors_renumbers_them_and_old_snapshots_stay() -> None:
+    generation, index = filled(12)
+    before, vectors_before = RelationSnapshot(generation), VectorSnapshot(index, "m")
+    for ordinal in (1, 2, 3, 4, 5, 6):
+        index.remove(ordinal)
+    assert index.dead == 6
+    index.compact(generation.index)
+    assert (index.dead, index.matrix.size) == (0, 6)
+    assert best(generation, index, 1) == [9]
+    assert best(generation, index, 3) == [7, 11]
+    assert index.remove(8), "ordinals still find their vectors"
+    assert best(generation, index, 3) == [11]
+    query = np.frombuffer(unit(1), np.float32)
+    rows, _ = vectors_before.best(query, before, before.live_mask, 9, 0.5)
+    assert [before.entity_id(row).int for row in rows.tolist()] == [1, 5, 9]
+
+
 def test_scores_of_given_rows() -> None:
     generation, index = filled(6)
     index.remove(6)
