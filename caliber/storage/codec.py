@@ -20,9 +20,12 @@ from caliber.schema.relation import Column, ColumnType, Relation
 Row = tuple[Any, ...]
 
 
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
+
+
 def dump_json(value: Any) -> str:
     """Return compact JSON with sorted keys, so that equal values have equal text."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return _ENCODE(value)
 
 
 def _us(value: Any) -> int:
