@@ -25,7 +25,8 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_CODE, EMBEDDING, EMBEDDING_SPACE, MIRRORED
 from caliber.storage.changes import DELETE, unpack_changes
 from caliber.storage.codec import Row, codec_of, dump_json
-from caliber.storage.protocol import StatementSession, Store
+from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange, unpack_content
 
 _COMPACT_FROM_ROWS = 1_024

@@ -13,7 +13,7 @@ from caliber.resident.vectors import VectorIndex
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.codec import Row, codec_of
 from caliber.storage.plan import RelationPlans
-from caliber.storage.protocol import StatementSession
+from caliber.storage.session import StatementSession
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime.behind import WriteBehind
 from caliber.runtime.embedder import Embedder
 from caliber.runtime.repeating import Repeating
-from caliber.runtime.upkeep import maintain
 from caliber.schema.relations import CONFIG_DOCUMENT
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
@@ -90,8 +89,7 @@ class Engine:
                     raise StorageError(
                         f"memory and store differ in {len(differences)} places", reason=str(differences[0])
                     )
-            self._repeat("feed", self._follow, resident.feed_poll_ms)
-            self._repeat("retention", self._retain, config.retention.apply_every_ms)
+            self.repeat("feed", self._follow, resident.feed_poll_ms)
         except BaseException:
             self.store.close()
             raise
@@ -132,7 +130,8 @@ class Engine:
         )
         self.store.write(lambda uow: uow.insert_new(CONFIG_DOCUMENT, document))
 
-    def _repeat(self, name: str, task: Callable[[], None], every_ms: int) -> None:
+    def repeat(self, name: str, task: Callable[[], None], every_ms: int) -> None:
+        """Run ``task`` every ``every_ms`` until the handle is closed; 0 never runs it."""
         repeating = Repeating(name, task, every_ms=every_ms, failed=self._record_error)
         self._repeating.append(repeating)
         repeating.start()
@@ -141,9 +140,6 @@ class Engine:
         """Bring other processes' commits into memory."""
         if self.store.changed_elsewhere():
             self.store.catch_up()
-
-    def _retain(self) -> None:
-        maintain(self)
 
     # --- counting --------------------------------------------------------------------------------
 

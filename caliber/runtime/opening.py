@@ -12,6 +12,7 @@ from caliber.model.errors import DTypeError
 from caliber.model.time import Clock, SystemClock
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.engine import Engine
+from caliber.runtime.upkeep import maintain
 
 ConfigSource = CaliberConfig | str | os.PathLike[str]
 
@@ -44,6 +45,10 @@ def migrate(config: ConfigSource) -> list[int]:
     return backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us)
 
 
+def _retain(engine: Engine) -> None:
+    maintain(engine)
+
+
 def open(  # noqa: A001  (the pinned name)
     config: ConfigSource,
     *,
@@ -64,4 +69,5 @@ def open(  # noqa: A001  (the pinned name)
         embedding_provider=embedding_provider,
         summarization_provider=summarization_provider,
     )
+    engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
     return Caliber(engine, principal or settings.principal.to_principal())

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from caliber.model.entities import Artifact
+from caliber.runtime.engine import Engine
 from caliber.schema.relations import ARTIFACT
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
-
-if TYPE_CHECKING:
-    from caliber.runtime.engine import Engine
 
 
 def maintain(engine: Engine) -> dict[str, int]:

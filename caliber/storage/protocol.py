@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from caliber.storage.codec import Row
 from caliber.storage.plan import Plan, RelationPlans
+from caliber.storage.session import StatementSession
+from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig
-    from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
 T = TypeVar("T")
-
-
-class StatementSession(Protocol):
-    """One connection inside one transaction."""
-
-    def run(self, plan: Plan, parameters: Sequence[Any]) -> list[Row]:
-        """Run a plan and return all its rows."""
-        ...
-
-    def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
-        """Run a plan and return how many rows it changed."""
-        ...
-
-    def stream(self, plan: Plan, parameters: Sequence[Any]) -> Iterable[Row]:
-        """Run a plan and yield its rows one by one."""
-        ...
 
 
 class Follower(Protocol):

@@ -20,7 +20,7 @@ from caliber.schema.relations import CONTENT_VERSION, EVENT
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.plan import Plan, RelationPlans
-from caliber.storage.protocol import StatementSession
+from caliber.storage.session import StatementSession
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,16 @@ from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation
-from caliber.storage.protocol import Follower, StatementSession
+from caliber.storage.protocol import Follower
+from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig
 
 T = TypeVar("T")
+
+_HEADER = b"SQLite format 3\x00"
 
 PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DIALECT) for relation in RELATIONS}
 
@@ -99,7 +102,7 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     if options.in_memory:
         raise SchemaMismatch(store=":memory:", reason="a store in memory is created by opening it; just open it")
     file = _file_of(options)
-    if file.exists() and file.stat().st_size:
+    if file.exists() and not _is_blank(file, options):
         if not exist_ok:
             raise Conflict(
                 entity_type="store", id=str(file), reason="it exists already; open it, or pass exist_ok=True"
@@ -126,6 +129,27 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     _sync_folder(file.parent)
 
 
+def _is_blank(file: Path, options: OpenOptions) -> bool:
+    """Return whether nothing was ever created in a file: it is empty, or what a cut short creation left."""
+    try:
+        with file.open("rb") as handle:
+            header = handle.read(len(_HEADER))
+    except OSError:
+        return False  # a folder, or not ours to read: opening it will say so
+    if header != _HEADER:
+        return not header
+    connection = SqliteConnection(options, Counter(), memory_name="")
+    try:
+        return _holds_nothing(connection)
+    finally:
+        connection.close()
+
+
+def _holds_nothing(connection: SqliteConnection) -> bool:
+    objects: int = connection.command("SELECT count(*) FROM sqlite_schema")[0][0]
+    return not objects and connection.pragma("application_id") == 0
+
+
 def _sync_folder(folder: Path) -> None:
     # A new file survives a crash only once its directory entry is on disk too.
     handle = os.open(folder, os.O_RDONLY)
@@ -138,7 +162,7 @@ def _sync_folder(folder: Path) -> None:
 def _applied(connection: SqliteConnection, options: OpenOptions) -> list[Migration]:
     application_id = connection.pragma("application_id")
     if application_id != APPLICATION_ID:
-        empty = connection.command("SELECT count(*) FROM sqlite_schema")[0][0] == 0
+        empty = _holds_nothing(connection) and _is_blank(_file_of(options), options)
         raise SchemaMismatch(
             store=options.shown,
             reason="the file is empty; run `caliber create`"
