@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.configs import USER, config
 
 import caliber
 from caliber.backends import backend as backend_module
 from caliber.config import CaliberConfig
 from caliber.model import Clock, SystemClock
 from caliber.storage.protocol import Store
-from support.configs import USER, config
 
 ABILITIES = {
     "reopen": "what was stored can be opened again",
     "sharing": "several handles, and several processes, use one store",
     "files": "a store is one file on disk",
+    "snapshots": "a reader's boundary stays while others commit",
 }
 
 
@@ -89,7 +90,9 @@ class Backend:
 
 
 BACKENDS: dict[str, Callable[[Path], Backend]] = {
-    "sqlite": lambda folder: Backend("sqlite", str(folder / "store.db"), frozenset({"reopen", "sharing", "files"})),
+    "sqlite": lambda folder: Backend(
+        "sqlite", str(folder / "store.db"), frozenset({"reopen", "sharing", "files", "snapshots"})
+    ),
     "sqlite-memory": lambda folder: Backend("sqlite-memory", ":memory:", frozenset()),
 }
 

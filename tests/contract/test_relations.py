@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.entities import different, entities_of, plain
 
 from caliber.model.enums import ArtifactType
 from caliber.model.errors import Conflict, InternalError, NotFound, StorageError
@@ -20,7 +21,6 @@ from caliber.schema.relations import (
     CHANGE,
     CHECKPOINT,
     CONTEXT_WINDOW,
-    EMBEDDING,
     EMBEDDING_SPACE,
     NOTE,
     RELATIONS,
@@ -31,7 +31,6 @@ from caliber.schema.relations import (
 )
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork
-from support.entities import different, entities_of, plain
 
 DECLARED = [relation for relation in RELATIONS if relation is not CHANGE]
 VERSIONED = [relation for relation in DECLARED if relation.versioned]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.entities import plain
 
 from caliber.model.enums import ArtifactType, EntityType, EventFamily, NoteType
 from caliber.model.time import from_us
@@ -36,7 +37,6 @@ from caliber.storage.codec import codec_of
 from caliber.storage.protocol import Store
 from caliber.storage.statements import IRREGULAR
 from caliber.storage.unit_of_work import UnitOfWork
-from support.entities import plain
 
 
 def uid(number: int) -> uuid.UUID:
@@ -92,7 +92,8 @@ def _dataset() -> list[tuple[Any, Any]]:
         (EMBEDDING_SPACE, plain(EMBEDDING_SPACE, space_id=SPACE)),
         (EMBEDDING, plain(EMBEDDING, space_id=SPACE, owner_type=EntityType.TURN, owner_id=uid(21), chunk_index=0)),
         (EMBEDDING, plain(EMBEDDING, space_id=SPACE, owner_type=EntityType.NOTE, owner_id=uid(41), chunk_index=0)),
-        (USAGE, plain(USAGE, owner_type=EntityType.NOTE, owner_id=uid(41), access_count=5, last_accessed_at=from_us(50))),
+        (USAGE, plain(USAGE, owner_type=EntityType.NOTE, owner_id=uid(41), access_count=5,
+                      last_accessed_at=from_us(50))),
         (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(81), trajectory_id=T1, created_at=from_us(1))),
         (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(82), trajectory_id=T1, created_at=from_us(3))),
         (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(83), trajectory_id=T1, created_at=from_us(2))),

@@ -66,7 +66,7 @@ def test_names_are_quoted_whatever_they_hold() -> None:
 
 
 def test_statements_use_nothing_newer_than_their_database() -> None:
-    """STRICT tables and RETURNING are the newest that SQLite 3.51.3 is asked for; no statement is built for a request."""
+    """No statement has a hole to be filled when it is run, and none speaks another database's words."""
     for dialect, irregular in DIALECTS.values():
         text = rendered(dialect, irregular)
         for forbidden in ("%s", "{", "}", "jsonb_", "CREATE TEMP", "ATTACH"):
@@ -101,7 +101,7 @@ def test_small_relation_compiles_to_what_one_would_write() -> None:
         paths=(AccessPath("list_by_colour", ("colour",), ("size", "ordinal"), descending=True, limited=True),),
     )
     plans = compile_relation(relation, SQLITE)
-    assert plans.create == (
+    assert "".join(plans.create[:1]) == (
         'CREATE TABLE "ball" (\n'
         '  "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,\n'
         '  "ball_id" BLOB NOT NULL CHECK (length("ball_id") = 16),\n'
@@ -110,7 +110,9 @@ def test_small_relation_compiles_to_what_one_would_write() -> None:
         '  "size" INTEGER NOT NULL CHECK ("size" >= 0) CHECK ("size" <= 9),\n'
         '  "version" INTEGER NOT NULL CHECK ("version" >= 1),\n'
         '  UNIQUE ("ball_id")\n'
-        ") STRICT",
+        ") STRICT"
+    )
+    assert plans.create[1:] == (
         'CREATE UNIQUE INDEX "uq_ball_label" ON "ball" ("label") WHERE "label" IS NOT NULL',
         'CREATE INDEX "ix_ball_list_by_colour" ON "ball" ("colour", "size")',
     )
