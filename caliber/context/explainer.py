@@ -211,7 +211,7 @@ def _candidate(explained: _Explained, wanted: uuid.UUID, place: int) -> dict[str
     out["would_have_tokens" if excluded else "tokens"] = decision.tokens
     out["candidates"] = len(decided.ranked)
     out["min_relevance"] = decided.plan.config.min_relevance_threshold
-    out["tokens_left"] = decided.plan.whole_tokens(int(decided.filled.left(place)))
+    out["tokens_left"] = decided.plan.whole_tokens(decided.filled.room(place)[1])
     return out
 
 

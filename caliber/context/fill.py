@@ -47,15 +47,15 @@ class Truncation:
 class Filled:
     """What came of the candidates, in canonical order.
 
-    Shapes: codes ``uint8[n]`` of ``DecisionCode``. Units: ``left`` gives the bytes that were left when the candidate
-    at a place was decided.
+    Shapes: codes ``uint8[n]`` of ``DecisionCode``. Units: ``room`` gives, for the candidate at a place, the bytes it
+    asked for (its header or separator included) and the bytes that were left then.
     """
 
     codes: NDArray[np.uint8]
     truncations: tuple[Truncation, ...]
     first_turn: int | None
     stable_sections: frozenset[int]
-    left: Callable[[int], int]
+    room: Callable[[int], tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ def fill(
         truncations=tuple(Truncation(int(considered[item.place]), item.room) for item in state.truncations),
         first_turn=state.first_turn,
         stable_sections=_stable_sections(state),
-        left=_LeftBefore(state, considered),
+        room=_RoomBefore(state, considered),
     )
 
 
@@ -303,22 +303,33 @@ def _taken(state: _Filling) -> NDArray[np.int64]:
     return out
 
 
-class _LeftBefore:
-    """How many bytes were left when a candidate was decided; worked out when first asked for."""
+class _RoomBefore:
+    """What a candidate asked for and what was left when it was decided; worked out when first asked for."""
 
-    __slots__ = ("_considered", "_left", "_state")
+    __slots__ = ("_considered", "_rooms", "_state")
 
     def __init__(self, state: _Filling, considered: Places) -> None:
         self._state = state
         self._considered = considered
-        self._left: dict[int, int] | None = None
+        self._rooms: dict[int, tuple[int, int]] | None = None
 
-    def __call__(self, place: int) -> int:
-        if self._left is None:
-            taken = _taken(self._state)
-            left = np.maximum(0, self._state.total - (np.cumsum(taken) - taken))
-            self._left = dict(zip(self._considered.tolist(), left.tolist(), strict=True))
-        return self._left.get(place, 0)
+    def __call__(self, place: int) -> tuple[int, int]:
+        if self._rooms is None:
+            self._rooms = dict(zip(self._considered.tolist(), self._all(), strict=True))
+        return self._rooms.get(place, (0, 0))
+
+    def _all(self) -> list[tuple[int, int]]:
+        state = self._state
+        taken = _taken(state)
+        left = np.maximum(0, state.total - (np.cumsum(taken) - taken)).tolist()
+        opened: set[int] = set()
+        asked = []
+        codes = state.codes.tolist()
+        for place, (section, cost) in enumerate(zip(state.section.tolist(), state.cost.tolist(), strict=True)):
+            asked.append(cost + (state.plan.separator_bytes if section in opened else state.plan.overheads[section]))
+            if codes[place] == DecisionCode.INCLUDED:
+                opened.add(section)
+        return list(zip(asked, left, strict=True))
 
 
 def _close_late_sections(state: _Filling, threshold: float) -> frozenset[int]:

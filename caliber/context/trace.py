@@ -79,13 +79,14 @@ class Decided:
             number = int(self.ranked[TURN_NUMBER][place])
             return f"turn {number} left with its block: the turns of this window begin at turn {first}"
         if code is DecisionCode.EXCLUDED_SECTION_BUDGET:
-            return f"needs {tokens} tokens more than fit section {section.name}, which may hold {section.cap_tokens}"
+            return f"needs {tokens} tokens; section {section.name} may hold {section.cap_tokens} and is too full for it"
         budget = min(self.max_tokens, plan.config.pcp.dosage.max_context_tokens)
-        left = min(budget, plan.whole_tokens(int(self.filled.left(place))))
-        if tokens + plan.tokens(int(plan.section_overhead[section.index])) + 1 <= left:
+        asked, room = self.filled.room(place)
+        if asked <= room:
             ratio = plan.config.assembly.fill_ratio
             return f"token_budget_exhausted: section {section.name} came when {ratio:.0%} of {budget} tokens were used"
-        return f"needs {tokens} tokens, but {budget - left}/{budget} were used and {left} left"
+        left = min(budget, plan.whole_tokens(room))
+        return f"needs {plan.tokens(asked)} tokens, but {budget - left}/{budget} were used and {left} left"
 
     def _dosage(self, source: int) -> int:
         dosage = self.plan.config.pcp.dosage

@@ -1,0 +1,574 @@
+"""What enters a window: sources, filters, relevance, order, limits, sections."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from caliber.model.enums import (
+    AssemblyAction,
+    DecisionCode,
+    EntityType,
+    ResultStatus,
+    SectionType,
+    SourceType,
+    TurnRole,
+)
+from caliber.model.errors import InvalidValue, InvalidVector, NotFound
+from caliber.model.time import from_us
+from caliber.schema.relations import ARTIFACT, NOTE, SCOPE
+
+
+def _load_world() -> Any:
+    name = "caliber_context_world"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("test_context_world.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+kit = _load_world()
+
+
+@pytest.fixture
+def world() -> Iterator[Any]:
+    made = kit.World()
+    yield made
+    made.close()
+
+
+def section(window: Any, name: str) -> Any:
+    return next((item for item in window.sections if item.name == name), None)
+
+
+def content(window: Any, name: str) -> str:
+    found = section(window, name)
+    return "" if found is None else found.content
+
+
+def decisions(window: Any, rule: str) -> list[Any]:
+    return [decision for decision in window.assembly_trace if decision.rule_id == rule]
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+def test_every_source_has_its_section(world: Any) -> None:
+    # C-449, C-450, C-460, C-462, C-053
+    world.config = kit.config_of(
+        system_instructions="Be brief.",
+        persona="A librarian.",
+        **{"section_priorities.custom": [["facts", 65]], "assembly.order": "priority"},
+    )
+    world.scope(summary="we began", closed=True)
+    world.scope_id = world.scope()
+    world.turn("hello")
+    world.artifact("x = 1")
+    world.note("tests use make")
+    window = world.window(extra_sections={"facts": "water is wet"})
+    types = [item.section_type for item in window.sections]
+    assert types == [
+        SectionType.SYSTEM,
+        SectionType.PERSONA,
+        SectionType.USER,
+        SectionType.ARTIFACTS,
+        SectionType.NOTES,
+        SectionType.CUSTOM,
+        SectionType.HISTORY,
+    ]
+    assert [item.priority for item in window.sections] == [100, 95, 90, 80, 70, 65, 60]  # C-051
+    assert window.text == (
+        "# System\nBe brief.\n\n# Persona\nA librarian.\n\n# Conversation\nuser: hello\n\n"
+        "# Artifacts\n[fact]\nx = 1\n\n"
+        "# Notes\n- build (fact): tests use make\n\n# facts\nwater is wet\n\n# History\n- we began"
+    )
+    assert window.status is ResultStatus.OK
+    assert [item.compressible for item in window.sections] == [True, True, True, False, True, True, True]  # C-224
+
+
+def test_stable_first_puts_what_changes_least_first(world: Any) -> None:
+    # design section 5, Prompt caches
+    world.config = kit.config_of(system_instructions="Be brief.", **{"section_priorities.custom": [["facts", 5]]})
+    world.scope(summary="we began", closed=True)
+    world.scope_id = world.scope()
+    world.turn("hello")
+    world.artifact("x = 1")
+    world.note("tests use make")
+    window = world.window(extra_sections={"facts": "water is wet", "persona": "A librarian."})
+    assert [item.name for item in window.sections] == [
+        "system",
+        "persona",
+        "facts",
+        "history",
+        "artifacts",
+        "notes",
+        "user",
+    ]
+
+
+def test_unknown_trajectory_is_not_found(world: Any) -> None:
+    # C-447
+    with pytest.raises(NotFound):
+        world.window(trajectory_id=kit.numbered(9))
+
+
+def test_turns_are_those_of_the_newest_open_scope(world: Any) -> None:
+    # C-449
+    old = world.scope_id
+    world.turn("in the old scope", scope=old)
+    new = world.scope()
+    world.turn("in the new scope", scope=new)
+    window = world.window()
+    assert window.scope_id == new
+    assert "new scope" in window.text
+    assert "old scope" not in window.text
+
+
+def test_without_an_open_scope_there_are_no_turns(world: Any) -> None:
+    world.turn("said before it closed")
+    world.change(SCOPE, world.scope_id, closed_at=world.now())
+    window = world.window()
+    assert window.scope_id is None
+    assert window.status is ResultStatus.EMPTY
+    assert (window.text, window.used_tokens, len(window.sections)) == ("", 0, 0)  # C-463
+
+
+def test_invalid_utf8_is_replaced(world: Any) -> None:
+    # C-451
+    world.turn(b"caf\xff")
+    window = world.window()
+    assert content(window, "user") == "# Conversation\nuser: caf�"
+    assert window.to_messages() == [{"role": "user", "content": "caf�"}]
+
+
+def test_artifacts_that_no_longer_count_are_left_out(world: Any) -> None:
+    # C-452, K-080
+    keep = world.artifact("keep")
+    superseded, rolled, retired = world.artifact("superseded"), world.artifact("rolled back"), world.artifact("retired")
+    world.change(ARTIFACT, superseded, superseded_by=keep)
+    world.change(ARTIFACT, rolled, rolled_back_at=world.now())
+    world.change(ARTIFACT, retired, retired_at=world.now())
+    world.artifact("expired", expires_at=world.now())
+    world.artifact("still good", expires_at=world.now() + timedelta(days=1))
+    window = world.window()
+    assert [source.id for source in section(window, "artifacts").sources][1:] == [keep]
+    assert len(section(window, "artifacts").sources) == 2
+    assert len(window.assembly_trace) == 2
+
+
+def test_artifacts_of_ancestors_are_visible_up_to_the_depth(world: Any) -> None:
+    # C-251, K-097, K-074
+    top = world.trajectory_id
+    middle = world.trajectory(parent=top)
+    bottom = world.trajectory(parent=middle)
+    for at, trajectory in enumerate((top, middle, bottom, world.trajectory())):
+        world.artifact(f"of {at}", trajectory_id=trajectory)
+    world.trajectory_id = bottom
+
+    def seen(depth: int, *, enabled: bool = True) -> set[int]:
+        config = kit.config_of(**{"pcp.context_dag.max_depth": depth, "pcp.context_dag.enabled": enabled})
+        window = world.window(config=config)
+        return {at for at in range(4) if f"of {at}" in window.text}
+
+    assert seen(1) == {1, 2}
+    assert seen(2) == {0, 1, 2}
+    assert seen(5) == {0, 1, 2}
+    assert seen(5, enabled=False) == {2}
+
+
+@pytest.mark.parametrize(("strategy", "kept"), [("lru", {"b", "c"}), ("relevance", {"a", "b"}), ("hybrid", {"a", "b"})])
+def test_ancestors_are_pruned_by_strategy(world: Any, strategy: str, kept: set[str]) -> None:
+    # C-251
+    world.open_space()
+    child = world.trajectory(parent=world.trajectory_id)
+    relevance = {"a": [1, 0, 0, 0], "b": [1, 1, 0, 0], "c": [0, 1, 0, 0]}
+    keys = {name: world.artifact(f"artifact {name}", vector) for name, vector in relevance.items()}
+    world.used(EntityType.ARTIFACT, keys["c"])
+    world.used(EntityType.ARTIFACT, keys["b"])
+    world.trajectory_id = child
+    world.artifact("own")
+    config = kit.config_of(
+        min_relevance_threshold=0.0, **{"pcp.context_dag.prune_strategy": strategy, "assembly.artifact_limit": 3}
+    )
+    window = world.window(config=config, query="q", query_embedding=[1, 0, 0, 0])
+    assert "own" in window.text
+    assert {name for name in keys if f"artifact {name}" in window.text} == kept
+    (cut,) = [item for item in window.cut_offs if item.source_type is SourceType.ARTIFACT]
+    assert (cut.filter, cut.limit, cut.considered) == (f"ancestors:{strategy}", 2, 3)
+
+
+def test_notes_that_do_not_hold_are_left_out(world: Any) -> None:
+    # C-453
+    now = world.now()
+    old = world.note("superseded")
+    kept = world.note("kept")
+    world.change(NOTE, old, superseded_by=kept)
+    world.change(NOTE, world.note("archived"), archived_at=now)
+    world.note("not yet", valid_from=now + timedelta(days=1))
+    world.note("no longer", valid_until=now)
+    world.note("in force", valid_from=now, valid_until=now + timedelta(days=1))
+    at = (now.timestamp() + 10) * 1e6
+    window = world.window(as_of_us=int(at))
+    assert [text.split(": ")[1] for text in content(window, "notes").split("\n") if text.startswith("-")] == [
+        "in force",
+        "kept",
+    ]
+    later = world.window(as_of_us=int(at) + 86_400_000_000)
+    assert "not yet" in later.text
+    assert "in force" not in later.text
+
+
+def test_notes_outside_the_mask_leave_no_trace(world: Any) -> None:
+    # C-453, and design: nothing seen that should not be
+    hidden, shown = world.note("hidden"), world.note("shown")
+    notes = world.memory.snapshot["note"]
+    mask = np.ones(notes.length, np.bool_)
+    mask[notes.find(hidden.bytes)] = False
+    window = world.window(note_mask=mask)
+    assert {decision.target_id for decision in window.assembly_trace} == {shown}
+    with pytest.raises(InvalidValue, match="note_mask"):
+        world.window(note_mask=mask[:-1])
+
+
+def test_without_a_query_the_newest_notes_are_taken(world: Any) -> None:
+    # C-453, O-15
+    keys = [world.note(f"note {at}") for at in range(6)]
+    config = kit.config_of(**{"assembly.notes_without_query": 2})
+    window = world.window(config=config)
+    assert [source.id for source in section(window, "notes").sources] == [keys[5], keys[4]]
+    (cut,) = window.cut_offs
+    made = world.memory.snapshot["note"].column("created_at")[4]
+    assert (cut.source_type, cut.filter, cut.limit, cut.considered) == (SourceType.NOTE, "newest", 2, 6)
+    assert cut.cutoff_score == made
+    assert len(window.assembly_trace) == 2
+    none = world.window(config=kit.config_of(**{"assembly.notes_without_query": 0}))
+    assert section(none, "notes") is None
+
+
+def test_closed_scopes_with_a_summary_are_history(world: Any) -> None:
+    # C-454
+    world.scope(closed=True)
+    world.scope(summary="first")
+    world.scope(summary="second")
+    window = world.window()
+    assert content(window, "history") == "# History\n- second\n\n- first"
+    limited = world.window(config=kit.config_of(**{"assembly.summary_limit": 1}))
+    assert "first" not in limited.text
+    (cut,) = limited.cut_offs
+    assert (cut.filter, cut.limit, cut.cutoff_score, cut.considered) == ("newest", 1, 3.0, 2)
+
+
+def test_only_the_newest_turns_are_considered(world: Any) -> None:
+    # O-15
+    for at in range(5):
+        world.turn(f"turn {at}")
+    window = world.window(config=kit.config_of(**{"assembly.max_turns": 2}))
+    assert content(window, "user") == "# Conversation\nuser: turn 3\n\nuser: turn 4"
+    assert len(window.assembly_trace) == 2
+    (cut,) = window.cut_offs
+    assert (cut.source_type, cut.limit, cut.cutoff_score, cut.considered) == (SourceType.TURN, 2, 3.0, 5)
+
+
+def test_a_limit_does_not_part_a_result_from_its_call(world: Any) -> None:
+    # O-8
+    world.tool_turns("one", "two")
+    world.turn("and now?")
+    window = world.window(config=kit.config_of(**{"assembly.max_turns": 3}))
+    assert content(window, "user") == "# Conversation\nuser: and now?"
+
+
+def test_extra_sections_are_those_that_are_configured(world: Any) -> None:
+    with pytest.raises(InvalidValue, match="nonsense"):
+        world.window(extra_sections={"nonsense": "x"})
+    with pytest.raises(InvalidValue, match="notes"):
+        world.window(extra_sections={"notes": "x"})
+    with pytest.raises(InvalidValue, match="persona"):
+        world.window(extra_sections={"persona": "\ud800"})
+    world.turn("hello")
+    assert section(world.window(extra_sections={"persona": None}), "persona") is None
+    config = kit.config_of(persona="configured")
+    assert "configured" in world.window(config=config).text
+    given = world.window(config=config, extra_sections={"persona": "given"})
+    assert content(given, "persona") == "# Persona\ngiven\n\n"
+
+
+# --- relevance -----------------------------------------------------------------------------------
+
+
+def test_relevance_is_full_without_a_query(world: Any) -> None:
+    # C-455
+    world.open_space()
+    world.artifact("a", [1, 0, 0, 0])
+    world.note("n", [1, 0, 0, 0])
+    window = world.window()
+    assert {decision.relevance for decision in window.assembly_trace} == {1.0}
+
+
+def test_relevance_is_the_clipped_cosine_or_neutral(world: Any) -> None:
+    # C-455, K-096
+    world.open_space()
+    same = world.artifact("same", [2, 0, 0, 0])
+    half = world.artifact("half", [1, 1, 0, 0])
+    away = world.artifact("away", [-1, 0, 0, 0])
+    bare = world.artifact("bare")
+    world.scope(summary="before")
+    config = kit.config_of(min_relevance_threshold=0.0)
+    window = world.window(config=config, query="q", query_embedding=[1, 0, 0, 0])
+    relevance = {decision.target_id: decision.relevance for decision in window.assembly_trace}
+    assert relevance[same] == 1.0
+    assert relevance[half] == pytest.approx(0.7071, abs=1e-4)
+    assert relevance[away] == 0.0
+    assert relevance[bare] == 0.5
+    assert [s.id for s in section(window, "artifacts").sources] == [same, half, bare, away]
+    assert window.status is ResultStatus.OK
+
+
+def test_a_query_picks_the_most_similar_notes(world: Any) -> None:
+    # C-453, O-15
+    world.open_space()
+    best = world.note("best", [1, 0, 0, 0])
+    good = world.note("good", [3, 1, 0, 0])
+    fair = world.note("fair", [1, 1, 0, 0])
+    world.note("far", [0, 0, 1, 0])
+    world.note("without a vector")
+    config = kit.config_of(**{"assembly.note_search_limit": 2, "assembly.note_min_similarity": 0.5})
+    window = world.window(config=config, query="q", query_embedding=[1, 0, 0, 0])
+    assert [source.id for source in section(window, "notes").sources] == [best, good]
+    (cut,) = window.cut_offs
+    assert (cut.filter, cut.limit, cut.considered) == ("similarity_limit", 2, 5)
+    assert cut.cutoff_score == pytest.approx(3 / 10**0.5)
+    wider = world.window(
+        config=config.with_overrides(**{"assembly.note_search_limit": 10}), query="q", query_embedding=[1, 0, 0, 0]
+    )
+    assert [source.id for source in section(wider, "notes").sources] == [best, good, fair]
+    assert wider.cut_offs[0].filter == "min_similarity"
+    assert wider.cut_offs[0].cutoff_score == 0.5
+
+
+def test_a_query_without_a_vector_degrades(world: Any) -> None:
+    # C-448, C-455
+    world.note("n")
+    world.artifact("a")
+    window = world.window(query="q")
+    assert window.status is ResultStatus.DEGRADED
+    assert window.degraded == ("no_embedding",)
+    assert {d.relevance for d in window.assembly_trace if d.source_type is not SourceType.TURN} == {0.5}
+    assert "- build (fact): n" in window.text
+
+
+@pytest.mark.parametrize("how", ["dimensions", "space"])
+def test_what_cannot_be_compared_is_an_error(world: Any, how: str) -> None:
+    # K-096
+    world.open_space()
+    bad = world.artifact("embedded", [1, 0, 0, 0])
+    plain = world.artifact("not embedded")
+    note = world.note("note", [1, 0, 0, 0])
+    call: dict[str, Any] = {"query": "q", "query_embedding": [1, 0, 0]}
+    if how == "space":
+        call = {"query": "q", "query_embedding": [1, 0, 0, 0], "space_id": kit.numbered(3)}
+    window = world.window(**call)
+    assert window.status is ResultStatus.DEGRADED
+    assert window.degraded == ("embedding_mismatch",)
+    errors = decisions(window, "embedding_error")
+    assert {decision.target_id for decision in errors} == {bad, note}
+    assert all(decision.action is AssemblyAction.EXCLUDE for decision in errors)
+    assert section(window, "artifacts").sources[0].id == plain
+
+
+def test_a_query_vector_must_be_one_finite_row(world: Any) -> None:
+    world.open_space()
+    for wrong in ([1, float("nan"), 0, 0], [[1, 0, 0, 0]]):
+        with pytest.raises(InvalidVector):
+            world.window(query="q", query_embedding=wrong)
+
+
+def test_irrelevance_is_judged_before_the_budget(world: Any) -> None:
+    # C-458, K-079
+    world.open_space()
+    far = world.artifact("far " * 4_000, [0, 1, 0, 0])
+    near = world.artifact("near", [1, 0, 0, 0])
+    window = world.window(query="q", query_embedding=[1, 0, 0, 0], max_tokens=200)
+    (decision,) = decisions(window, "relevance_threshold")
+    assert decision.target_id == far
+    assert decision.reason == "relevance 0.0000 is below the threshold 0.1000"
+    assert decision.tokens == world.memory.snapshot["artifact"].column("token_count")[0]
+    assert section(window, "artifacts").sources[0].id == near
+
+
+# --- order and limits ------------------------------------------------------------------------------
+
+
+def test_order_is_priority_relevance_age_id(world: Any) -> None:
+    # C-456, O-9
+    world.open_space()
+    at = world.now()
+    late = world.note("low relevance", [1, 1, 0, 0])
+    ids = [kit.numbered(5), kit.numbered(4), kit.numbered(6)]
+    for key in ids:
+        world.note(f"note {key.int}", [1, 0, 0, 0], note_id=key, created_at=at)
+    newer = world.note("newer", [1, 0, 0, 0])
+    window = world.window(query="q", query_embedding=[1, 0, 0, 0])
+    wanted = [newer, kit.numbered(4), kit.numbered(5), kit.numbered(6), late]
+    assert [source.id for source in section(window, "notes").sources] == wanted
+
+
+def test_equal_priorities_keep_sections_whole(world: Any) -> None:
+    # K-078, C-460
+    world.open_space()
+    config = kit.config_of(
+        **{"section_priorities.notes": 80, "section_priorities.history": 80, "assembly.order": "priority"}
+    )
+    world.note("n1", [1, 0, 0, 0])
+    world.artifact("a1", [3, 1, 0, 0])
+    world.note("n2", [2, 1, 0, 0])
+    world.artifact("a2", [1, 1, 0, 0])
+    window = world.window(config=config, query="q", query_embedding=[1, 0, 0, 0])
+    assert [item.name for item in window.sections] == ["artifacts", "notes"]
+    kinds = [decision.source_type for decision in window.assembly_trace]
+    assert kinds == [SourceType.NOTE, SourceType.ARTIFACT, SourceType.NOTE, SourceType.ARTIFACT]
+
+
+def test_dosage_counts_limit_what_enters(world: Any) -> None:
+    # C-466, C-254
+    for at in range(4):
+        world.artifact(f"artifact {at}")
+        world.note(f"note {at}")
+        world.scope(summary=f"summary {at}")
+    config = kit.config_of(
+        **{
+            "pcp.dosage.max_artifacts_in_window": 3,
+            "pcp.dosage.max_notes_in_window": 2,
+            "pcp.dosage.max_scopes_in_window": 1,
+        }
+    )
+    window = world.window(config=config)
+    counts = {item.name: len(item.sources) for item in window.sections}
+    assert counts == {"artifacts": 3, "notes": 2, "history": 1}
+    left_out = decisions(window, "dosage_limit")
+    assert len(left_out) == 1 + 2 + 3
+    assert {decision.action for decision in left_out} == {AssemblyAction.EXCLUDE}
+    assert all(decision.tokens > 0 for decision in left_out)  # C-057
+
+
+def test_newest_turns_stay_when_the_clock_went_back(world: Any) -> None:
+    # K-075
+    early = from_us(world.clock.now_us() - 3_600_000_000)
+    world.turn("first " * 20)
+    world.turn("second " * 20, at=early)
+    world.turn("third " * 20, at=early)
+    config = kit.config_of(**{"assembly.order": "priority", "assembly.overflow_policy": "exclude"})
+    window = world.window(config=config, max_tokens=110)
+    assert [message.content[:5] for message in window.messages] == ["secon", "third"]
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def test_messages_are_in_openai_form(world: Any) -> None:
+    # O-14, issue item 8
+    config = kit.config_of(system_instructions="Be brief.")
+    world.turn("look it up", name="ann")
+    asked = world.tool_turns("found", call="one moment")
+    world.note("n")
+    window = world.window(config=config)
+    messages = window.to_messages()
+    call_id = messages[2]["tool_calls"][0]["id"]
+    assert messages == [
+        {"role": "system", "content": "# System\nBe brief.\n\n# Notes\n- build (fact): n"},
+        {"role": "user", "content": "look it up", "name": "ann"},
+        {
+            "role": "assistant",
+            "content": "one moment",
+            "tool_calls": [
+                {"id": call_id, "type": "function", "function": {"name": "search", "arguments": '{"q": 1}'}}
+            ],
+        },
+        {"role": "tool", "content": "found", "name": "search", "tool_call_id": call_id},
+    ]
+    assert content(window, "user") == (
+        "# Conversation\nuser ann: look it up\n\n"
+        f'assistant: one moment\n[call {call_id}] search({{"q": 1}})\n\n'
+        f"tool search [{call_id}]: found"
+    )
+    assert [source.id for source in section(window, "user").sources][1:] == asked
+
+
+def test_trace_says_what_and_why(world: Any) -> None:
+    # C-055, C-057, C-459
+    turn = world.turn("hello there")
+    window = world.window()
+    (decision,) = window.assembly_trace
+    assert decision.target_id == turn
+    assert decision.action is AssemblyAction.INCLUDE
+    assert decision.rule_id == "standard_inclusion"
+    assert decision.reason == "included at rank 0 with relevance 1.0000, 5 tokens"
+    assert (decision.tokens, decision.rank, decision.relevance) == (5, 0, 1.0)
+    assert decision.timestamp == window.assembled_at
+    (source,) = window.sections[0].sources
+    assert (source.source_type, source.id, source.version, source.tokens) == (SourceType.TURN, turn, 1, 5)
+
+
+def test_windows_expire_as_configured(world: Any) -> None:
+    # C-464
+    window = world.window()
+    assert window.expires_at - window.assembled_at == timedelta(days=30)
+    kept = kit.config_of(context_window_persistence={"kind": "permanent"}, **{"retention.windows_ms": "forever"})
+    assert world.window(config=kept).expires_at is None
+
+
+def test_an_assembly_runs_no_statement(world: Any) -> None:
+    # design section 5: zero SQL
+    world.open_space()
+    world.config = kit.config_of(system_instructions="Be brief.")
+    for at in range(5):
+        world.turn(f"turn {at}")
+        world.note(f"note {at}", [1, at, 0, 0])
+        world.artifact(f"artifact {at}", [1, at, 0, 0])
+    before = world.store.statement_count()
+    assembled = world.assemble(query="q", query_embedding=[1, 0, 0, 0])
+    assert assembled.record
+    assert len(assembled.window.assembly_trace) == 16
+    assert world.store.statement_count() == before
+
+
+def test_evicted_texts_are_read_back_and_counted() -> None:
+    # design section 5
+    world = kit.World()
+    for at in range(5):
+        world.turn(f"turn {at}")
+        world.artifact(f"artifact {at}")
+    whole = world.window(now_us=2 * 10**15)
+    for name in ("turn", "artifact"):
+        world.memory._generations[name].evict_texts(1 << 30)
+    again = world.window(now_us=2 * 10**15)
+    assert again.text == whole.text
+    assert world.memory.stats.evicted_texts_read > 0
+    world.close()
+
+
+def test_decision_codes_all_have_a_rule() -> None:
+    from caliber.context.trace import _RULES
+
+    assert set(_RULES) == set(DecisionCode)
+
+
+def test_turn_rewritten_later_keeps_its_place(world: Any) -> None:
+    # O-8: chronological whatever the order of rows
+    first = world.turn("first")
+    world.turn("second")
+    world.window()
+    world.change(kit.TURN, first, content=b"first, corrected at length")
+    window = world.window()
+    assert [message.content for message in window.messages] == ["first, corrected at length", "second"]
+    assert window.used_tokens == window.sections[0].token_count + 4 * 2
+    assert world.window().messages[0].role == TurnRole.USER
