@@ -1,7 +1,7 @@
 """A window as bytes: its recorded inputs, and its candidates as columns in canonical order.
 
 Enough to explain it and to replay it, in about ten bytes a candidate. Ids and content hashes are kept for what was
-included; everything else is named by its ordinal, which is never used twice. Ages are kept in milliseconds: the
+included; everything else is named by its ordinal, which is never used twice. Ages are kept in whole seconds: the
 canonical order is the order of the columns, so nothing finer can be asked of them (docs/decisions/0018).
 
 Format 1: ``CWR`` and a version byte, then a zlib stream of: length and JSON of the inputs, length and f32-LE of the
@@ -49,12 +49,13 @@ from caliber.model.windows import CutOff, Position
 
 MAGIC: Final = b"CWR"
 FORMAT: Final = 1
-RECORD_MAX_BYTES: Final = 1 << 28
-"""A record that unpacks to more than this is not one of ours."""
+RECORD_MAX_BYTES: Final = 1 << 26
+CANDIDATES_MAX: Final = 1 << 20
+"""A record that unpacks to more bytes or candidates than this is not one of ours."""
 HASH_BYTES: Final = 16
 _LEVEL: Final = 6
 _WIDTHS: Final = (0, 1, 2, 4, 8)
-_MS: Final = 1_000
+_SECOND_US: Final = 1_000_000
 _ONE_F32: Final = np.uint32(0x3F800000)
 _UNDECIDED: Final = (DecisionCode.EXCLUDED_RELEVANCE, DecisionCode.EXCLUDED_DOSAGE, DecisionCode.EXCLUDED_ERROR)
 _CODES: Final = frozenset(int(code) for code in DecisionCode)
@@ -92,7 +93,12 @@ def content_hash(text: str) -> bytes:
 
 
 def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
-    """Return a window's record."""
+    """Return a window's record.
+
+    Raises: StorageError for more candidates than a record holds.
+    """
+    if len(decided.ranked) > CANDIDATES_MAX:
+        raise StorageError(f"a window of more than {CANDIDATES_MAX} candidates cannot be kept")
     ranked, codes, sizes = decided.ranked, decided.filled.codes, decided.sizes
     cut = {item.place: int(decided.shown[item.place]) for item in decided.filled.truncations}
     source = ranked[SOURCE]
@@ -104,7 +110,7 @@ def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
         groups = np.where(groups >= 0, np.searchsorted(labels, groups) + 1, 0)
     else:
         groups = groups + 1
-    age_ms = ranked[AGE_US] // _MS
+    age_s = ranked[AGE_US] // _SECOND_US
     kept = included_with_id(ranked, codes)
     ids = ranked.ids[kept].astype(">u8").tobytes()
     meta = json.dumps(_meta(facts, cut), ensure_ascii=False, separators=(",", ":")).encode()
@@ -119,7 +125,7 @@ def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
         _column(ranked[SECTION]),
         _column(ranked[ORDINAL]),
         _column(ranked[VERSION]),
-        _column(_zigzag(_deltas(age_ms[by_ordinal]))),
+        _column(_zigzag(_deltas(age_s[by_ordinal]))),
         _column((ranked.relevance.view(np.uint32) ^ _ONE_F32).astype(np.int64)),
         _column(np.where(sizes >= 0, sizes, ranked[STORED_TOKENS])),
         _column(codes),
@@ -271,6 +277,8 @@ def _typed(value: Any, kind: type[Any]) -> Any:
 
 def _columns(reader: _Reader, facts: WindowFacts, cut: Mapping[int, int]) -> Record:
     count = reader.length()
+    if count > min(CANDIDATES_MAX, reader.rest):
+        raise _broken("it ends early, or holds too many candidates")
     numbers = np.zeros((FIELDS, count), np.int64)
     numbers[ROW] = -1
     source = numbers[SOURCE] = reader.column(count)
@@ -280,7 +288,7 @@ def _columns(reader: _Reader, facts: WindowFacts, cut: Mapping[int, int]) -> Rec
     for name in (SECTION, ORDINAL, VERSION):
         numbers[name] = reader.column(count)
     by_ordinal = np.lexsort((numbers[ORDINAL], source))
-    numbers[AGE_US, by_ordinal] = np.cumsum(_unzigzag(reader.column(count))) * _MS
+    numbers[AGE_US, by_ordinal] = np.cumsum(_unzigzag(reader.column(count))) * _SECOND_US
     bits = reader.column(count)
     relevance = (bits.astype(np.uint32) ^ _ONE_F32).view(np.float32)
     sizes = reader.column(count)
@@ -339,6 +347,10 @@ class _Reader:
         out = self._body[self._at : end]
         self._at = end
         return out
+
+    @property
+    def rest(self) -> int:
+        return len(self._body) - self._at
 
     def length(self) -> int:
         (value,) = struct.unpack("<I", self.take(4))

@@ -1,0 +1,426 @@
+"""The record of a window: its bytes, replaying it, explaining it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pickle
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from caliber.context import explain, principal_of, replay, unpack_record
+from caliber.context.lazy import LazyTuple
+from caliber.context.record import FORMAT, MAGIC
+from caliber.kernels.dispatch import available_paths, forced_path
+from caliber.model.enums import DecisionCode, EntityType, TurnRole
+from caliber.model.errors import InvalidValue, NotFound, StorageError
+from caliber.schema.relations import ARTIFACT, EMBEDDING, NOTE, SCOPE, TURN
+
+
+def _load_world() -> Any:
+    name = "caliber_context_world"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("test_context_world.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+kit = _load_world()
+QUERY = {"query": "what now?", "query_embedding": [1, 0, 0, 0]}
+
+
+@pytest.fixture
+def world() -> Iterator[Any]:
+    made = kit.World()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def full(world: Any) -> Any:
+    """A world with everything in it, and a configuration under which some of it stays out."""
+    world.config = kit.config_of(
+        system_instructions="Be brief.",
+        token_budget=500,
+        **{
+            "section_priorities.custom": [["facts", 65]],
+            "assembly.note_search_limit": 3,
+            "assembly.evict_block_turns": 4,
+            "pcp.dosage.max_artifacts_in_window": 2,
+        },
+    )
+    world.open_space()
+    world.keys = {
+        "note": world.note("the best note", [1, 0, 0, 0]),
+        "second note": world.note("the second note", [3, 1, 0, 0]),
+        "third note": world.note("the third note", [1, 1, 0, 0]),
+        "fourth note": world.note("the fourth note", [1, 2, 0, 0]),
+        "far note": world.note("far from it", [0, 1, 0, 0]),
+        "artifact": world.artifact("the best artifact", [1, 0, 0, 0]),
+        "second artifact": world.artifact("the second artifact", [2, 1, 0, 0]),
+        "third artifact": world.artifact("the third artifact", [1, 1, 0, 0]),
+        "far artifact": world.artifact("unrelated", [0, 1, 0, 0]),
+        "scope": world.scope(summary="it began well"),
+    }
+    world.scope_id = world.scope()
+    for at in range(30):
+        world.keys[f"turn {at}"] = world.turn(f"turn {at} said something", TurnRole.USER)
+    world.keys["call"], world.keys["result"] = world.tool_turns("found it")
+    return world
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two windows are the same to the byte, what is lazily made included."""
+    return repr((one, one.assembly_trace, one.to_messages())) == repr(
+        (other, other.assembly_trace, other.to_messages())
+    )
+
+
+# --- bytes -----------------------------------------------------------------------------------------
+
+
+def test_a_record_keeps_the_inputs(full: Any) -> None:
+    # design section 5: recorded inputs
+    inputs = full.inputs(**QUERY, extra_sections={"facts": "water is wet"}, max_tokens=400)
+    record = unpack_record(full.assemble(**QUERY, extra_sections={"facts": "water is wet"}, max_tokens=400).record)
+    facts = record.facts
+    assert facts.window_id == inputs.window_id
+    assert facts.trajectory_id == full.trajectory_id
+    assert facts.scope_id == full.scope_id
+    assert facts.position == full.memory.snapshot.position
+    assert facts.config_hash == full.config.hash.hex()
+    assert (facts.max_tokens, facts.now_us, facts.as_of_us) == (400, inputs.now_us, inputs.as_of_us)
+    assert (facts.query, facts.space_id, facts.principal, facts.evaluator) == (
+        "what now?",
+        full.space.space_id,
+        "human:owner",
+        "numpy",
+    )
+    assert facts.query_embedding is not None
+    assert facts.query_embedding.tolist() == [1, 0, 0, 0]
+    assert facts.extra_sections == {"facts": "water is wet"}
+    assert {cut.source_type.value for cut in facts.cut_offs} == {"note"}
+
+
+def test_a_record_is_the_same_whenever_it_is_packed(full: Any) -> None:
+    # C-467
+    first, second = full.assemble(**QUERY), full.assemble(**QUERY)
+    assert first.record == second.record
+    assert first.record is first.record
+    assert first.text_hash == second.text_hash
+    assert principal_of(first.record) == "human:owner"
+
+
+def test_a_record_of_many_candidates_is_small() -> None:
+    # design section 5: columns, not rows
+    world = kit.World()
+    rng = np.random.default_rng(5)
+    world.open_space(64)
+    with world.at_once():
+        for at in range(1_000):
+            vector = rng.standard_normal(64)
+            world.artifact(f"artifact {at} " * int(rng.integers(3, 40)), vector, artifact_id=kit.uuid.uuid4())
+            world.clock.advance(us=int(rng.integers(0, 10**9)))
+        for at in range(200):
+            world.turn(f"turn {at} " * int(rng.integers(1, 20)))
+            world.clock.advance(us=int(rng.integers(0, 10**8)))
+    assembled = world.assemble(query="q", query_embedding=rng.standard_normal(64))
+    assert len(assembled.window.assembly_trace) == 1_200
+    assert len(assembled.record) <= 12_288
+    assert same(replay(assembled.record, world.config, kit.Contents(world)), assembled.window)
+    world.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"CWR", b"XYZ\x01abc", MAGIC + b"\x63abc", MAGIC + b"\x01abc"])
+def test_what_is_no_record_is_refused(damage: bytes) -> None:
+    with pytest.raises(StorageError, match="record cannot be read"):
+        unpack_record(damage)
+
+
+def test_a_record_that_ends_early_or_goes_on_is_refused(full: Any) -> None:
+    raw = full.assemble().record
+    for wrong in (raw[:-1], raw[: len(raw) // 2], raw + b"x"):
+        with pytest.raises(StorageError):
+            unpack_record(wrong)
+    body = zlib.decompress(raw[4:])
+    for wrong in (body[:-1], body + b"x"):
+        with pytest.raises(StorageError):
+            unpack_record(MAGIC + bytes((FORMAT,)) + zlib.compress(wrong))
+
+
+def test_a_record_with_another_decision_does_not_replay(full: Any) -> None:
+    raw = full.assemble().record
+    body = bytearray(zlib.decompress(raw[4:]))
+    codes = unpack_record(raw).codes.tobytes()
+    at = bytes(body).index(codes)
+    body[at + len(codes) - 1] = DecisionCode.EXCLUDED_BUDGET
+    forged = MAGIC + bytes((FORMAT,)) + zlib.compress(bytes(body))
+    with pytest.raises(StorageError):
+        replay(forged, full.config, kit.Contents(full))
+
+
+# --- replay ----------------------------------------------------------------------------------------
+
+
+def test_replay_gives_the_same_bytes_on_every_path(full: Any) -> None:
+    # design section 5; issue: under CALIBER_NATIVE=scalar and off too
+    assembled = full.assemble(**QUERY, extra_sections={"facts": "water is wet"})
+    for path in available_paths():
+        with forced_path(path):
+            again = replay(assembled.record, full.config, kit.Contents(full))
+            assert same(again, assembled.window)
+            assert again == assembled.window
+            assert full.assemble(**QUERY, extra_sections={"facts": "water is wet"}).record == assembled.record
+
+
+def test_replay_survives_what_happens_to_its_sources(full: Any) -> None:
+    # design section 5: updated, merged, pruned, expired
+    assembled = full.assemble(**QUERY)
+    keys = full.keys
+    now = full.now()
+    full.change(NOTE, keys["note"], content="says something else", updated_at=now)
+    full.change(NOTE, keys["note"], content="and again something else")
+    full.change(NOTE, keys["second note"], superseded_by=keys["note"], archived_at=now)
+    full.change(ARTIFACT, keys["artifact"], expires_at=now, retired_at=now)
+    full.delete(ARTIFACT, keys["second artifact"])
+    full.change(SCOPE, keys["scope"], summary="rewritten", summary_tokens=3)
+    for at in range(30):
+        full.delete(TURN, keys[f"turn {at}"])
+    full.clock.advance(ms=10_000)
+    full.memory.compact()
+    assert same(replay(assembled.record, full.config, kit.Contents(full)), assembled.window)
+    full.memory.reload()
+    assert same(replay(assembled.record, full.config, kit.Contents(full)), assembled.window)
+
+
+def test_replay_reads_only_what_was_included(full: Any) -> None:
+    assembled = full.assemble(**QUERY)
+    contents = kit.Contents(full)
+    window = replay(assembled.record, full.config, contents)
+    included = [s for section in window.sections for s in section.sources if s.id is not None]
+    assert len(contents.asked) == len(included) < len(window.assembly_trace)
+
+
+def test_replay_names_the_source_that_is_gone(full: Any) -> None:
+    # design section 5: only forget, purge or retention make a source gone
+    assembled = full.assemble(**QUERY)
+
+    class Forgotten(kit.Contents):  # type: ignore[misc, name-defined]
+        def content(self, source_type: Any, ordinal: int, version: int) -> Any:
+            return None if source_type == "artifact" else super().content(source_type, ordinal, version)
+
+    with pytest.raises(NotFound, match=r"artifact .* is gone") as caught:
+        replay(assembled.record, full.config, Forgotten(full))
+    assert caught.value.entity_type == "artifact"
+    assert caught.value.id == full.keys["artifact"]
+    # explaining it still works
+    told = explain(assembled.record, full.config, Forgotten(full))
+    assert str(full.keys["artifact"]) in {item["id"] for item in told["inclusions"]}
+
+
+def test_replay_notices_content_that_is_not_what_it_was(full: Any) -> None:
+    assembled = full.assemble(**QUERY)
+
+    class Wrong(kit.Contents):  # type: ignore[misc, name-defined]
+        def content(self, source_type: Any, ordinal: int, version: int) -> Any:
+            found = dict(super().content(source_type, ordinal, version))
+            return {**found, "content": "forged"} if source_type == "note" else found
+
+    with pytest.raises(NotFound, match="what it said then was not kept"):
+        replay(assembled.record, full.config, Wrong(full))
+
+
+def test_replay_wants_the_windows_configuration(full: Any) -> None:
+    record = full.assemble().record
+    with pytest.raises(InvalidValue, match="another configuration"):
+        replay(record, kit.config_of(), kit.Contents(full))
+
+
+def test_windows_can_be_compared_and_pickled(full: Any) -> None:
+    window = full.window(**QUERY)
+    copy = pickle.loads(pickle.dumps(window))
+    assert copy == window
+    assert isinstance(copy.assembly_trace, tuple)
+    lazy = window.assembly_trace
+    assert isinstance(lazy, LazyTuple)
+    assert lazy == tuple(lazy)
+    assert lazy[0] == copy.assembly_trace[0]
+    assert lazy[-2:] == copy.assembly_trace[-2:]
+    assert len(lazy) == len(tuple(lazy))
+    assert lazy != replace(window, assembly_trace=()).assembly_trace
+    assert hash(lazy) == hash(tuple(lazy))
+    assert repr(lazy) == repr(tuple(lazy))
+
+
+# --- explain ---------------------------------------------------------------------------------------
+
+
+def test_explain_lists_everything(full: Any) -> None:
+    # C-298
+    assembled = full.assemble(**QUERY)
+    window = assembled.window
+    told = explain(assembled.record, full.config, kit.Contents(full))
+    assert json.loads(json.dumps(told)) == told
+    assert told["status"] == "ok"
+    inclusions = [d for d in window.assembly_trace if d.action != "exclude"]
+    assert [item["id"] for item in told["inclusions"]] == [
+        None if d.target_id is None else str(d.target_id) for d in inclusions
+    ]
+    assert {"type", "id", "reason", "tokens", "relevance", "rank"} <= set(told["inclusions"][0])
+    assert {"type", "id", "reason", "would_have_tokens", "relevance", "rank"} <= set(told["exclusions"][0])
+    assert told["budget"]["total"] == 500
+    assert told["budget"]["used"] == window.used_tokens
+    assert told["budget"]["by_section"] == {
+        section.section_type.value: section.token_count for section in window.sections
+    }
+    assert told["cut_offs"] == [
+        {
+            "type": "note",
+            "filter": "similarity_limit",
+            "limit": 3,
+            "cutoff_score": pytest.approx(0.5**0.5),
+            "considered": 5,
+        }
+    ]
+    assert told["inputs"]["query"] == "what now?"
+    assert told["inputs"]["candidates"] == len(window.assembly_trace)
+
+
+def ask(world: Any, record: bytes, key: Any, **options: Any) -> dict[str, Any]:
+    hidden = options.pop("hidden", frozenset())
+    answer = explain(record, world.config, kit.Contents(world, hidden), exclusion=key, **options)
+    assert json.loads(json.dumps(answer)) == answer
+    return answer
+
+
+def test_explain_answers_for_one_candidate(full: Any) -> None:
+    # C-298: exact answers
+    record = full.assemble(**QUERY).record
+    included = ask(full, record, full.keys["note"])
+    assert (included["verdict"], included["relevance"], included["section"]) == ("included", 1.0, "notes")
+    assert included["tokens"] > 0
+    dosage = ask(full, record, full.keys["third artifact"])
+    assert (dosage["verdict"], dosage["rule_id"]) == ("excluded", "dosage_limit")
+    assert dosage["reason"] == "better candidates fill the 2 places that the dosage allows artifacts"
+    irrelevant = ask(full, record, full.keys["far artifact"])
+    assert (irrelevant["verdict"], irrelevant["rule_id"]) == ("excluded", "relevance_threshold")
+    assert (irrelevant["relevance"], irrelevant["min_relevance"]) == (0.0, 0.1)
+    evicted = ask(full, record, full.keys["turn 0"])
+    assert evicted["verdict"] == "excluded"
+    assert evicted["reason"].startswith("turn 0 left with its block: the turns of this window begin at turn ")
+
+
+def test_explain_answers_for_what_a_limit_cut_off(full: Any) -> None:
+    # O-15
+    record = full.assemble(**QUERY).record
+    vectors = {full.keys["fourth note"]: 0.4472, full.keys["far note"]: 0.0}
+
+    def similarity(key: Any, space: Any, query: Any) -> float | None:
+        assert space == full.space.space_id
+        assert query.tolist() == [1, 0, 0, 0]
+        return vectors.get(key)
+
+    near = ask(full, record, full.keys["fourth note"], similarity=similarity)
+    assert (near["verdict"], near["filter"], near["limit"]) == ("cut_off", "similarity_limit", 3)
+    assert near["score"] == 0.4472
+    assert near["reason"] == "the 3 most similar of 5 notes were taken, down to 0.7071; its similarity is 0.4472"
+    far = ask(full, record, full.keys["far note"], similarity=similarity)
+    assert far["reason"] == "its similarity to the query, 0.0000, is below note_min_similarity (0.1500)"
+    blind = ask(full, record, full.keys["far note"])
+    assert (blind["verdict"], blind["score"]) == ("cut_off", None)
+    assert "not known any more" in blind["reason"]
+    recent = full.assemble(config=(few := full.config.with_overrides(**{"assembly.notes_without_query": 1}))).record
+    full.config = few
+    assert ask(full, recent, full.keys["note"])["reason"].startswith("only the newest 1 of 5 were considered")
+
+
+def test_explain_answers_for_limits_on_turns_and_summaries(world: Any) -> None:
+    keys = [world.turn(f"turn {at}") for at in range(4)]
+    scopes = [world.scope(summary=f"summary {at}") for at in range(3)]
+    artifacts = [world.artifact(f"artifact {at}") for at in range(3)]
+    world.config = kit.config_of(**{"assembly.max_turns": 2, "assembly.summary_limit": 1, "assembly.artifact_limit": 2})
+    record = world.assemble().record
+    turn = ask(world, record, keys[0])
+    assert (turn["verdict"], turn["limit"], turn["oldest"]) == ("cut_off", 2, 2)
+    scope = ask(world, record, scopes[0])
+    assert (scope["verdict"], scope["limit"], scope["oldest"]) == ("cut_off", 1, 3)
+    artifact = ask(world, record, artifacts[0])
+    assert (artifact["verdict"], artifact["limit"], artifact["considered"]) == ("cut_off", 2, 3)
+
+
+def test_explain_answers_for_what_a_filter_kept_out(world: Any) -> None:
+    now = world.now()
+    later = now + timedelta(days=1)
+    other = world.trajectory()
+    keys = {
+        "archived": world.note("a", archived_at=now),
+        "superseded": world.note("b", superseded_by=world.note("c")),
+        "not_yet_valid": world.note("d", valid_from=later),
+        "expired": world.note("e", valid_until=now),
+        "rolled_back": world.artifact("f", rolled_back_at=now),
+        "retired": world.artifact("g", retired_at=now),
+        "other_trajectory": world.artifact("h", trajectory_id=other),
+        "no_summary": world.scope(closed=True),
+        "other_scope": world.turn("i"),
+    }
+    spare = world.artifact("superseded artifact", superseded_by=world.artifact("its better"))
+    gone = world.artifact("expired artifact", expires_at=now)
+    world.scope_id = world.scope()
+    keys["open"] = world.scope_id
+    record = world.assemble().record
+    for name, key in keys.items():
+        answer = ask(world, record, key)
+        assert (answer["verdict"], answer["filter"]) == ("filtered", name), name
+    assert ask(world, record, spare)["filter"] == "superseded"
+    assert ask(world, record, gone)["filter"] == "expired"
+    world.clock.advance(ms=5_000)
+    assert ask(world, record, world.note("written later"))["filter"] == "created_later"
+    assert ask(world, record, world.trajectory_id)["filter"] == "kind"
+
+
+def test_explain_does_not_say_whether_hidden_records_exist(world: Any) -> None:
+    # design: nothing seen that should not be
+    secret = world.note("secret")
+    notes = world.memory.snapshot["note"]
+    record = world.assemble(note_mask=np.zeros(notes.length, np.bool_)).record
+    hidden = ask(world, record, secret, hidden=frozenset({secret}))
+    unknown = ask(world, record, kit.numbered(12))
+    assert {**hidden, "id": None} == {**unknown, "id": None}
+    assert unknown["verdict"] == "unknown"
+
+
+def test_explain_says_when_a_record_has_changed_since(world: Any) -> None:
+    note = world.note("was archived then", archived_at=world.now())
+    record = world.assemble().record
+    world.change(NOTE, note, archived_at=None)
+    assert ask(world, record, note)["verdict"] == "changed_since"
+
+
+def test_explain_knows_candidates_that_were_deleted_since(full: Any) -> None:
+    record = full.assemble(**QUERY).record
+    for name in ("far artifact", "turn 0"):
+        full.delete({"far artifact": ARTIFACT, "turn 0": TURN}[name], full.keys[name])
+        assert ask(full, record, full.keys[name])["verdict"] == "excluded"
+
+
+def test_explain_of_an_error_names_it(world: Any) -> None:
+    # K-096
+    world.open_space()
+    artifact = world.artifact("a", [1, 0, 0, 0])
+    record = world.assemble(query="q", query_embedding=[1, 0]).record
+    answer = ask(world, record, artifact)
+    assert (answer["verdict"], answer["rule_id"]) == ("excluded", "embedding_error")
+    assert same(replay(record, world.config, kit.Contents(world)), world.window(query="q", query_embedding=[1, 0]))
+    assert world.memory.snapshot.vectors
+    assert EMBEDDING.name == EntityType.EMBEDDING.value
