@@ -23,7 +23,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "search": ("caliber.cli.query:search", "Search memory by meaning."),
     "explain": ("caliber.cli.query:explain", "Say why a window holds what it holds, or why not."),
     "replay": ("caliber.cli.query:replay", "Assemble a recorded window again and compare."),
-    "stats": ("caliber.cli.inspect:stats", "Show what the store holds and where."),
+    "stats": ("caliber.cli.stats:stats", "Show what the store holds and where."),
     "doctor": ("caliber.cli.doctor:doctor", "Examine the installation, the configuration and the store."),
     "db": ("caliber.cli.db:db", "Look after the store: list, migrate, verify, maintain."),
 }
@@ -49,17 +49,15 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             import difflib
 
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if near and "did you mean" not in error.message.lower():
-                error.message = f"{error.message.rstrip('.')} Did you mean {near[0]!r}?"
-            raise
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"there is no command {args[0]!r}{meant}", ctx)
+        return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         rows = [(name, self.lazy[name][1]) for name in self.lazy]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
@@ -68,13 +66,21 @@ class LazyGroup(click.Group):
 class Root(LazyGroup):
     """The whole program: whatever goes wrong ends in one message and an exit code."""
 
+    def invoke(self, ctx: click.Context) -> Any:
+        from caliber.cli.failures import PipeClosed
+
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # click would end the process with code 1 here, as if something had gone wrong.
+            raise PipeClosed from error
+
     def main(
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
-        windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
         given = list(sys.argv[1:] if args is None else args)
@@ -82,9 +88,7 @@ class Root(LazyGroup):
         _never_fail_to_print()
 
         def run() -> Any:
-            return super(Root, self).main(
-                given, prog_name, complete_var, standalone_mode=False, windows_expand_args=False, obj=settings, **extra
-            )
+            return super(Root, self).main(given, prog_name, complete_var, standalone_mode=False, obj=settings, **extra)
 
         from caliber.cli.failures import guarded
 

@@ -36,7 +36,7 @@ def migrate(settings: Settings) -> None:
     settings.out.result(document, human)
 
 
-@db.command("verify")
+@db.command("verify", short_help="Check the file, and that memory equals it.")
 @with_settings
 def verify(settings: Settings) -> int:
     """Check the file, and compare memory with the store row by row.
@@ -58,7 +58,7 @@ def verify(settings: Settings) -> int:
     return PROBLEM if differences else DONE
 
 
-@db.command("maintain")
+@db.command("maintain", short_help="Apply retention now.")
 @with_settings
 def maintain(settings: Settings) -> None:
     """Apply retention now: expired windows, old events and changes, lapsed locks. Knowledge is never removed."""
@@ -66,7 +66,9 @@ def maintain(settings: Settings) -> None:
         removed = memory.maintain()
 
     def human() -> None:
-        settings.out.say(", ".join(f"{name} {count:,}" for name, count in removed.items() if count) or "nothing was due")
+        settings.out.say(
+            ", ".join(f"{name} {count:,}" for name, count in removed.items() if count) or "nothing was due"
+        )
 
     settings.out.result({"removed": removed}, human)
 
@@ -104,9 +106,7 @@ def _document(entity: Any) -> Any:
     import dataclasses
 
     packed = ("record", "content_hash", "fingerprint", "goal_hash", "config_hash", "text_hash")
-    return {
-        field.name: getattr(entity, field.name) for field in dataclasses.fields(entity) if field.name not in packed
-    }
+    return {field.name: getattr(entity, field.name) for field in dataclasses.fields(entity) if field.name not in packed}
 
 
 def _line(entity: Any) -> str:

@@ -40,9 +40,13 @@ class Asked:
 @click.argument("path", type=click.Path(path_type=Path), default=".")
 @click.option("-q", "--question", "questions", multiple=True, help="Ask this instead; may be given twice.")
 @click.option(
-    "--folder", type=click.Path(path_type=Path), help=f"Where to keep the store and its configuration.  [default: {FOLDER}]"
+    "--folder",
+    type=click.Path(path_type=Path),
+    help=f"Where to keep the store and its configuration.  [default: {FOLDER}]",
 )
-@click.option("--assemblies", type=click.IntRange(min=10), default=ASSEMBLIES, show_default=True, help="How many to time.")
+@click.option(
+    "--assemblies", type=click.IntRange(min=10), default=ASSEMBLIES, show_default=True, help="How many to time."
+)
 @with_settings
 def demo(settings: Settings, path: Path, questions: tuple[str, ...], folder: Path | None, assemblies: int) -> int:
     """Remember the repository or folder at PATH, and show what that is like.
@@ -60,11 +64,17 @@ def demo(settings: Settings, path: Path, questions: tuple[str, ...], folder: Pat
     out.say(f"  into {home / steps.STORE}, configured by {config_path}")
     from caliber.runtime.opening import open as open_store
 
-    document: dict[str, Any] = {"path": str(path.resolve()), "config": str(config_path), "store": str(home / steps.STORE)}
+    document: dict[str, Any] = {
+        "path": str(path.resolve()),
+        "config": str(config_path),
+        "store": str(home / steps.STORE),
+    }
     with open_store(config_path) as memory:
         document["remembered"] = _remember(out, memory, path)
         asked = _ask(out, memory, document["remembered"], questions)
-        document["windows"] = [{"question": item.question, **window_document(item.window, trace=False)} for item in asked]
+        document["windows"] = [
+            {"question": item.question, **window_document(item.window, trace=False)} for item in asked
+        ]
         document["exclusion"] = _explain(out, memory, asked)
         memory.flush()
         before = steps.counts(memory)
@@ -116,14 +126,18 @@ def _ask(out: Output, memory: Caliber, remembered: dict[str, Any], given: tuple[
     source = remembered["trajectory_id"]
     questions = list(given)
     if len(questions) < 2:
-        questions += [item for item in steps.questions_about(memory, source) if item not in questions]
+        questions += [
+            item for item in steps.questions_about(memory, source, remembered["source"]) if item not in questions
+        ]
     _title(out, 2, "Ask")
     task = memory.start_trajectory(questions[0], initiator=steps.AGENT, parent=source, tags=("demo",))
     scope = memory.current_scope(task.trajectory_id)
     assert scope is not None
     memory.append_turn(scope.scope_id, role="user", content=questions[0])
     out.say(f"   an agent begins a task of its own, with {SMALL_BUDGET:,} tokens for its context:")
-    first = Asked(questions[0], memory.assemble_context(task.trajectory_id, query=questions[0], max_tokens=SMALL_BUDGET))
+    first = Asked(
+        questions[0], memory.assemble_context(task.trajectory_id, query=questions[0], max_tokens=SMALL_BUDGET)
+    )
     print_window(out.console, memory, first.window, first.question)
     whole = memory.config.token_budget
     where = "the history itself goes on" if remembered["source"] == "git" else "the folder's own trajectory goes on"
@@ -164,12 +178,21 @@ def _reopen(out: Output, config_path: Path, before: dict[str, int], asked: list[
         same = [steps.same_window(memory.replay(item.window.window_id), item.window) for item in asked]
         differences = memory.verify()
     ok = not lost and all(same) and not differences
-    out.say(f"   reopened in {opened * 1000:.0f} ms: {sum(after.values()):,} records, {'as before' if not lost else 'not as before'}")
+    out.say(
+        f"   reopened in {opened * 1000:.0f} ms: {sum(after.values()):,} records, "
+        f"{'as before' if not lost else 'not as before'}"
+    )
     for name, (was, now) in lost.items():
         out.say(f"   {name}: {was:,} before, {now:,} now")
     out.say(f"   {sum(same)} of {len(same)} windows replayed byte for byte")
     out.say("   memory equals the file, row by row" if not differences else f"   {len(differences)} rows differ")
-    return {"ok": ok, "open_ms": round(opened * 1000, 1), "records": after, "replayed": sum(same), "differences": differences}
+    return {
+        "ok": ok,
+        "open_ms": round(opened * 1000, 1),
+        "records": after,
+        "replayed": sum(same),
+        "differences": differences,
+    }
 
 
 def _measure(out: Output, memory: Caliber, asked: list[Asked], assemblies: int) -> dict[str, Any]:
@@ -220,7 +243,8 @@ def _print_figures(out: Output, figures: dict[str, Any]) -> None:
     say = out.say
     say(f"   p50 {figures['p50_us']:,.0f} µs   p99 {figures['p99_us']:,.0f} µs   (kernels: {figures['kernels']})")
     say(f"   SQL statements per assembly: {figures['sql_statements_per_assembly']:g}")
-    say(f"   written behind per window: {figures['record_bytes_a_window']:,} bytes packed, {figures['file_bytes_a_window']:,} in the file")
+    packed, in_file = figures["record_bytes_a_window"], figures["file_bytes_a_window"]
+    say(f"   written behind per window: {packed:,} bytes packed, {in_file:,} in the file")
     say(f"   on disk {bytes_text(figures['disk_bytes'])}, resident {bytes_text(figures['resident_bytes'])}")
     shown = [f"{count:,} {name}" for name, count in figures["records"].items() if name in steps.COUNTED]
     steps.print_wrapped(out, f"   records: {', '.join(shown)}")
@@ -235,5 +259,3 @@ def _farewell(out: Output, config_path: Path, document: dict[str, Any]) -> None:
     out.say(f"  python: caliber.open({str(shown)!r})")
     if not document["reopened"]["ok"]:
         out.note("error: something was lost or changed by reopening; please report this output")
-
-

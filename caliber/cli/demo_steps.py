@@ -8,6 +8,7 @@ import tempfile
 import textwrap
 import uuid
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,15 +26,30 @@ STORE: Final = "caliber.db"
 CONFIG: Final = "caliber.toml"
 MARKER: Final = ".caliber-demo"
 AGENT: Final = EntityRef(EntityType.AGENT, uuid.UUID("00000000-0000-7000-8000-00000000de30"))
-COUNTED: Final = ("trajectory", "scope", "turn", "note", "artifact", "embedding", "checkpoint", "context_window", "event")
-_COMPARED: Final = ("trajectory", "scope", "turn", "note", "artifact", "embedding", "checkpoint", "context_window", "usage", "event")  # fmt: skip
+COUNTED: Final = (
+    "trajectory",
+    "scope",
+    "turn",
+    "note",
+    "artifact",
+    "embedding",
+    "checkpoint",
+    "context_window",
+    "event",
+)
+_COMPARED: Final = (*COUNTED, "usage")
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z_-]{4,}")
 _COMMON: Final = frozenset(
-    "about after again also before being between cannot could does every files first fixed fixes from have into just "
-    "like make makes merge more never only other readme remove removed request section should since some than that "
-    "their them then there these they this through under update updated upgrade using version what when where which "
-    "while will with without would your added adding bump branch change changed changes commit initial docs tests test "
-    "allow release minor major typo support improve pull default github https".split()
+    re.findall(
+        r"\w+",
+        """
+        about after again also before being between cannot could does every files first fixed fixes from have into just
+        like make makes merge more never only other readme remove removed request section should since some than that
+        their them then there these they this through under update updated upgrade using version what when where which
+        while will with without would your added adding bump branch change changed changes commit initial docs tests
+        test allow release minor major typo support improve pull default github https
+        """,
+    )
 )
 
 
@@ -108,23 +124,26 @@ def print_remembered(out: Output, found: dict[str, Any], seconds: float) -> None
 # --- questions ----------------------------------------------------------------------------------
 
 
-def questions_about(memory: Caliber, trajectory_id: uuid.UUID) -> list[str]:
+def questions_about(memory: Caliber, trajectory_id: uuid.UUID, source: str) -> list[str]:
     """Return two questions that this content can answer: about a decision or a document, and about what people did."""
     notes = list(memory.storage.notes.all())
     subjects = _subjects(memory, trajectory_id)
     first = _about_a_decision(notes) or _about_a_document(notes)
     topic = _topic(subjects, [note.entity for note in notes], avoid=first or "")
-    second = f"What was done about {topic}, and why?" if topic else "What changed last, and why?"
+    if source == "git":
+        second = f"What was done about {topic}, and why?" if topic else "What changed last, and why?"
+    else:
+        second = f"What do we know about {topic}?" if topic else "What is there to know?"
     return [first or (f"What is {topic} for?" if topic else "What is this about?"), second]
 
 
 def _subjects(memory: Caliber, trajectory_id: uuid.UUID) -> list[str]:
-    out = []
-    for scope in memory.storage.scopes.list_by_trajectory(trajectory_id)[-6:]:
-        for turn in memory.storage.turns.list_by_scope(scope.scope_id):
-            if turn.role is TurnRole.USER:
-                out.append(printable(turn.text.split("\n", 1)[0]))
-    return out
+    return [
+        printable(turn.text.split("\n", 1)[0])
+        for scope in memory.storage.scopes.list_by_trajectory(trajectory_id)[-6:]
+        for turn in memory.storage.turns.list_by_scope(scope.scope_id)
+        if turn.role is TurnRole.USER
+    ]
 
 
 def _about_a_decision(notes: list[Any]) -> str | None:
@@ -138,36 +157,50 @@ def _about_a_decision(notes: list[Any]) -> str | None:
 
 
 def _title(note: Any) -> str:
-    title = printable(note.content.split("\n", 1)[0])
-    return re.sub(r"^(ADR[- ]?)?\d+\s*[:.)-]\s*", "", title, flags=re.IGNORECASE).strip(" .")
+    return _unnumbered(printable(note.content.split("\n", 1)[0])).strip(" .")
+
+
+def _unnumbered(title: str) -> str:
+    return re.sub(r"^(ADR[- ]?)?[\d.]+\s*[:.)-]*\s*", "", title, flags=re.IGNORECASE)
 
 
 def _about_a_document(notes: list[Any]) -> str | None:
-    sections = [note for note in notes if note.entity_type == "document" and " § " in note.entity and len(note.content) > 200]
-    if not sections:
+    best: tuple[tuple[bool, bool, int, int], str] | None = None
+    for note in notes:
+        if note.entity_type != "document" or " § " not in note.entity or len(note.content) < 200:
+            continue
+        path, _, title = printable(note.entity).partition(" § ")
+        heading = re.sub(r" [(][0-9]+[)]$", "", _unnumbered(title.split(" › ")[-1])).strip(" .:!")
+        # A heading that asks is the best question; next a telling one near the top.
+        rank = (heading.endswith("?"), " " in heading, -path.count("/"), len(note.content))
+        if 3 < len(heading) <= 60 and (best is None or rank > best[0]):
+            best = (rank, heading)
+    if best is None:
         return None
-    chosen = min(sections, key=lambda note: (note.entity.count("/"), "readme" not in note.entity.lower(), -len(note.content)))
-    heading = printable(chosen.entity.split(" § ", 1)[1]).split(" › ")[-1]
-    return f"What should I know about {re.sub(r' [(][0-9]+[)]$', '', heading).strip(' .:?!')}?"
+    return best[1] if best[1].endswith("?") else f"What should I know about {best[1]}?"
 
 
 def _topic(subjects: list[str], names: list[str], avoid: str) -> str | None:
-    """Return the word that people come back to most: in many commits, and best in a document's name too."""
-    counts: Counter[str] = Counter()
+    """Return what people come back to most: two words that stand together in many commits, else one."""
+    pairs: Counter[str] = Counter()
+    singles: Counter[str] = Counter()
     for subject in subjects:
-        counts.update({word.lower() for word in _WORD.findall(subject)} - _COMMON)
+        words = [word.lower() for word in _WORD.findall(subject)]
+        singles.update(set(words) - _COMMON)
+        pairs.update({f"{one} {two}" for one, two in pairwise(words) if not {one, two} & _COMMON and one != two})
     written = {word.lower() for name in names for word in _WORD.findall(name)}
     avoided = avoid.lower()
-    # A word in almost every subject is a habit, not a topic.
+    # What is in almost every subject is a habit, not a topic.
     most = max(3, len(subjects) // 2)
-    best = [
-        (count * (2 if word in written else 1), word)
-        for word, count in counts.items()
-        if 1 < count <= most and word not in avoided
-    ]
-    if not best:
-        best = [(1, word) for word in sorted(written - _COMMON) if word not in avoided][:1]
-    return max(best)[1] if best else None
+    for counts, least in ((pairs, 3), (singles, 2)):
+        known = [
+            (count * (2 if set(topic.split()) & written else 1), topic)
+            for topic, count in counts.items()
+            if least <= count <= most and topic not in avoided
+        ]
+        if known:
+            return max(known)[1]
+    return min((word for word in written - _COMMON if word not in avoided), default=None)
 
 
 # --- explaining and comparing -------------------------------------------------------------------

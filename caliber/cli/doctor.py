@@ -66,15 +66,19 @@ def _print(settings: Settings, findings: list[Finding], problems: int) -> None:
         line = Text("  ")
         line.append(mark, style=colour)
         line.append(f" {finding.text}")
-        console.print(line)
+        console.print(line, soft_wrap=True)
         if finding.advice:
-            console.print(Text(f"    → {finding.advice}", style="dim"))
+            console.print(Text(f"    → {finding.advice}", style="dim"), soft_wrap=True)
     console.print(Text(f"{problems} problem{'s' if problems != 1 else ''} found" if problems else "all is well"))
 
 
 def _installation() -> Iterator[Finding]:
     area = "installation"
-    yield Finding(area, OK, f"caliber {__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield Finding(
+        area,
+        OK,
+        f"caliber {__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}",
+    )
     yield _sqlite()
     yield from _kernels()
     names = ("numpy", "pydantic", "cffi", "click", "rich")
@@ -82,9 +86,13 @@ def _installation() -> Iterator[Finding]:
     for extra, (modules, purpose) in EXTRAS.items():
         missing = [name for name in modules if importlib.util.find_spec(name) is None]
         if missing:
-            yield Finding(area, HINT, f"extra {extra} is not installed ({purpose})", f"pip install 'caliber-memory[{extra}]'")
+            yield Finding(
+                area, HINT, f"extra {extra} is not installed ({purpose})", f"pip install 'caliber-memory[{extra}]'"
+            )
         else:
-            yield Finding(area, OK, f"extra {extra}: {', '.join(f'{name} {_version(name)}' for name in modules)}{_driver(extra)}")
+            yield Finding(
+                area, OK, f"extra {extra}: {', '.join(f'{name} {_version(name)}' for name in modules)}{_driver(extra)}"
+            )
 
 
 def _version(name: str) -> str:
@@ -130,7 +138,9 @@ def _kernels() -> Iterator[Finding]:
     if active in (paths[-1],):
         yield Finding("installation", OK, text)
     else:
-        yield Finding("installation", HINT, text, f"CALIBER_NATIVE chooses it; unset it for {paths[-1]}, the fastest here")
+        yield Finding(
+            "installation", HINT, text, f"CALIBER_NATIVE chooses it; unset it for {paths[-1]}, the fastest here"
+        )
 
 
 def _configured(settings: Settings) -> Iterator[Finding]:
@@ -152,7 +162,7 @@ def _configured(settings: Settings) -> Iterator[Finding]:
     if config.embedding_provider is None:
         yield Finding(
             area, HINT, "no embedding provider: nothing is found by meaning",
-            "pip install 'caliber-memory[embed]', then take [embedding_provider] and [vector] from a fresh `caliber init`",
+            "pip install 'caliber-memory[embed]', then take its sections from a fresh `caliber init`",
         )  # fmt: skip
     yield from _opened(config)
 
@@ -171,9 +181,14 @@ def _opened(config: Any) -> Iterator[Finding]:
     with memory:
         found = memory.stats()
         store = found["store"]
-        yield Finding(area, OK, f"{store['path']}: {store['bytes']:,} bytes, journal {store['journal_mode']}, SQLite {store['sqlite']}")
+        yield Finding(
+            area,
+            OK,
+            f"{store['path']}: {store['bytes']:,} bytes, journal {store['journal_mode']}, SQLite {store['sqlite']}",
+        )
         if store["synchronous"] in ("off", "normal"):
-            yield Finding(area, BAD, f"synchronous is {store['synchronous']}: a power failure can lose acknowledged writes", "report this: CALIBER sets full")  # fmt: skip
+            lost = f"synchronous is {store['synchronous']}: a power failure can lose acknowledged writes"
+            yield Finding(area, BAD, lost, "please report this: CALIBER sets full")
         for kind, name in found["providers"].items():
             if name is not None:
                 yield Finding(area, OK, f"{kind} provider {name}")
@@ -191,7 +206,12 @@ def _opened(config: Any) -> Iterator[Finding]:
             yield Finding(area, OK, f"the file is whole, and memory equals it ({rows:,} records)")
         waiting = found["behind"]["embeddings_waiting"]
         if waiting:
-            yield Finding(area, HINT, f"{waiting:,} records wait for their vector", "they get it while a program has the store open")
+            yield Finding(
+                area,
+                HINT,
+                f"{waiting:,} records wait for their vector",
+                "they get it while a program has the store open",
+            )
 
 
 def _embeds(memory: Any, config: Any) -> Iterator[Finding]:
@@ -204,4 +224,3 @@ def _embeds(memory: Any, config: Any) -> Iterator[Finding]:
         yield Finding("store", BAD, f"embedding a text failed: {message}", hint or "check [embedding_provider]")
     else:
         yield Finding("store", OK, "embedding a text works")
-

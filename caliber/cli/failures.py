@@ -48,6 +48,10 @@ class Problem(Mistake):
     exit_code = PROBLEM
 
 
+class PipeClosed(Exception):
+    """Whoever read our output has enough; nothing went wrong."""
+
+
 _USERS: Final = (ConfigError, ValidationError, NotFound, Conflict, SchemaMismatch, PermissionDenied)
 
 
@@ -59,9 +63,14 @@ def guarded(run: Callable[[], Any], settings: Settings, *, json_asked: bool) -> 
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted; what had been acknowledged is stored")
         return INTERRUPTED
-    except BrokenPipeError:
+    except (PipeClosed, BrokenPipeError):
         _leave_pipe()
         return PIPE_CLOSED
+    except click.UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and newer
+            click.echo(error.format_message(), err=True)
+            return MISTAKE
+        return _report(error, as_json=settings.json or json_asked)
     except Exception as error:
         if settings.debug:
             traceback.print_exc()
@@ -109,7 +118,8 @@ def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
         faults = error.context.get("errors")
         if isinstance(error, ConfigError) and isinstance(faults, list):
             details["faults"] = [str(fault) for fault in faults]
-        return exit_code(error), str(error), advice(error), details
+        message = details["faults"][0] if len(details.get("faults", ())) == 1 else str(error)
+        return exit_code(error), message, advice(error), details
     if isinstance(error, OSError):
         named = f"{error.filename}: " if error.filename else ""
         return PROBLEM, f"{named}{error.strerror or error}", "", {"code": "CALIBER_CLI", "kind": "os"}
@@ -142,7 +152,7 @@ def advice(error: CaliberError) -> str:
         return "another import of the same source is running; wait for it and try again"
     if isinstance(error, InternalError):
         return "this is a fault of CALIBER; please report it with the output of the same command and --debug"
-    if isinstance(error, ConfigError) and "errors" in error.context:
+    if isinstance(error, ConfigError) and len(error.context.get("errors", ())) > 1:
         return "`caliber check` lists the same faults; `caliber init --force` writes a fresh configuration"
     if error.retryable and "again" not in str(error):
         return "this may pass; try again"

@@ -31,7 +31,7 @@ def ingest() -> None:
     """
 
 
-@ingest.command("git")
+@ingest.command("git", short_help="Remember the history and documents of a repository.")
 @click.argument("path", type=click.Path(path_type=Path), default=".")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the newest N commits.")
 @click.option("--no-documents", is_flag=True, help="Only the history; no documents and decision records.")
@@ -81,7 +81,9 @@ def remember_repository(
             import_history(memory, repository, trajectory, done, limit=limit, started=history_started)
         skipped = 0
         if documents:
-            files = [item for item in repository.files() if documenting.is_document(item.path) and 0 < item.size <= 1_000_000]
+            files = [
+                item for item in repository.files() if documenting.is_document(item.path) and 0 < item.size <= 1_000_000
+            ]
             files.sort(key=lambda item: (item.path.count("/"), item.path))
             skipped = max(0, len(files) - document_limit) if document_limit is not None else 0
             files = files[:document_limit]
@@ -119,9 +121,11 @@ def _print_repository(out: Output, found: dict[str, Any]) -> None:
         out.say(f"{found['repository']} has no commits yet: nothing to remember")
         out.say(f"  `caliber ingest files {found['path']}` remembers the files as they are")
         return
-    out.say(f"remembered {printable(found['repository'])} in {found['seconds']:.1f} s, trajectory {found['trajectory_id']}")
+    out.say(
+        f"remembered {printable(found['repository'])} in {found['seconds']:.1f} s, trajectory {found['trajectory_id']}"
+    )
     out.say(f"  commits    {counts['commits']:,} new, {counts['commits_known']:,} known  ({counts['turns']:,} turns)")
-    _print_documents(out, counts)
+    _print_documents(out, counts, "documents")
     if found["shallow"]:
         out.say("  a shallow clone: for the whole history run `git fetch --unshallow` and import again")
     if not found["added"]:
@@ -129,17 +133,20 @@ def _print_repository(out: Output, found: dict[str, Any]) -> None:
     out.say('next: caliber search "..."    or: caliber context latest --query "..."')
 
 
-def _print_documents(out: Output, counts: dict[str, Any]) -> None:
+def _print_documents(out: Output, counts: dict[str, Any], kind: str) -> None:
     replaced = f", {counts['notes_replaced']:,} replaced" if counts["notes_replaced"] else ""
     archived = f", {counts['notes_archived']:,} archived" if counts["notes_archived"] else ""
-    out.say(f"  documents  {counts['documents']:,}, of which {counts['decisions']:,} decision records")
+    decisions = f", of which {counts['decisions']:,} decision records" if counts["decisions"] else ""
+    out.say(f"  {kind:<10} {counts['documents']:,}{decisions}")
     out.say(f"  notes      {counts['notes']:,} new, {counts['notes_known']:,} known{replaced}{archived}")
     out.say(f"  artifacts  {counts['artifacts']:,} new, {counts['artifacts_known']:,} known")
 
 
-@ingest.command("files")
+@ingest.command("files", short_help="Remember the text files of a folder.")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--max-bytes", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Skip larger files.")
+@click.option(
+    "--max-bytes", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Skip larger files."
+)
 @with_settings
 def ingest_files(settings: Settings, path: Path, max_bytes: int) -> None:
     """Remember the text files under PATH: documents as notes by section, everything else as artifacts.
@@ -196,7 +203,7 @@ def remember_files(
 
 def _print_files(out: Output, found: dict[str, Any]) -> None:
     out.say(f"remembered the files of {found['path']} in {found['seconds']:.1f} s, trajectory {found['trajectory_id']}")
-    _print_documents(out, found["counts"])
+    _print_documents(out, found["counts"], "files")
     for reason, count in sorted(found["skipped"].items()):
         out.say(f"  left out   {count:,} {reason}")
     if not found["added"]:
@@ -204,7 +211,7 @@ def _print_files(out: Output, found: dict[str, Any]) -> None:
     out.say('next: caliber search "..."    or: caliber context latest --query "..."')
 
 
-@ingest.command("chat")
+@ingest.command("chat", short_help="Remember conversations from a JSON Lines file.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--skip-bad", is_flag=True, help="Leave bad lines out instead of storing nothing.")
 @with_settings
@@ -269,7 +276,9 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool) -> int:
 
 def _print_chat(out: Output, found: dict[str, Any]) -> None:
     counts = found["counts"]
-    out.say(f"{len(found['conversations']):,} conversations: {counts['turns']:,} turns new, {counts['turns_known']:,} known")
+    out.say(
+        f"{len(found['conversations']):,} conversations: {counts['turns']:,} turns new, {counts['turns_known']:,} known"
+    )
     for item in found["conversations"][:10]:
         out.say(f"  {item['trajectory_id']}  +{item['added']:<5} {printable(item['goal'] or '')[:60]}")
     if len(found["conversations"]) > 10:

@@ -113,7 +113,7 @@ class _Lines:
         self._done = 0
         self._last = time.monotonic()
 
-    def advance(self, steps: int = 1) -> None:
+    def advance(self, steps: int) -> None:
         self._done += steps
         now = time.monotonic()
         if now - self._last >= _PLAIN_EVERY_S:
@@ -129,7 +129,11 @@ def _bar(console: Console, label: str, total: int | None) -> Iterator[Callable[[
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(label, total=total)
-        yield lambda steps=1: progress.advance(task, steps)
+
+        def advance(steps: int) -> None:
+            progress.advance(task, steps)
+
+        yield advance
 
 
 def _console(*, stderr: bool) -> Console:

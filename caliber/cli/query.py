@@ -96,7 +96,9 @@ def conditions_of(pairs: Sequence[str]) -> dict[str, Any]:
 @click.argument("query")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Search only these; may be repeated.")
 @click.option("--limit", type=click.IntRange(min=1), help="Most hits.  [default: search.default_limit]")
-@click.option("--filter", "filters", multiple=True, metavar="NAME=VALUE", help="Keep records with this value; repeatable.")
+@click.option(
+    "--filter", "filters", multiple=True, metavar="NAME=VALUE", help="Keep records with this value; repeatable."
+)
 @with_settings
 def search(settings: Settings, query: str, kinds: tuple[str, ...], limit: int | None, filters: tuple[str, ...]) -> int:
     """Search memory by meaning; an empty QUERY lists what is newest.
@@ -129,7 +131,9 @@ def search(settings: Settings, query: str, kinds: tuple[str, ...], limit: int | 
     if found.reason is not None:
         settings.out.note(f"degraded: {found.reason}")
         if found.reason == "no_embedding_provider":
-            settings.out.note("  pip install 'caliber-memory[embed]', then configure [embedding_provider] (see `caliber init`)")
+            settings.out.note(
+                "  pip install 'caliber-memory[embed]', then configure [embedding_provider] (see `caliber init`)"
+            )
         return PROBLEM
     return DONE
 
@@ -195,7 +199,11 @@ def _print_explained(out: Output, memory: Caliber, found: dict[str, Any]) -> Non
 
 def _kept(cut: dict[str, Any]) -> str:
     limit = f"at most {cut['limit']:,}" if cut["limit"] is not None else "some"
-    return limit if cut["cutoff_score"] is None or cut["filter"] == "newest" else f"{limit}, down to {cut['cutoff_score']:.3f}"
+    return (
+        limit
+        if cut["cutoff_score"] is None or cut["filter"] == "newest"
+        else f"{limit}, down to {cut['cutoff_score']:.3f}"
+    )
 
 
 def in_words(memory: Caliber, found: dict[str, Any]) -> str:
@@ -212,13 +220,8 @@ def in_words(memory: Caliber, found: dict[str, Any]) -> str:
     lines = [f"{show.shortened(name, 100)}", f"  {verdict}: {found['reason']}."]
     if "rank" in found and "candidates" in found:
         lines.append(
-            f"  It ranked {found['rank'] + 1} of {found['candidates']} candidates, "
-            f"with relevance {found['relevance']:.3f} (the least allowed is {found['min_relevance']:.3f})."
-        )
-    if "would_have_tokens" in found and "tokens" not in found["reason"]:
-        lines.append(
-            f"  It would have taken {found['would_have_tokens']:,} tokens; "
-            f"{found['tokens_left']:,} were left when it was its turn."
+            f"  Its relevance is {found['relevance']:.3f}, where {found['min_relevance']:.3f} is the least; it came "
+            f"{found['rank'] + 1:,} of {found['candidates']:,} candidates, sections first, then relevance."
         )
     return "\n".join(lines)
 

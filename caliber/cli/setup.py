@@ -120,10 +120,14 @@ def check(settings: Settings, file: Path | None) -> int:
             {"kind": fault.kind, "message": str(fault), "field": fault.context.get("field")}
             for fault in error.context["errors"]
         ]
-        settings.out.result({"path": str(path), "ok": False, "faults": faults}, lambda: _print_faults(settings, path, faults))
+        settings.out.result(
+            {"path": str(path), "ok": False, "faults": faults}, lambda: _print_faults(settings, path, faults)
+        )
         return PROBLEM
     summary = sum_up(config)
-    settings.out.result({"path": str(path), "ok": True, "faults": [], **summary}, lambda: _print_summary(settings, path, summary))
+    settings.out.result(
+        {"path": str(path), "ok": True, "faults": [], **summary}, lambda: _print_summary(settings, path, summary)
+    )
     return DONE
 
 
@@ -131,7 +135,9 @@ def _print_faults(settings: Settings, path: Path, faults: list[dict[str, Any]]) 
     settings.out.say(f"{path}: {len(faults)} fault{'s' if len(faults) != 1 else ''}")
     for fault in faults:
         settings.out.say(f"  - {fault['message']}")
-    settings.out.say("correct them and run `caliber check` again; `caliber init --path FILE` writes a sound one to compare")
+    settings.out.say(
+        "correct them and run `caliber check` again; `caliber init --path FILE` writes a sound one to compare"
+    )
 
 
 def sum_up(config: CaliberConfig) -> dict[str, Any]:
@@ -179,13 +185,15 @@ def create(settings: Settings, exist_ok: bool) -> None:
     config = settings.load()
     store = config.storage.resolve_path()
     if store == ":memory:":
-        raise Mistake("a store in memory is not created: it begins when a program opens it", "name a file in storage.path")
+        raise Mistake(
+            "a store in memory is not created: it begins when a program opens it", "name a file in storage.path"
+        )
     existed = Path(store).exists()
     try:
         create_store(config, exist_ok=exist_ok)
     except Conflict as error:
         raise Mistake(
-            f"there is a store at {store} already", "use it, pass --exist-ok, or change storage.path"
+            f"there is a file at {store} already", "if it is your store, it is ready; else change storage.path"
         ) from error
     option = in_command(path)
 

@@ -50,7 +50,7 @@ def peek(memory: Caliber, record_id: uuid.UUID | None) -> Any | None:
 def first_line(text: str) -> str:
     """Return the first line that says something."""
     for line in text.splitlines():
-        words = " ".join(printable(line).split()).lstrip("# ")
+        words = " ".join(printable(line).split()).lstrip("#-* ")
         if words:
             return words
     return ""
@@ -66,7 +66,7 @@ def label(entity: Any) -> str:
         who = f"{entity.role.value} {entity.name}" if entity.name else entity.role.value
         return f"turn {entity.turn_number}, {printable(who)}: {first_line(entity.text)}"
     if isinstance(entity, Scope):
-        return f"scope {entity.sequence_number} ({entity.opened_at:%Y-%m-%d}): {first_line(entity.summary or '')}"
+        return f"scope {entity.sequence_number}: {first_line(entity.summary or '') or '(no summary)'}"
     return "text of the configuration" if entity is None else type(entity).__name__.lower()
 
 
@@ -110,11 +110,11 @@ def print_window(console: Console, memory: Caliber, window: ContextWindow, quest
     legend = Text()
     for section in window.sections:
         legend.append("■ ", style=_COLOURS.get(section.section_type.value, "white"))
-        legend.append(f"{section.name} {section.token_count:,}   ")
+        legend.append(f"{section.name} {section.token_count:,}  ")
     around = window.used_tokens - sum(section.token_count for section in window.sections)
     if around > 0:
         legend.append("▓ ", style="bright_black")
-        legend.append(f"around messages {around:,}")
+        legend.append(f"messages {around:,}")
     facts = Text(
         f"stable prefix {window.stable_prefix_tokens:,} tokens   {_decisions(window)}   status {window.status.value}",
         style="dim",
@@ -150,8 +150,8 @@ def _print_section(console: Console, memory: Caliber, section: ContextSection, w
     console.print(heading)
     table = Table.grid(padding=(0, 1))
     table.add_column(width=9)
-    table.add_column(justify="right", width=6)
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=width - 21)
+    table.add_column(justify="right", width=7, no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=width - 22)
     for source in _most_telling(section.sources):
         entity = peek(memory, source.id)
         table.add_row(_relevance(source), Text(f"{source.tokens:,} t", style="dim"), Text(label(entity)))

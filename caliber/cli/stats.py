@@ -27,7 +27,8 @@ def print_stats(out: Output, found: dict[str, Any]) -> None:
     out.say(f"           journal {store['journal_mode']}, synchronous {store['synchronous']}, SQLite {store['sqlite']}")
     memory = resident["column_bytes"] + resident["text_bytes"]
     out.say(f"resident   {bytes_text(memory)} of at most {bytes_text(resident['limit_bytes'])}")
-    out.say(f"           columns and vectors {bytes_text(resident['column_bytes'])}, texts {bytes_text(resident['text_bytes'])}")
+    columns, texts = bytes_text(resident["column_bytes"]), bytes_text(resident["text_bytes"])
+    out.say(f"           columns and vectors {columns}, texts {texts}")
     providers = found["providers"]
     out.say(f"embedding  {providers['embedding'] or 'none'}")
     out.say(f"summaries  {providers['summarization'] or 'none'}")

@@ -204,7 +204,11 @@ def _calls(calls: Any) -> list[ToolCall]:
     out = []
     for at, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(call.get("id"), str) or not isinstance(function.get("name"), str):
+        if (
+            not isinstance(function, dict)
+            or not isinstance(call.get("id"), str)
+            or not isinstance(function.get("name"), str)
+        ):
             raise BadLine(f"tool_calls[{at}]: expected id and function: {{name, arguments}}")
         arguments = function.get("arguments", "")
         if not isinstance(arguments, str):
@@ -227,7 +231,9 @@ def _instant(value: Any, key: str) -> datetime:
 
 
 def _goal(conversation: Conversation, path: Path) -> str:
-    said = next((turn["content"] for turn in conversation.turns if turn["role"] == "user" and turn["content"].strip()), "")
+    said = next(
+        (turn["content"] for turn in conversation.turns if turn["role"] == "user" and turn["content"].strip()), ""
+    )
     return _short(said) or f"Conversation from {path.name}"
 
 

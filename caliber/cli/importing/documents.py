@@ -1,14 +1,15 @@
 """Documents as notes, decision records and other files as artifacts; a new version takes the old one's place.
 
 A section's note is named after its path and headings. Unchanged sections are left alone, changed ones are superseded,
-vanished ones archived: memory says what the documents say now, and old windows still replay. Source: docs/decisions/0022.
+vanished ones archived: memory says what the documents say now, and old windows still replay.
+
+Source: docs/decisions/0022.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -25,14 +26,18 @@ ARTIFACT_CHARS: Final = 6_000
 _DECISION_FOLDERS: Final = re.compile(r"(^|/)(adrs?|decisions|decision-records|rfcs?)/[^/]+$", re.IGNORECASE)
 _DECISION_NAMES: Final = re.compile(r"(^|/)(adr[-_ ]?\d+|\d{3,4}[-_])[^/]*\.(md|markdown|rst|adoc|txt)$", re.IGNORECASE)
 _INDEX_NAMES: Final = frozenset(("readme", "index", "template", "adr-template", "0000-template"))
-_DECISION_WORDS: Final = re.compile(r"^\W*(status|context|decision|consequences|why|instead of)\b", re.IGNORECASE | re.MULTILINE)
+_DECISION_WORDS: Final = re.compile(
+    r"^\W*(status|context|decision|consequences|why|instead of)\b", re.IGNORECASE | re.MULTILINE
+)
 _TOP_NAMES: Final = re.compile(
     r"(readme|contributing|changelog|changes|history|news|architecture|design|security|authors|install|governance|"
     r"roadmap|upgrading|migration|code_of_conduct)([._-][^/]*)?$",
     re.IGNORECASE,
 )
 _DOCUMENT_FOLDERS: Final = re.compile(r"(^|/)docs?/", re.IGNORECASE)
-_PROCEDURES: Final = re.compile(r"\b(install|usage|getting started|how to|build|develop|run|test|release|deploy|setup|quick ?start)", re.IGNORECASE)  # fmt: skip
+_PROCEDURES: Final = re.compile(
+    r"\b(install|usage|getting started|how to|build|develop|run|test|release|deploy|setup|quick ?start)", re.IGNORECASE
+)
 _KEY: Final = "file:"
 
 
@@ -56,7 +61,9 @@ def is_decision_path(path: str) -> bool:
 def is_decision(path: str, text: str) -> bool:
     """Return whether a document is a decision record: kept like one, or written like one."""
     words = {match.lower() for match in _DECISION_WORDS.findall(text)}
-    return is_decision_path(path) and bool(words & {"decision", "status", "context", "why"}) or {"status", "context", "decision"} <= words
+    if is_decision_path(path):
+        return bool(words & {"decision", "status", "context", "why"})
+    return words >= {"status", "context", "decision"}
 
 
 def as_text(raw: bytes) -> str | None:
@@ -187,11 +194,8 @@ def decision_in_short(path: str, text: str) -> str:
     """Return a decision's title and what was decided, as one short text."""
     found = sections.split(path, text)
     title = sections.title_of(path, text)
-    decided = next((item for item in found if re.search(r"\bdecision\b", item.title, re.IGNORECASE)), found[0] if found else None)
+    decided = next(
+        (item for item in found if re.search(r"\bdecision\b", item.title, re.IGNORECASE)), found[0] if found else None
+    )
     body = "" if decided is None else decided.text
     return sections.parts(f"{title}\n{body}".strip(), 800)[0]
-
-
-def paths_of(notes: Iterable[Note]) -> list[str]:
-    """Return the documents that notes were made of."""
-    return sorted({note.entity.split(" § ")[0] for note in notes})

@@ -18,7 +18,16 @@ _SKIPPED_FOLDERS: Final = frozenset(
      "bower_components", "coverage", "htmlcov", "CVS", "_build", "out")
 )  # fmt: skip
 _SKIPPED_NAMES: Final = frozenset(
-    ("package-lock.json", "yarn.lock", "pnpm-lock.yaml", "poetry.lock", "uv.lock", "Cargo.lock", "go.sum", "composer.lock")
+    (
+        "package-lock.json",
+        "yarn.lock",
+        "pnpm-lock.yaml",
+        "poetry.lock",
+        "uv.lock",
+        "Cargo.lock",
+        "go.sum",
+        "composer.lock",
+    )
 )
 _SKIPPED_SUFFIXES: Final = (".egg-info", ".dist-info", ".min.js", ".min.css", ".map", ".jsonl", ".csv", ".svg", ".lock")
 _DOCUMENTS: Final = frozenset((".md", ".markdown", ".rst", ".txt", ".adoc"))
@@ -121,4 +130,8 @@ def read_text(listing: Listing, name: str, max_bytes: int) -> str | None:
 def is_prose(name: str) -> bool:
     """Return whether a file is a document, to be kept by section, rather than code."""
     lower = name.lower()
-    return any(lower.endswith(suffix) for suffix in _DOCUMENTS) or lower.rsplit("/", 1)[-1] in ("readme", "license", "notice")
+    return any(lower.endswith(suffix) for suffix in _DOCUMENTS) or lower.rsplit("/", 1)[-1] in (
+        "readme",
+        "license",
+        "notice",
+    )

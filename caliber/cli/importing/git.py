@@ -69,7 +69,9 @@ class Repository:
         if inside.returncode:
             raise _not_a_repository(path, inside.stderr)
         top = self._try("rev-parse", "--show-toplevel")
-        self.root = Path(os.fsdecode(top.stdout.rstrip(b"\n"))) if not top.returncode and top.stdout.strip() else self._folder
+        self.root = (
+            Path(os.fsdecode(top.stdout.rstrip(b"\n"))) if not top.returncode and top.stdout.strip() else self._folder
+        )
         self.shallow = self._text("rev-parse", "--is-shallow-repository") == "true"
         self.head = self._maybe("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
 
@@ -122,10 +124,11 @@ class Repository:
                 assert process.stdout is not None
                 try:
                     yield from _parse(process.stdout)
-                finally:
-                    process.stdout.close()
-                    if process.wait() not in (0, -13):
-                        raise Problem(f"git log ended with code {process.returncode}", "run `git fsck` in the repository")
+                except BaseException:
+                    process.kill()
+                    raise
+                if process.wait():
+                    raise Problem(f"git log ended with code {process.returncode}", "run `git fsck` in the repository")
 
     def files(self) -> list[TreeFile]:
         """Return the regular files of HEAD: no symbolic links, no submodules."""
@@ -170,10 +173,16 @@ class Repository:
     def _try(self, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[bytes]:
         try:
             return subprocess.run(  # noqa: S603
-                self._command(arguments, folder), stdin=subprocess.DEVNULL, capture_output=True, env=_environment(), check=False
+                self._command(arguments, folder),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=_environment(),
+                check=False,
             )
         except FileNotFoundError:
-            raise Mistake("the program git was not found", "install git, or use `caliber ingest files` instead") from None
+            raise Mistake(
+                "the program git was not found", "install git, or use `caliber ingest files` instead"
+            ) from None
 
     def _run(self, *arguments: str, folder: Path | None = None) -> bytes:
         done = self._try(*arguments, folder=folder)
@@ -237,7 +246,7 @@ def _parse(stream: IO[bytes]) -> Iterator[Commit]:
         # The tail of a commit ends where the next one begins.
         while len(fields) > _FIELDS:
             yield _commit(fields[1:_FIELDS], fields[_FIELDS])
-            del fields[: _FIELDS]
+            del fields[:_FIELDS]
     if len(fields) == _FIELDS:
         yield _commit(fields[1:], rest)
 

@@ -7,7 +7,7 @@ the current month stays open and is read turn by turn. Source: docs/decisions/00
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from caliber.cli.importing.git import Commit, Repository
@@ -32,7 +32,10 @@ def import_history(
     limit: int | None,
     started: Callable[[int], Callable[[int], None]],
 ) -> None:
-    """Append the commits that are not known yet, oldest first; ``started`` is told how many and gives what counts them."""
+    """Append the commits that are not known yet, oldest first.
+
+    ``started`` is told how many they are, and returns what counts them.
+    """
     scope = open_scope_of(memory, trajectory)
     known, month, in_scope = _known(memory, trajectory, scope)
     hashes = repository.hashes(limit)
@@ -121,18 +124,3 @@ def changes_text(commit: Commit) -> str:
 
 def _file_line(added: int | None, deleted: int | None, path: str) -> str:
     return f"  {path}  {'binary' if added is None or deleted is None else f'+{added} −{deleted}'}"
-
-
-def commit_of(key: str | None) -> str | None:
-    """Return the commit that a turn's idempotency key names."""
-    return key.split(":")[1] if key is not None and key.startswith(_KEY) else None
-
-
-def subjects(memory: Caliber, scopes: Sequence[Scope]) -> list[str]:
-    """Return the first lines of the commits in some scopes."""
-    out = []
-    for scope in scopes:
-        for turn in memory.storage.turns.list_by_scope(scope.scope_id):
-            if turn.role is TurnRole.USER:
-                out.append(turn.text.split("\n", 1)[0].strip())
-    return out

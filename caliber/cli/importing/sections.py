@@ -49,7 +49,7 @@ def split(path: str, text: str) -> list[Section]:
         found = _asciidoc(text)
     else:
         found = iter([Section((), text, 1)])
-    out = []
+    out: list[Section] = []
     for section in found:
         body = _IMAGE.sub("", section.text).strip()
         if sum(char.isalnum() for char in body) >= _LEAST_LETTERS:

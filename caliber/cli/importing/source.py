@@ -59,7 +59,9 @@ def trajectories_of(memory: Caliber, identity: str) -> list[Trajectory]:
     return found
 
 
-def trajectory_of(memory: Caliber, identities: Sequence[str], goal: str, tags: Sequence[str]) -> tuple[Trajectory, bool]:
+def trajectory_of(
+    memory: Caliber, identities: Sequence[str], goal: str, tags: Sequence[str]
+) -> tuple[Trajectory, bool]:
     """Return the trajectory of a source known under any of its identities, begun if need be; and whether it is new."""
     for identity in identities:
         active = [item for item in trajectories_of(memory, identity) if item.status is TrajectoryStatus.ACTIVE]
