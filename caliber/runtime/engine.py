@@ -32,6 +32,7 @@ from caliber.runtime.embedder import Embedder
 from caliber.runtime.repeating import Repeating
 from caliber.schema.relations import CONFIG_DOCUMENT
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
+from caliber.trajectory import inputs
 
 T = TypeVar("T")
 
@@ -187,6 +188,8 @@ class Engine:
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         """Run ``work`` in one transaction; events it emitted are published once it is durable."""
         self.check_open()
+        if deadline_ms is not None:
+            inputs.as_whole(deadline_ms, "deadline_ms")
         events: list[Event] = []
 
         def run(uow: UnitOfWork) -> T:

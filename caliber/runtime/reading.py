@@ -54,7 +54,9 @@ class Deadline:
     __slots__ = ("_until",)
 
     def __init__(self, deadline_ms: int | None) -> None:
-        self._until = None if deadline_ms is None else time.monotonic() + deadline_ms / 1000
+        self._until = None
+        if deadline_ms is not None:
+            self._until = time.monotonic() + inputs.as_whole(deadline_ms, "deadline_ms") / 1000
 
     def check(self, what: str) -> None:
         """Raise Unavailable when the time is up."""

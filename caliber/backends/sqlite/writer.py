@@ -74,12 +74,13 @@ class SqliteWriter:
         deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1000
         if self._grouped:
             self._waiting.append(request)
-        if not self._lock.acquire(timeout=-1 if deadline_ms is None else deadline_ms / 1000):
+        patience_s = -1 if deadline_ms is None else min(deadline_ms / 1000, threading.TIMEOUT_MAX)
+        if not self._lock.acquire(timeout=patience_s):
             return self._give_up(request)  # type: ignore[no-any-return]
         try:
             if not request.done:
                 batch = self._take_batch(request)
-                self._transaction(batch, deadline)
+                self._transaction(batch, request, deadline)
         finally:
             self._lock.release()
         if request.error is not None:
@@ -92,11 +93,13 @@ class SqliteWriter:
 
     def _give_up(self, request: _Request) -> Any:
         try:
-            self._waiting.remove(request)
+            if self._grouped:
+                self._waiting.remove(request)
         except ValueError:
             # Somebody took it into a transaction meanwhile: it is too late to give up, its end decides.
             with self._lock:
-                pass
+                if not request.done:
+                    self._waiting.remove(request)  # it went back in line: its leader gave up before it began
             if request.error is not None:
                 raise request.error from None
             if request.done:
@@ -116,14 +119,16 @@ class SqliteWriter:
             batch.append(own)
         return batch
 
-    def _transaction(self, batch: list[_Request], deadline: float | None) -> None:
+    def _transaction(self, batch: list[_Request], own: _Request, deadline: float | None) -> None:
         connection = self._connection
         limited = deadline is not None
+        begun = False
         try:
             if limited:
                 left = max(1, int((deadline - time.monotonic()) * 1000))  # type: ignore[operator]
                 connection.raw.set_busy_timeout(min(self._busy_timeout_ms, left))
             connection.command("BEGIN IMMEDIATE")
+            begun = True
             if self.follower is not None:
                 self.follower.begin(connection)
             succeeded = self._work(batch)
@@ -132,6 +137,10 @@ class SqliteWriter:
             connection.command("COMMIT")
         except BaseException as error:
             self._roll_back()
+            if limited and not begun:
+                # Our hurry is nobody else's: they go back in line, in their order.
+                self._waiting.extendleft(request for request in reversed(batch) if request is not own)
+                batch = [own]
             for request in batch:
                 request.done = True
                 request.error = request.error or _copy_for(error, batch)
