@@ -1,0 +1,175 @@
+"""Two handles on one store: each sees what the other committed, never half of it. Source: design section 5."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from support.configs import USER
+from support.entities import plain
+
+import caliber
+from caliber.model.errors import Conflict
+from caliber.schema.relations import NOTE, TRAJECTORY
+from caliber.storage.unit_of_work import UnitOfWork
+
+
+@pytest.fixture
+def pair(backend: Any) -> tuple[caliber.Caliber, caliber.Caliber]:
+    backend.needs("sharing")
+    return backend.open(), backend.open()
+
+
+def note(memory: caliber.Caliber, content: str, **options: Any) -> Any:
+    values = {"entity": "e", "entity_type": "t", "note_type": "fact", "confidence": 0.5}
+    return memory.add_note(content=content, **{**values, **options})
+
+
+def test_latest_sees_the_other_handle_at_once(pair: Any) -> None:
+    first, second = pair
+    made = note(first, "hello")
+    assert second.search("hello", consistency="latest").hits[0].id == made.note_id
+    assert second.get(made.note_id) == made
+    trajectory = second.start_trajectory("goal", initiator=USER)
+    assert first.assemble_context(trajectory.trajectory_id, consistency="latest").text.startswith("# Notes")
+
+
+def test_local_sees_it_once_it_was_polled_or_something_was_written(backend: Any) -> None:
+    backend.needs("sharing")
+    first = backend.open()
+    silent = backend.open()
+    polling = backend.open(resident__feed_poll_ms=20)
+    made = note(first, "hello")
+    with pytest.raises(caliber.CaliberError):
+        silent.get(made.note_id)
+    limit = time.monotonic() + 20
+    while not polling.search("hello", kinds=["note"]).hits:
+        assert time.monotonic() < limit, "the poller never came"
+        time.sleep(0.01)
+    silent.start_trajectory("goal", initiator=USER)
+    assert silent.get(made.note_id) == made, "a write of its own brings others' commits first"
+
+
+def test_every_kind_of_change_travels(pair: Any) -> None:
+    first, second = pair
+    trajectory = first.start_trajectory("goal", initiator=USER)
+    scope = first.current_scope(trajectory.trajectory_id)
+    turn = first.append_turn(scope.scope_id, role="user", content=b"\xffbytes")
+    artifact = first.create_artifact(
+        scope.scope_id, artifact_type="fact", content="fact", extraction_method="explicit", ttl="scope"
+    )
+    kept = note(first, "kept")
+    first.storage.notes.update(kept.note_id, content="changed")
+    gone = note(first, "gone")
+    first.storage.notes.delete(gone.note_id)
+    first.close_scope(scope.scope_id)
+    first.flush()
+    snapshot = second._engine.snapshot("latest")
+    for name in ("trajectory", "scope", "turn", "artifact", "note", "embedding_space"):
+        ours, theirs = first._engine.memory.snapshot[name], snapshot[name]
+        assert _rows(theirs) == _rows(ours), name
+    assert second.get(turn.turn_id).content == b"\xffbytes"
+    assert second.get(artifact.artifact_id).retired_at is not None
+    assert second.get(kept.note_id).content == "changed"
+    with pytest.raises(caliber.CaliberError):
+        second.get(gone.note_id)
+    assert second.verify() == []
+    assert second.search("changed", kinds=["note"]).hits[0].id == kept.note_id, "its vector travelled too"
+
+
+def _rows(snapshot: Any) -> list[Any]:
+    return sorted(snapshot.row(number) for number in snapshot.rows().tolist())
+
+
+def test_own_commit_is_not_a_change_of_somebody_else(pair: Any) -> None:
+    first, second = pair
+    first._engine.snapshot("latest")
+    note(first, "mine")
+    assert not first._engine.store.changed_elsewhere()
+    note(second, "theirs")
+    second.flush()
+    assert first._engine.store.changed_elsewhere()
+    assert first._engine.store.changed_elsewhere(), "until it is applied the answer stays yes"
+    first._engine.snapshot("latest")
+    assert not first._engine.store.changed_elsewhere()
+
+
+def test_feed_that_no_longer_reaches_back_is_a_reload(pair: Any) -> None:
+    first, second = pair
+    contents = [f"number {at}" for at in range(20)]
+    for content in contents:
+        note(first, content)
+    first._engine.write(lambda uow: uow.execute("change.prune", 2**60, 0))
+    reloads = second.stats()["resident"]["reloads"]
+    found = second.search("", limit=50, kinds=["note"], consistency="latest").hits
+    assert sorted(hit.content for hit in found) == sorted(contents)
+    assert second.stats()["resident"]["reloads"] == reloads + 1
+    assert second.verify() == []
+    assert first.verify() == []
+
+
+def test_versions_decide_and_older_news_changes_nothing(pair: Any) -> None:
+    first, second = pair
+    made = note(first, "one")
+    second._engine.snapshot("latest")
+    first.storage.notes.update(made.note_id, content="two")
+    with pytest.raises(Conflict):
+        second.storage.notes.update(made.note_id, content="lost", expected_version=1)
+    assert second.get(made.note_id).content == "two", "the refused writer has the news now"
+    second.storage.notes.update(made.note_id, content="three", expected_version=2)
+    first._engine.snapshot("latest")
+    assert first.get(made.note_id).content == "three"
+    assert first.get(made.note_id).version == 3
+
+
+def test_pair_of_rows_is_never_seen_apart_through_the_feed(pair: Any) -> None:
+    """Rows of one commit arrive together, also in the mirror of another handle."""
+    first, second = pair
+    stop = threading.Event()
+    torn: list[Any] = []
+
+    def watch() -> None:
+        while not stop.is_set():
+            snapshot = second._engine.snapshot("latest")
+            if snapshot["note"].count() != snapshot["trajectory"].count():
+                torn.append((snapshot["note"].count(), snapshot["trajectory"].count()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+
+    def work(uow: UnitOfWork, at: int) -> None:
+        uow.insert(NOTE, plain(NOTE, fingerprint=at.to_bytes(32, "big")))
+        uow.insert(TRAJECTORY, plain(TRAJECTORY))
+
+    for at in range(150):
+        first._engine.write(lambda uow, at=at: work(uow, at))
+    stop.set()
+    watcher.join(30)
+    assert torn == []
+    assert second._engine.snapshot("latest")["note"].count() == 150
+
+
+def test_two_handles_write_in_turns_and_agree(pair: Any) -> None:
+    first, second = pair
+    trajectory = first.start_trajectory("goal", initiator=USER)
+    scope = first.current_scope(trajectory.trajectory_id)
+    for at in range(20):
+        (first if at % 2 else second).append_turn(scope.scope_id, role="user", content=f"turn {at}")
+    for memory in pair:
+        window = memory.assemble_context(trajectory.trajectory_id, consistency="latest")
+        assert [message["content"] for message in window.to_messages() if message["role"] == "user"] == [
+            f"turn {at}" for at in range(20)
+        ]
+        assert memory.verify() == []
+
+
+def test_position_names_the_commit_boundary(pair: Any) -> None:
+    first, second = pair
+    before = first.search("", limit=1).position
+    note(first, "one more")
+    after = first.search("", limit=1).position
+    assert after.epoch == before.epoch
+    assert after.sequence > before.sequence
+    assert second.search("", limit=1, consistency="latest").position == after

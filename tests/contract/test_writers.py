@@ -1,0 +1,283 @@
+"""Many writers at once: shared commits, failures that stay with whoever failed, deadlines. Source: design section 4."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.configs import USER
+from support.entities import plain
+
+from caliber.model.errors import CaliberError, Conflict, InputError, Unavailable
+from caliber.schema.relations import NOTE, TRAJECTORY
+from caliber.storage.protocol import Store
+from caliber.storage.unit_of_work import UnitOfWork
+
+DURABILITIES = ("commit", "group")
+
+
+def together(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Run ``work(0..count-1)`` in as many threads, released at once; return results or errors in their order."""
+    barrier = threading.Barrier(count)
+    results: list[Any] = [None] * count
+
+    def run(at: int) -> None:
+        barrier.wait(30)
+        try:
+            results[at] = work(at)
+        except BaseException as error:
+            results[at] = error
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results
+
+
+def count(store: Store, relation: Any) -> int:
+    with store.read() as session:
+        return int(session.run(store.plans[relation.name].count, ())[0][0])
+
+
+class Gate:
+    """Holds the writer until told, so that others line up behind it."""
+
+    def __init__(self, store: Store) -> None:
+        self._inside, self._go = threading.Event(), threading.Event()
+
+        def work(uow: UnitOfWork) -> None:
+            self._inside.set()
+            self._go.wait(30)
+
+        self._thread = threading.Thread(target=lambda: store.write(work))
+        self._thread.start()
+        assert self._inside.wait(30)
+
+    def open(self) -> None:
+        self._go.set()
+        self._thread.join(30)
+
+
+def test_group_shares_one_commit(backend: Any) -> None:
+    store = backend.store(storage__durability="group")
+    before = store.facts()["commits"]
+    gate = Gate(store)
+    barrier = threading.Barrier(9)
+
+    def write() -> None:
+        barrier.wait(30)
+        store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    barrier.wait(30)
+    _until(lambda: len(store._writer._waiting) == 8)
+    gate.open()
+    for thread in threads:
+        thread.join(30)
+    assert store.facts()["commits"] - before == 2, "the gate's commit and one for all eight"
+    assert count(store, TRAJECTORY) == 8
+    with store.read() as session:
+        assert session.run(store.statements["change.bounds"], ()) == [(1, 1)], "one change record for one commit"
+
+
+def test_commit_durability_commits_each_alone(backend: Any) -> None:
+    store = backend.store(storage__durability="commit")
+    before = store.facts()["commits"]
+    together(6, lambda at: store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY))))
+    assert store.facts()["commits"] - before == 6
+
+
+def test_one_failing_work_in_a_group_does_not_harm_the_others(backend: Any) -> None:
+    store = backend.store(storage__durability="group")
+    taken = plain(NOTE)
+    store.write(lambda uow: uow.insert(NOTE, taken))
+    gate = Gate(store)
+    results: list[Any] = []
+    done = threading.Thread(target=lambda: results.extend(together(9, lambda at: _group_member(store, taken, at))))
+    done.start()
+    _until(lambda: len(store._writer._waiting) == 9)
+    gate.open()
+    done.join(60)
+    assert [type(result).__name__ for result in results] == [
+        "int", "Conflict", "ZeroDivisionError", "int", "Conflict", "ZeroDivisionError", "int", "Conflict",
+        "ZeroDivisionError",
+    ]  # fmt: skip
+    assert count(store, TRAJECTORY) == 3, "what a failing work wrote before it failed is gone"
+    assert count(store, NOTE) == 1
+    tracebacks = {id(result.__traceback__) for result in results if isinstance(result, Exception)}
+    assert len(tracebacks) == 6, "threads do not share an error"
+
+
+def _group_member(store: Store, taken: Any, at: int) -> Any:
+    def work(uow: UnitOfWork) -> Any:
+        ordinal = uow.insert(TRAJECTORY, plain(TRAJECTORY))
+        if at % 3 == 1:
+            uow.insert(NOTE, taken)
+        if at % 3 == 2:
+            _ = 1 / 0
+        return ordinal
+
+    return store.write(work)
+
+
+def test_group_is_no_larger_than_its_limit(backend: Any) -> None:
+    store = backend.store(storage__durability="group", storage__group_max_batch=3)
+    before = store.facts()["commits"]
+    gate = Gate(store)
+    done = threading.Thread(
+        target=lambda: together(8, lambda at: store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY))))
+    )
+    done.start()
+    _until(lambda: len(store._writer._waiting) == 8)
+    gate.open()
+    done.join(60)
+    assert count(store, TRAJECTORY) == 8
+    assert store.facts()["commits"] - before >= 1 + 3
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_no_update_is_lost_between_threads(durability: str, backend: Any) -> None:
+    # C-469, K-082: read, add one, write; 8 threads of 25
+    store = backend.store(storage__durability=durability)
+    trajectory = plain(TRAJECTORY)
+    store.write(lambda uow: uow.insert(TRAJECTORY, trajectory))
+
+    def work(uow: UnitOfWork) -> None:
+        import dataclasses
+
+        current = uow.get(TRAJECTORY, trajectory.trajectory_id.bytes)
+        uow.update(TRAJECTORY, dataclasses.replace(current, turn_count=current.turn_count + 1))
+
+    results = together(8, lambda at: [store.write(work) for _ in range(25)])
+    assert not [result for result in results if isinstance(result, BaseException)]
+    final = store.write(lambda uow: uow.get(TRAJECTORY, trajectory.trajectory_id.bytes))
+    assert (final.turn_count, final.version) == (200, 201)
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_deadline_passes_while_others_write(durability: str, backend: Any) -> None:
+    store = backend.store(storage__durability=durability)
+    gate = Gate(store)
+    started = time.monotonic()
+    with pytest.raises(Unavailable, match="nothing was written") as caught:
+        store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)), deadline_ms=50)
+    assert time.monotonic() - started < 5
+    assert caught.value.retryable
+    gate.open()
+    store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)), deadline_ms=60_000)
+    assert count(store, TRAJECTORY) == 1, "what gave up was not written later"
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_deadline_that_is_none_is_refused_before_anything_is_written(durability: str, backend: Any) -> None:
+    # issue, Bad input: a negative budget of time
+    memory = backend.open(storage__durability=durability)
+    trajectory = memory.start_trajectory("goal", initiator=USER)
+    for deadline in (-1, 2**70, "soon", 1.5, True):
+        with pytest.raises(InputError):
+            memory.start_trajectory("goal", initiator=USER, deadline_ms=deadline)
+        with pytest.raises(InputError):
+            memory.search("goal", deadline_ms=deadline)
+        with pytest.raises(InputError):
+            memory.assemble_context(trajectory.trajectory_id, deadline_ms=deadline)
+    memory.start_trajectory("goal", initiator=USER, deadline_ms=2**63 - 1)
+    assert memory.storage.trajectories.count() == 2
+
+
+def test_short_deadline_of_one_does_not_fail_its_group(file_backend: Any) -> None:
+    """Whoever leads a group must not bring the others under its own deadline."""
+    import apsw
+
+    store = file_backend.store(storage__durability="group", storage__busy_timeout_ms=20_000)
+    outcomes: dict[str, Any] = {}
+
+    def write(name: str, deadline_ms: int | None) -> None:
+        try:
+            outcomes[name] = store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)), deadline_ms=deadline_ms)
+        except CaliberError as error:
+            outcomes[name] = error
+
+    threads = []
+    other = apsw.Connection(file_backend.path)
+    with store._writer.exclusive():
+        for number, (name, deadline_ms) in enumerate({"hurried": 1_000, "patient": None}.items(), start=1):
+            threads.append(threading.Thread(target=write, args=(name, deadline_ms)))
+            threads[-1].start()
+            _until(lambda number=number: len(store._writer._waiting) == number)
+        other.execute("BEGIN IMMEDIATE")
+    threads[0].join(2)
+    time.sleep(1)
+    other.execute("ROLLBACK")
+    for thread in threads:
+        thread.join(60)
+    other.close()
+    assert isinstance(outcomes["patient"], int), outcomes
+    if isinstance(outcomes["hurried"], CaliberError):
+        assert isinstance(outcomes["hurried"], Unavailable)
+        assert outcomes["hurried"].retryable
+    assert count(store, TRAJECTORY) == sum(isinstance(outcome, int) for outcome in outcomes.values())
+
+
+def test_result_of_a_work_is_its_own(backend: Any) -> None:
+    store = backend.store(storage__durability="group")
+    results = together(16, lambda at: store.write(lambda uow: (uow.insert(TRAJECTORY, plain(TRAJECTORY)), at)))
+    assert [result[1] for result in results] == list(range(16))
+    assert len({result[0] for result in results}) == 16
+
+
+def test_idempotent_insert_under_concurrency_stores_one_row(backend: Any) -> None:
+    # K-044: unique index and ON CONFLICT, never check-then-insert
+    memory = backend.open(storage__durability="group")
+    trajectory = memory.start_trajectory("goal", initiator=USER)
+    scope = memory.current_scope(trajectory.trajectory_id)
+    same = {"artifact_type": "fact", "content": "the same", "extraction_method": "explicit"}
+    artifacts = together(12, lambda at: memory.create_artifact(scope.scope_id, **same))
+    assert len({artifact.artifact_id for artifact in artifacts}) == 1
+    turns = together(
+        12, lambda at: memory.append_turn(scope.scope_id, role="user", content="once", idempotency_key="k")
+    )
+    assert len({turn.turn_id for turn in turns}) == 1
+    note = {"entity": "e", "entity_type": "t", "note_type": "fact", "content": "c", "confidence": 0.5}
+    notes = together(12, lambda at: memory.add_note(**note))
+    assert len({item.note_id for item in notes}) == 1
+    other = together(12, lambda at: _other_content(memory, scope.scope_id, at))
+    stored = [item for item in other if not isinstance(item, BaseException)]
+    assert len(stored) == 1
+    assert all(isinstance(item, Conflict) for item in other if isinstance(item, BaseException))
+    assert memory.storage.turns.count() == 2
+
+
+def _other_content(memory: Any, scope_id: Any, at: int) -> Any:
+    return memory.append_turn(scope_id, role="user", content=f"content {at}", idempotency_key="shared")
+
+
+def test_turns_of_many_threads_are_numbered_without_gaps(backend: Any) -> None:
+    # C-028, C-473
+    memory = backend.open(storage__durability="group")
+    trajectory = memory.start_trajectory("goal", initiator=USER)
+    scope = memory.current_scope(trajectory.trajectory_id)
+    together(8, lambda at: [memory.append_turn(scope.scope_id, role="user", content=f"{at}.{n}") for n in range(10)])
+    turns = memory.storage.turns.list_by_scope(scope.scope_id)
+    assert [turn.sequence for turn in turns] == list(range(80))
+    assert sorted(turn.turn_number for turn in turns) == list(range(80))
+    for at in range(8):
+        own = [turn.text for turn in turns if turn.text.startswith(f"{at}.")]
+        assert own == [f"{at}.{n}" for n in range(10)], "one thread's turns stay in its order"
+    scopes = together(8, lambda at: memory.open_scope(trajectory.trajectory_id))
+    assert sorted(item.sequence_number for item in scopes) == list(range(1, 9))
+    assert memory.verify() == []
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.001)
