@@ -143,30 +143,33 @@ def find_statements(text: str, roles: frozenset[TurnRole]) -> Iterator[Statement
         size = sentence.end - sentence.start
         if sentence.kind not in _SPOKEN_KINDS or not MIN_STATEMENT_CHARS <= size <= MAX_STATEMENT_CHARS:
             continue
-        plain = " ".join(sentence.text.replace("’", "'").split())
-        plain = plain[marker.end() :] if (marker := _MARKER.match(plain)) else plain
-        found = _labelled(plain, roles) or _cued(plain, cues)
+        said = " ".join(sentence.text.split())
+        said = said[marker.end() :] if (marker := _MARKER.match(said)) else said
+        # The cues know one apostrophe; what is kept has its own.
+        found = _labelled(said, roles) or _cued(said.replace("’", "'"), cues)
         if found is not None:
-            kind, content, confidence = found
-            yield Statement(kind, content, confidence, sentence.start)
+            kind, start, confidence = found
+            yield Statement(kind, said[start:], confidence, sentence.start)
 
 
-def _labelled(plain: str, roles: frozenset[TurnRole]) -> tuple[ArtifactType, str, float] | None:
+def _labelled(plain: str, roles: frozenset[TurnRole]) -> tuple[ArtifactType, int, float] | None:
+    """Return what the line says it is, and where its content starts."""
     label = _LABEL.match(plain)
     if label is None:
         return None
     kind, confidence = _LABELS[label[1].lower()]
-    content = plain[label.end() :].strip()
-    if len(content) < MIN_STATEMENT_CHARS or (kind is ArtifactType.USER_PREFERENCE and TurnRole.USER not in roles):
+    if len(plain) - label.end() < MIN_STATEMENT_CHARS or (
+        kind is ArtifactType.USER_PREFERENCE and TurnRole.USER not in roles
+    ):
         return None
-    return kind, content, confidence
+    return kind, label.end(), confidence
 
 
-def _cued(plain: str, cues: list[_Cue]) -> tuple[ArtifactType, str, float] | None:
+def _cued(plain: str, cues: list[_Cue]) -> tuple[ArtifactType, int, float] | None:
     if plain.endswith("?"):
         return None
     for cue in cues:
         found = cue.pattern.search(plain)
         if found is not None and _OPEN.search(plain, max(0, found.start() - 16), found.start()) is None:
-            return cue.artifact_type, plain, cue.confidence
+            return cue.artifact_type, 0, cue.confidence
     return None

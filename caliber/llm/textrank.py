@@ -192,13 +192,16 @@ def _joined(sentences: Sequence[Sentence]) -> str:
 
 
 def _cut(text: str, max_tokens: int, count_tokens: TokenCounter) -> str:
-    try:
-        per_token = len(text) / max(1, count_tokens(text))
-        reserved = count_tokens(_MORE)
-        if max_tokens > reserved:
-            marked = text[: prefix_end(text, 0, max_tokens - reserved, count_tokens, per_token)].rstrip() + _MORE
-            if count_tokens(marked) <= max_tokens:
-                return marked
-        return text[: prefix_end(text, 0, max_tokens, count_tokens, per_token)].rstrip()
-    except InvalidValue as error:
-        raise SummarizationFailed(reason=f"max_tokens = {max_tokens} cannot hold a single character") from error
+    """Return the beginning of the text, marked as cut where there is room for the mark."""
+    per_token = len(text) / max(1, count_tokens(text))
+    for mark in (_MORE, ""):
+        room = max_tokens - count_tokens(mark)
+        if room < 1:
+            continue
+        try:
+            cut = text[: prefix_end(text, 0, room, count_tokens, per_token)].rstrip() + mark
+        except InvalidValue:
+            continue
+        if count_tokens(cut) <= max_tokens:
+            return cut
+    raise SummarizationFailed(reason=f"max_tokens = {max_tokens} cannot hold a single character")

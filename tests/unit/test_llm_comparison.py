@@ -38,6 +38,7 @@ def test_statements_that_cannot_both_hold(a: str, b: str) -> None:
         ("The timeout is 30 seconds", "The retry count is 60"),
         ("The sky is blue.", "Databases do not like large blobs."),
         ("SQLite has 1 writer and open_scope uses 2", "SQLite has 1 writer and close_scope uses 3"),
+        ("The main server in Berlin listens on port 80", "The main server in Paris does not listen on port 80"),
         ("", "The cache is not enabled."),
         ("42", "43"),
     ],

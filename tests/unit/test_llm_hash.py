@@ -42,6 +42,12 @@ def test_a_known_vector_stays_what_it_is() -> None:
     assert [round(float(value), 4) for value in vector] == KNOWN
 
 
+def test_the_order_of_words_changes_no_bit() -> None:
+    provider = HashEmbeddingProvider(8, "m")
+    words = [f"word{number} " * (number % 5 + 1) for number in range(200)]
+    np.testing.assert_array_equal(provider.embed(" ".join(words)), provider.embed(" ".join(words[::-1])))
+
+
 def test_similar_texts_are_nearer() -> None:
     provider = HashEmbeddingProvider(512, "m")
     a, b, c = provider.embed_batch(

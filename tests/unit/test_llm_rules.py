@@ -140,7 +140,7 @@ def test_words_about_errors_are_no_error_log(text: str) -> None:
     ],
 )
 def test_what_people_say_becomes_artifacts(sentence: str, kind: ArtifactType) -> None:
-    assert found(f"Hello there. {sentence} Thanks a lot!") == [(kind, sentence.replace("’", "'"))]
+    assert found(f"Hello there. {sentence} Thanks a lot!") == [(kind, sentence)]
 
 
 @pytest.mark.parametrize(
@@ -228,6 +228,13 @@ def test_code_and_traces_are_not_searched_for_statements() -> None:
         (PATCH, "# We decided to use tabs. I prefer it.")
     ]
     assert found("```text\nWe decided to use tabs.\n```") == []
+
+
+def test_fences_nested_without_end_are_read_once() -> None:
+    text = "\n".join("~" * length for length in range(1_200, 2, -1)) + "\nValueError: deep inside"
+    ((kind, content),) = found(text)
+    assert kind is ERROR
+    assert content.endswith("ValueError: deep inside")
 
 
 def test_a_turn_gives_a_bounded_number_of_artifacts() -> None:

@@ -62,7 +62,7 @@ def test_a_summary_never_exceeds_its_budget(embedder: EmbeddingProvider, max_tok
 
 def test_a_counter_that_charges_for_joining_is_obeyed(embedder: EmbeddingProvider) -> None:
     def dear(text: str) -> int:
-        return len(text.split()) + 7 * text.count("\n") + 3 * text.count(". ")
+        return len(text.split()) + 2 * text.count("\n") + 9 * text.count(". ")
 
     for max_tokens in range(1, 60):
         assert dear(summarize(TEXT, max_tokens, dear, embedder)) <= max_tokens
@@ -82,6 +82,17 @@ def test_repetitions_are_said_once(embedder: EmbeddingProvider) -> None:
     summary = summarize(text, 40, count, embedder)
     assert summary.count("The engine writes a log.") == 1
     assert "A crash loses nothing at all." in summary
+
+
+def test_near_repetitions_are_said_once() -> None:
+    text = (
+        "The engine writes a log!\n\nThe engine writes a log.\n\nThe engine writes the log.\n\nA crash loses nothing."
+    )
+    assert summarize(text, 25, count, StaticEmbeddingProvider()).count("The engine writes") == 1
+
+
+def test_a_mark_too_dear_for_the_budget_is_left_out(embedder: EmbeddingProvider) -> None:
+    assert summarize("𐀀𐀀", 2, count, embedder) == "𐀀"
 
 
 def test_code_alone_is_cut_and_not_lost(embedder: EmbeddingProvider) -> None:
