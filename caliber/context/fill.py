@@ -55,6 +55,7 @@ class Filled:
     truncations: tuple[Truncation, ...]
     first_turn: int | None
     stable_sections: frozenset[int]
+    closed_sections: frozenset[int]
     room: Callable[[int], tuple[int, int]]
 
 
@@ -175,6 +176,7 @@ def fill(
         truncations=tuple(Truncation(int(considered[item.place]), item.room) for item in state.truncations),
         first_turn=state.first_turn,
         stable_sections=_stable_sections(state),
+        closed_sections=closed,
         room=_RoomBefore(state, considered),
     )
 
@@ -209,18 +211,26 @@ def _fill_stable(state: _Filling, first: int) -> None:
     Once turns have left, the section of turns counts as full, however many bytes the last block freed: what the
     other sections get then does not change from turn to turn (docs/decisions/0017).
     """
-    user = state.plan.user
-    above = state.plan.rank_priority[state.section] > user.priority
+    plan = state.plan
+    user = plan.user
+    above = plan.rank_priority[state.section] > user.priority
     above[:first] = False
     turns = np.flatnonzero(state.is_turn)
     above[turns] = False
-    state.take(np.flatnonzero(above), state.room)
+    rest = ~above
+    rest[turns] = False
+    rest[:first] = False
+    cap = state.cap(user.index)
+    most = int(state.cost[above].sum()) + int(np.count_nonzero(above)) * max(plan.overheads)
+    if cap is not None and state.room - most >= cap:
+        # Whatever enters above them, the turns get all that their section may hold: one call decides about the rest.
+        rest |= above
+    else:
+        state.take(np.flatnonzero(above), state.room)
     state.allowance = state.limit(user.index)
     if len(turns):
         _take_turns(state, turns)
-    above[turns] = True
-    above[:first] = True
-    state.take(np.flatnonzero(~above), state.room)
+    state.take(np.flatnonzero(rest), state.room)
 
 
 def _take_turns(state: _Filling, places: Places) -> None:
@@ -333,28 +343,23 @@ class _RoomBefore:
 
 
 def _close_late_sections(state: _Filling, threshold: float) -> frozenset[int]:
-    """Take back sections that were opened when the window was as good as full; return them (C-218).
+    """Take back the sections whose turn came when the window was as good as full; return them (C-218).
 
     Instructions and the conversation are exempt: they are worth the last tokens.
     """
     if state.used < threshold:
         return frozenset()
-    taken = _taken(state)
-    used_before = np.cumsum(taken) - taken
+    used = 0
     closed = set()
-    for plan in state.plan.sections:
-        if plan.source in (SYSTEM, TURN):
-            continue
-        places = np.flatnonzero(state.section == plan.index)
-        if not len(places):
-            continue
-        included = places[state.codes[places] == DecisionCode.INCLUDED]
-        if used_before[included[0] if len(included) else places[0]] < threshold:
-            continue
-        closed.add(plan.index)
-        state.codes[included] = DecisionCode.EXCLUDED_BUDGET
-        state.used -= state.used_in[plan.index]
-        state.used_in[plan.index] = 0
+    for section in state.plan.by_rank:
+        if used >= threshold and section.source not in (SYSTEM, TURN):
+            closed.add(section.index)
+            if state.used_in[section.index]:
+                mine = state.section == section.index
+                state.codes[mine & (state.codes == DecisionCode.INCLUDED)] = DecisionCode.EXCLUDED_BUDGET
+                state.used -= state.used_in[section.index]
+                state.used_in[section.index] = 0
+        used += state.used_in[section.index]
     return frozenset(closed)
 
 

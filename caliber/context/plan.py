@@ -84,6 +84,7 @@ class AssemblyPlan:
     estimator: BytesEstimator
     sections: tuple[SectionPlan, ...]
     emission: tuple[SectionPlan, ...]
+    by_rank: tuple[SectionPlan, ...]
     stable_first: bool
     separator: str
     separator_bytes: int
@@ -148,6 +149,7 @@ def plan_of(config: CaliberConfig) -> AssemblyPlan:
         estimator=estimator,
         sections=tuple(sections),
         emission=tuple(sections) if stable_first else tuple(by_priority),
+        by_rank=tuple(sorted(by_priority, key=lambda section: section.source != SYSTEM)),
         stable_first=stable_first,
         separator=assembly.separator,
         separator_bytes=separator_bytes,

@@ -81,10 +81,10 @@ class Decided:
         if code is DecisionCode.EXCLUDED_SECTION_BUDGET:
             return f"needs {tokens} tokens; section {section.name} may hold {section.cap_tokens} and is too full for it"
         budget = min(self.max_tokens, plan.config.pcp.dosage.max_context_tokens)
-        asked, room = self.filled.room(place)
-        if asked <= room:
+        if section.index in self.filled.closed_sections:
             ratio = plan.config.assembly.fill_ratio
             return f"token_budget_exhausted: section {section.name} came when {ratio:.0%} of {budget} tokens were used"
+        asked, room = self.filled.room(place)
         left = min(budget, plan.whole_tokens(room))
         return f"needs {plan.tokens(asked)} tokens, but {budget - left}/{budget} were used and {left} left"
 
