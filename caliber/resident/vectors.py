@@ -128,25 +128,33 @@ class VectorIndex:
 class VectorSnapshot:
     """The vectors of one kind of owner at one commit boundary."""
 
-    __slots__ = ("_length", "_matrix", "_owner_rows", "dimensions", "metric", "model_id")
+    __slots__ = ("_bound", "_length", "_matrix", "_owner_rows", "dimensions", "metric", "model_id")
 
     def __init__(self, index: VectorIndex, model_id: str) -> None:
         # Compaction of the owners gives the index a new column; this one keeps the numbers of its boundary.
         self._owner_rows = index.owner_rows
         self._matrix = index.matrix.snapshot()
         self._length = self._matrix.size
+        self._bound: _Bound | None = None
         self.dimensions = index.dimensions
         self.metric = index.metric
         self.model_id = model_id
+
+    def _bound_to(self, owners: RelationSnapshot) -> _Bound:
+        """Return how vectors and owners of two boundaries belong together; worked out once for a pair."""
+        bound = self._bound
+        if bound is None or bound.owners is not owners:
+            bound = self._bound = _Bound(owners, self.owner_rows(owners), np.asarray(self._matrix.live, np.bool_))
+        return bound
 
     def owner_rows(self, owners: RelationSnapshot) -> NDArray[np.int64]:
         """Return, for each vector row, the owner's row at this boundary; -1 where it has none."""
         rows: NDArray[np.int64] = self._owner_rows.view(self._length)
         late = np.flatnonzero(rows >= owners.length)
-        if len(late):
-            rows = rows.copy()
-            for at in late.tolist():
-                rows[at] = owners.current(int(rows[at]))
+        # A copy in any case: the column goes on changing in place when owners move.
+        rows = rows.copy()
+        for at in late.tolist():
+            rows[at] = owners.current(int(rows[at]))
         return rows
 
     def best(
@@ -161,16 +169,13 @@ class VectorSnapshot:
 
         Shapes: query ``f32[d]``; allowed ``bool[owners.length]``.
         """
-        rows = self.owner_rows(owners)
-        known = rows >= 0
-        mask = np.zeros(self._length, np.bool_)
-        mask[known] = allowed[rows[known]]
-        if not mask.any():
+        bound = self._bound_to(owners)
+        if not len(bound.known):
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        ties = np.zeros((self._length, 2), np.uint64)
-        ties[known] = owners.ties()[rows[known]]
-        numbers, scores = self._matrix.topk(query, k, min_similarity=min_similarity, mask=mask, tie=ties)
-        return rows[numbers], scores
+        mask = np.zeros(self._length, np.bool_)
+        mask[bound.known] = allowed[bound.known_rows]
+        numbers, scores = self._matrix.topk(query, k, min_similarity=min_similarity, mask=mask, tie=bound.ties)
+        return bound.rows[numbers], scores
 
     def scores(
         self, query: NDArray[np.float32], owners: RelationSnapshot, wanted: NDArray[np.int64]
@@ -179,12 +184,7 @@ class VectorSnapshot:
 
         Shapes: wanted ``int64[m]``; scores ``f32[m]``, 0 where there is no vector.
         """
-        rows = self.owner_rows(owners)
-        number_of = np.full(owners.length, -1, np.int64)
-        live = np.asarray(self._matrix.live, np.bool_)
-        known = np.flatnonzero((rows >= 0) & live)
-        number_of[rows[known]] = known
-        numbers = number_of[wanted]
+        numbers = self._bound_to(owners).number_of[wanted]
         present = numbers >= 0
         scores = np.zeros(len(wanted), np.float32)
         if present.any():
@@ -192,13 +192,20 @@ class VectorSnapshot:
         return scores, present
 
 
-Vectors = dict[tuple[str, str], VectorSnapshot]
-"""By (owner relation, model id)."""
+class _Bound:
+    """Which vector row belongs to which owner row, at one boundary of each."""
 
+    __slots__ = ("known", "known_rows", "number_of", "owners", "rows", "ties")
 
-def empty_scores(count: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return what ``scores`` gives when a space has no vectors."""
-    return np.zeros(count, np.float32), np.zeros(count, np.bool_)
+    def __init__(self, owners: RelationSnapshot, rows: NDArray[np.int64], live: NDArray[np.bool_]) -> None:
+        self.owners = owners
+        self.rows = rows
+        self.known = np.flatnonzero((rows >= 0) & live)
+        self.known_rows = rows[self.known]
+        self.ties = np.zeros((len(rows), 2), np.uint64)
+        self.ties[self.known] = owners.ties()[self.known_rows]
+        self.number_of = np.full(owners.length, -1, np.int64)
+        self.number_of[self.known_rows] = self.known
 
 
 def as_query(vector: Any, dimensions: int) -> NDArray[np.float32]:
