@@ -1,0 +1,458 @@
+"""The command line: every command, what it says when something is wrong, and how it ends. Source: design section 7."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.cli_runs import caliber, caliber_json, command, many_commits
+
+import caliber as package
+from caliber.cli.app import _COMMANDS, cli
+
+UNKNOWN = "0190f3c2-7c00-7000-8000-000000000000"
+HELP = Path(__file__).parent.parent / "golden" / "cli_help.txt"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a configuration and an empty store."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CALIBER_CONFIG", raising=False)
+    caliber("init")
+    caliber("create")
+    return tmp_path
+
+
+@pytest.fixture
+def remembered(here: Path) -> Path:
+    """The same, with a conversation and a note-like document in it."""
+    (here / "talk.jsonl").write_text(
+        '{"role": "user", "content": "Which driver do we use for SQLite?"}\n'
+        '{"role": "assistant", "content": "We use apsw, since it exposes all of SQLite."}\n'
+    )
+    (here / "facts.md").write_text("# Drivers\n\nSQLite is reached through apsw, PostgreSQL through psycopg.\n")
+    caliber("ingest", "chat", "talk.jsonl")
+    caliber("ingest", "files", "facts.md")
+    return here
+
+
+# --- help and lookup ----------------------------------------------------------------------------
+
+
+def test_help_lists_every_command_and_the_exit_codes() -> None:
+    text = caliber("--help").stdout
+    for name in _COMMANDS:
+        assert f"\n  {name} " in text
+    assert "Exit codes:" in text
+
+
+def test_help_of_every_command_is_the_one_on_record() -> None:
+    parts = []
+    names = [[], *([name] for name in _COMMANDS), ["ingest", "git"], ["ingest", "chat"], ["ingest", "files"]]
+    names += [["db", name] for name in ("list", "migrate", "verify", "maintain")]
+    for path in names:
+        result = CliRunner().invoke(cli, [*path, "--help"], prog_name="caliber", terminal_width=80)
+        assert result.exit_code == 0
+        parts.append(f"$ caliber {' '.join([*path, '--help'])}\n{result.stdout}")
+    text = "\n".join(parts)
+    if not HELP.exists():  # pragma: no cover
+        HELP.write_text(text)
+    assert text == HELP.read_text(), f"remove {HELP.name} and run this test again, if the new help is meant"
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom caliber.cli.app import cli\n"
+        "try:\n    cli.main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted(set(sys.modules) & {'numpy', 'pydantic', 'apsw', 'rich', 'caliber.config', 'caliber.runtime'}),"
+        " file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        subprocess.run(command("--help"), capture_output=True, check=True)
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.5, "150 ms on a quiet machine"
+
+
+def test_version_and_no_arguments() -> None:
+    assert package.__version__ in caliber("--version").stdout
+    nothing = caliber(code=2)
+    assert "Usage:" in nothing.stderr
+    assert "error" not in nothing.stderr.lower().split("usage:")[0]
+
+
+def test_unknown_commands_and_options_are_mistakes_with_a_suggestion() -> None:
+    assert "did you mean 'search'?" in caliber("serch", "x", code=2).stderr
+    assert "--help" in caliber("stats", "--nope", code=2).stderr
+    assert caliber_json("serch", code=2)["error"]["kind"] == "usage"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["stats"], ["check"], ["create"], ["context", "latest"], ["search", "x"], ["db", "verify"], ["ingest", "git", "."]],
+)
+def test_without_a_configuration_commands_say_how_to_get_one(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = caliber(*arguments, code=2)
+    assert "caliber init" in result.stderr
+    assert not result.stdout
+    assert "caliber init" in caliber_json(*arguments, code=2)["error"]["hint"]
+
+
+def test_configuration_is_found_by_option_then_variable_then_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    caliber("init", "--path", "other.toml", "--store", "other.db")
+    caliber("create", "-c", "other.toml")
+    assert caliber_json("check")["store"].endswith("caliber.db")
+    assert caliber_json("check", "-c", "other.toml")["store"].endswith("other.db")
+    assert caliber_json("-c", "other.toml", "check")["store"].endswith("other.db")
+    from caliber.cli.app import cli as root
+
+    named = CliRunner(env={"CALIBER_CONFIG": str(here / "other.toml")}).invoke(root, ["check", "--json"])
+    assert json.loads(named.stdout)["store"].endswith("other.db")
+    both = CliRunner(env={"CALIBER_CONFIG": "nowhere.toml"}).invoke(root, ["check", "--json", "-c", "caliber.toml"])
+    assert json.loads(both.stdout)["store"].endswith("caliber.db")
+
+
+# --- init, check, create ------------------------------------------------------------------------
+
+
+def test_init_writes_a_commented_file_that_checks_and_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = caliber("init").stdout
+    assert "caliber create" in said
+    text = (tmp_path / "caliber.toml").read_text()
+    assert text.count("#") > 100
+    assert "sound" in caliber("check").stdout
+    caliber("create")
+    with package.open(tmp_path / "caliber.toml") as memory:
+        assert memory.stats()["records"]["turn"] == 0
+
+
+def test_init_never_overwrites_unasked(here: Path) -> None:
+    (here / "caliber.toml").write_text("mine")
+    refused = caliber("init", code=2)
+    assert "--force" in refused.stderr
+    assert (here / "caliber.toml").read_text() == "mine"
+    caliber("init", "--force")
+    assert "sound" in caliber("check").stdout
+    assert [file.name for file in here.iterdir() if file.name.startswith(".")] == []
+
+
+def test_init_in_json_and_into_places_that_do_not_work(here: Path) -> None:
+    caliber("init", "--path", "caliber.json", "--store", "j.db")
+    assert caliber_json("check", "caliber.json")["ok"]
+    assert ".toml or .json" in caliber("init", "--path", "x.yaml", code=2).stderr
+    assert "does not exist" in caliber("init", "--path", "no/where.toml", code=2).stderr
+    assert "is a folder" in caliber("init", "--path", ".", code=2).stderr
+    assert "reference" in caliber("init", "--profile", "wild", code=2).stderr
+
+
+def test_check_lists_every_fault_at_once_and_ends_with_one(here: Path) -> None:
+    text = (here / "caliber.toml").read_text()
+    broken = text.replace("token_budget = 8000", 'token_budget = -1\ntokn = "x"').replace("lock_timeout =", "lock_timeot =")
+    (here / "bad.toml").write_text(broken)
+    result = caliber("check", "bad.toml", code=1)
+    for word in ("token_budget", "tokn", "lock_timeout"):
+        assert word in result.stdout
+    found = caliber_json("check", "bad.toml", code=1)
+    assert not found["ok"]
+    assert len(found["faults"]) >= 3
+    other = caliber("stats", "-c", "bad.toml", code=2)
+    assert "token_budget" in other.stderr
+    assert "there is no such file" in caliber("check", "nowhere.toml", code=2).stderr
+    (here / "broken.toml").write_text("a = [")
+    assert "line" in caliber("check", "broken.toml", code=1).stdout
+
+
+def test_create_twice_is_a_mistake_unless_it_is_said_to_be_fine(here: Path) -> None:
+    assert "already" in caliber("create", code=2).stderr
+    assert caliber_json("create", "--exist-ok")["created"] is False
+
+
+def test_a_file_that_is_no_store_is_refused_and_left_alone(here: Path) -> None:
+    (here / "caliber.db").unlink()
+    (here / "caliber.db").write_text("a diary, not a database, and long enough to be looked at by anybody")
+    for arguments in (["stats"], ["create", "--exist-ok"], ["db", "migrate"]):
+        assert "not a CALIBER store" in caliber(*arguments, code=2).stderr
+    assert (here / "caliber.db").read_text().startswith("a diary")
+    assert "not a CALIBER store" in caliber("doctor", code=1).stdout
+
+
+def test_a_missing_store_says_to_create_it(here: Path) -> None:
+    (here / "caliber.db").unlink()
+    assert "caliber create" in caliber("stats", code=2).stderr
+    assert "not created yet" in caliber("check").stdout
+
+
+# --- asking -------------------------------------------------------------------------------------
+
+
+def test_context_search_explain_and_replay_work_together(remembered: Path) -> None:
+    window = caliber_json("context", "latest", "--query", "Which driver for SQLite?", "--max-tokens", "500")
+    assert window["used_tokens"] <= 500
+    assert any("apsw" in section["content"] for section in window["sections"])
+    assert window["messages"]
+    again = caliber_json("replay", window["window_id"])
+    assert again["identical"]
+    assert again["text"] == window["text"]
+    explained = caliber_json("explain", window["window_id"])
+    assert explained["inputs"]["query"] == "Which driver for SQLite?"
+    included = explained["inclusions"][0]["id"]
+    assert caliber_json("explain", window["window_id"], "--exclusion", included)["verdict"] == "included"
+    assert "is in the window" in caliber("explain", window["window_id"], "--exclusion", included).stdout
+    assert "unknown" in caliber("explain", window["window_id"], "--exclusion", UNKNOWN).stdout
+    hits = caliber_json("search", "SQLite driver", "--kind", "note", "--limit", "3")
+    assert hits["status"] == "ok"
+    assert "apsw" in hits["hits"][0]["content"]
+
+
+def test_people_get_a_window_they_can_read_on_eighty_columns(remembered: Path) -> None:
+    result = caliber("context", "latest", "--query", "Which driver for SQLite?")
+    assert "of 8,000 tokens" in result.stdout
+    assert "facts.md § Drivers" in result.stdout
+    assert max(len(line) for line in result.stdout.splitlines()) <= 90
+    assert "\x1b" not in result.stdout
+    text = caliber("context", "latest", "--query", "Which driver for SQLite?", "--text").stdout
+    assert text.startswith("#")
+    listed = caliber("search", "SQLite driver").stdout
+    assert "facts.md § Drivers" in listed
+    window = caliber_json("context", "latest")["window_id"]
+    assert "replayed byte for byte" in caliber("replay", window).stdout
+    assert "included:" in caliber("explain", window).stdout
+
+
+def test_context_trace_accounts_for_every_candidate(remembered: Path) -> None:
+    window = caliber_json("context", "latest", "--trace")
+    explained = caliber_json("explain", window["window_id"])
+    assert len(window["assembly_trace"]) == explained["inputs"]["candidates"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["context", "nonsense"], "no trajectory"),
+        (["context", UNKNOWN], "db list trajectories"),
+        (["context", "latest", "--max-tokens", "0"], "max-tokens"),
+        (["context", "latest", "--max-tokens", "-5"], "max-tokens"),
+        (["context", "latest", "--max-tokens", "999999"], "token_budget"),
+        (["context", "latest", "--max-tokens", "1"], "cannot hold anything"),
+        (["explain", UNKNOWN], "caliber context"),
+        (["explain", "x"], "no window"),
+        (["replay", UNKNOWN], "was not found"),
+        (["search", "x", "--filter", "nonsense"], "NAME=VALUE"),
+        (["search", "x", "--filter", "nonsense=1"], "cannot be filtered by"),
+        (["search", "x", "--filter", "note_type=wild"], "must be one of"),
+        (["search", "x", "--filter", "trajectory_id=wild"], "no trajectory_id"),
+        (["search", "x", "--kind", "wild"], "wild"),
+        (["search", "x", "--limit", "0"], "limit"),
+        (["search", "x", "--limit", "100000"], "limit_max"),
+        (["db", "list", "wild"], "wild"),
+    ],
+)
+def test_mistakes_end_with_two_and_say_what_to_do(remembered: Path, arguments: list[str], said: str) -> None:
+    assert said in caliber(*arguments, code=2).stderr
+    error = caliber_json(*arguments, code=2)["error"]
+    assert error["exit_code"] == 2
+
+
+def test_search_filters_are_combined(remembered: Path) -> None:
+    assert caliber_json("search", "driver", "--filter", "role=user")["hits"][0]["kind"] == "turn"
+    both = caliber_json("search", "", "--filter", "role=user", "--filter", "role=assistant", "--limit", "9")
+    assert len(both["hits"]) == 2
+    assert caliber_json("search", "driver", "--kind", "note", "--filter", "note_type=preference")["status"] == "empty"
+    assert "nothing found" in caliber("search", "driver", "--kind", "note", "--filter", "note_type=preference").stdout
+    assert len(caliber_json("search", "", "--limit", "2")["hits"]) == 2
+
+
+def test_search_without_an_embedding_provider_says_what_is_missing(here: Path) -> None:
+    from caliber.cli.setup import render
+    from caliber.config import profiles
+
+    config = profiles.reference("plain.db", embedding_provider=None)
+    (here / "plain.toml").write_text(render(config, Path("plain.toml")))
+    caliber("create", "-c", "plain.toml")
+    result = caliber("search", "anything", "-c", "plain.toml", code=1)
+    assert "caliber-memory[embed]" in result.stderr
+    assert caliber_json("search", "anything", "-c", "plain.toml", code=1)["reason"] == "no_embedding_provider"
+    assert "nothing is found by meaning" in caliber("doctor", "-c", "plain.toml").stdout
+
+
+def test_context_before_anything_was_remembered(here: Path) -> None:
+    assert "caliber ingest" in caliber("context", "latest", code=2).stderr
+
+
+# --- looking after ------------------------------------------------------------------------------
+
+
+def test_stats_and_lists_show_what_is_there(remembered: Path) -> None:
+    found = caliber_json("stats")
+    assert found["records"]["turn"] == 2
+    assert "turn" in caliber("stats").stdout
+    for what, count in (("trajectories", 2), ("scopes", 2), ("notes", 1), ("artifacts", 0), ("windows", 0)):
+        assert caliber_json("db", "list", what)["total"] == count
+        caliber("db", "list", what)
+    assert caliber_json("db", "list", "events", "--limit", "1")["total"] > 1
+    assert "Which driver" in caliber("db", "list", "trajectories").stdout
+
+
+def test_verify_maintain_and_migrate_on_a_sound_store(remembered: Path) -> None:
+    assert "sound" in caliber("db", "verify").stdout
+    assert caliber_json("db", "verify") == {"ok": True, "differences": []}
+    assert "removed" in caliber_json("db", "maintain")
+    assert caliber_json("db", "migrate")["applied"] == []
+    assert "nothing to do" in caliber("db", "migrate").stdout
+
+
+def test_a_damaged_store_is_found(remembered: Path) -> None:
+    file = remembered / "caliber.db"
+    caliber("db", "verify")
+    raw = bytearray(file.read_bytes())
+    for at in range(len(raw) // 2, len(raw) - 4096, 4096):
+        raw[at : at + 2048] = b"\xa5" * 2048
+    file.write_bytes(bytes(raw))
+    result = CliRunner(env={"CALIBER_CONFIG": None}).invoke(cli, ["doctor"])
+    assert result.exit_code == 1
+    assert "problem" in result.stdout
+    assert CliRunner(env={"CALIBER_CONFIG": None}).invoke(cli, ["db", "verify"]).exit_code == 1
+
+
+def test_doctor_reports_on_everything_and_works_without_a_configuration(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = caliber_json("doctor")
+    assert found["ok"]
+    areas = {item["area"] for item in found["findings"]}
+    assert areas == {"installation", "configuration", "store"}
+    texts = " ".join(item["text"] for item in found["findings"])
+    for word in ("SQLite", "kernels", "embed", "Python"):
+        assert word in texts
+    assert "all is well" in caliber("doctor").stdout
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    alone = caliber_json("doctor")
+    assert {item["level"] for item in alone["findings"] if item["area"] == "configuration"} == {"hint"}
+
+
+def test_doctor_names_the_exact_command_for_a_missing_extra(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+
+    def without_numba(name: str, package_name: str | None = None) -> object:
+        return None if name == "numba" else real(name, package_name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_numba)
+    assert "pip install 'caliber-memory[jit]'" in caliber("doctor").stdout
+
+
+def test_another_process_holding_the_lock_is_a_problem_not_a_mistake(here: Path) -> None:
+    text = (here / "caliber.toml").read_text()
+    (here / "caliber.toml").write_text(text.replace('busy_timeout_ms = "5s"', 'busy_timeout_ms = "50ms"'))
+    (here / "talk.jsonl").write_text('{"role": "user", "content": "hello"}\n')
+    holder = (
+        "import apsw, sys\nc = apsw.Connection('caliber.db')\nc.execute('BEGIN IMMEDIATE')\n"
+        "print('held', flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holder], cwd=here, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "held"
+        result = caliber("ingest", "chat", "talk.jsonl", code=1)
+        assert "lock" in result.stderr
+        process.communicate("")
+    assert caliber_json("ingest", "chat", "talk.jsonl")["added"] == 1
+
+
+# --- how a process ends -------------------------------------------------------------------------
+
+
+def test_a_reader_that_has_enough_is_no_error(remembered: Path) -> None:
+    with subprocess.Popen(
+        command("db", "list", "events", "--limit", "1000"), cwd=remembered, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert process.returncode == 141
+    assert said == b""
+
+
+def test_interrupting_an_import_ends_with_130_and_loses_nothing(here: Path) -> None:
+    source = many_commits(here / "long", 4_000)
+    with subprocess.Popen(
+        command("ingest", "git", source), cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until = time.monotonic() + 30
+        while caliber_json("stats")["records"]["turn"] < 50 and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "interrupted" in said
+    assert "Traceback" not in said
+    assert out == ""
+    stored = caliber_json("stats")["records"]["turn"]
+    assert 0 < stored < 8_000
+    assert caliber_json("db", "verify")["ok"]
+    rest = caliber_json("ingest", "git", source)
+    assert rest["counts"]["commits"] == 4_000 - stored // 2
+    assert caliber_json("stats")["records"]["turn"] == 8_000
+
+
+def test_debug_shows_the_traceback_and_nothing_else_does(here: Path) -> None:
+    done = subprocess.run(command("context", UNKNOWN, "--debug"), cwd=here, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    caliber("context", UNKNOWN, code=2)
+
+
+def test_an_unexpected_fault_asks_to_be_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from caliber.runtime import figures
+
+    def broken(_: object) -> dict[str, object]:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(figures, "stats", broken)
+    result = caliber("stats", code=1)
+    assert "please report" in result.stderr
+    assert caliber_json("stats", code=1)["error"]["code"] == "CALIBER_INTERNAL"
+
+
+def test_remembered_text_cannot_steer_the_terminal(here: Path) -> None:
+    evil = "title \x1b[2J\x1b]0;owned\x07 end\u202e reversed"
+    (here / "evil.jsonl").write_text(json.dumps({"role": "user", "content": evil}) + "\n")
+    caliber("ingest", "chat", "evil.jsonl")
+    shown = caliber("context", "latest").stdout + caliber("db", "list", "trajectories").stdout + caliber("search", "").stdout
+    assert "title" in shown
+    assert not set("\x1b\x07\u202e") & set(shown)
+    assert caliber_json("search", "")["hits"][0]["content"] == evil
+
+
+def test_output_survives_a_terminal_that_is_not_unicode(remembered: Path) -> None:
+    import os
+
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    for arguments in (["context", "latest"], ["doctor"], ["search", "driver", "--json"]):
+        done = subprocess.run(command(*arguments), cwd=remembered, capture_output=True, check=False, env=env)
+        assert done.returncode == 0, done.stderr
+        done.stdout.decode("ascii")
+
+
+def test_the_module_runs_like_the_command(here: Path) -> None:
+    done = subprocess.run(command("check", "--json"), cwd=here, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["ok"]
+    assert done.stderr == ""
