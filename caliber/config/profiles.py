@@ -25,7 +25,7 @@ TOKEN_BUDGET: Final = 8_000
 DIMENSIONS: Final = 256
 STATIC_MODEL: Final = "wordllama-l2-supercat"
 _ABSENT: Final = object()
-EMBED_EXTRA: Final = ("tokenizers", "safetensors", "wordllama")
+EMBED_EXTRA: Final = ("tokenizers", "wordllama")
 
 DEPARTURES: Final = {
     "assembly.note_min_similarity": "0.5 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
