@@ -1,4 +1,4 @@
-"""What enters a window: sources, filters, relevance, order, limits, sections."""
+"""What enters a window: sources, filters, limits of sources, relevance."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ import pytest
 
 from caliber.model.enums import (
     AssemblyAction,
-    DecisionCode,
     EntityType,
     ResultStatus,
     SectionType,
     SourceType,
-    TurnRole,
 )
 from caliber.model.errors import InvalidValue, InvalidVector, NotFound
-from caliber.model.time import from_us
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE
 
 
@@ -403,172 +400,3 @@ def test_irrelevance_is_judged_before_the_budget(world: Any) -> None:
     assert decision.reason == "relevance 0.0000 is below the threshold 0.1000"
     assert decision.tokens == world.memory.snapshot["artifact"].column("token_count")[0]
     assert section(window, "artifacts").sources[0].id == near
-
-
-# --- order and limits ------------------------------------------------------------------------------
-
-
-def test_order_is_priority_relevance_age_id(world: Any) -> None:
-    # C-456, O-9
-    world.open_space()
-    at = world.now()
-    late = world.note("low relevance", [1, 1, 0, 0])
-    ids = [kit.numbered(5), kit.numbered(4), kit.numbered(6)]
-    for key in ids:
-        world.note(f"note {key.int}", [1, 0, 0, 0], note_id=key, created_at=at)
-    newer = world.note("newer", [1, 0, 0, 0])
-    window = world.window(query="q", query_embedding=[1, 0, 0, 0])
-    wanted = [newer, kit.numbered(4), kit.numbered(5), kit.numbered(6), late]
-    assert [source.id for source in section(window, "notes").sources] == wanted
-
-
-def test_equal_priorities_keep_sections_whole(world: Any) -> None:
-    # K-078, C-460
-    world.open_space()
-    config = kit.config_of(
-        **{"section_priorities.notes": 80, "section_priorities.history": 80, "assembly.order": "priority"}
-    )
-    world.note("n1", [1, 0, 0, 0])
-    world.artifact("a1", [3, 1, 0, 0])
-    world.note("n2", [2, 1, 0, 0])
-    world.artifact("a2", [1, 1, 0, 0])
-    window = world.window(config=config, query="q", query_embedding=[1, 0, 0, 0])
-    assert [item.name for item in window.sections] == ["artifacts", "notes"]
-    kinds = [decision.source_type for decision in window.assembly_trace]
-    assert kinds == [SourceType.NOTE, SourceType.ARTIFACT, SourceType.NOTE, SourceType.ARTIFACT]
-
-
-def test_dosage_counts_limit_what_enters(world: Any) -> None:
-    # C-466, C-254
-    for at in range(4):
-        world.artifact(f"artifact {at}")
-        world.note(f"note {at}")
-        world.scope(summary=f"summary {at}")
-    config = kit.config_of(
-        **{
-            "pcp.dosage.max_artifacts_in_window": 3,
-            "pcp.dosage.max_notes_in_window": 2,
-            "pcp.dosage.max_scopes_in_window": 1,
-        }
-    )
-    window = world.window(config=config)
-    counts = {item.name: len(item.sources) for item in window.sections}
-    assert counts == {"artifacts": 3, "notes": 2, "history": 1}
-    left_out = decisions(window, "dosage_limit")
-    assert len(left_out) == 1 + 2 + 3
-    assert {decision.action for decision in left_out} == {AssemblyAction.EXCLUDE}
-    assert all(decision.tokens > 0 for decision in left_out)  # C-057
-
-
-def test_newest_turns_stay_when_the_clock_went_back(world: Any) -> None:
-    # K-075
-    early = from_us(world.clock.now_us() - 3_600_000_000)
-    world.turn("first " * 20)
-    world.turn("second " * 20, at=early)
-    world.turn("third " * 20, at=early)
-    config = kit.config_of(**{"assembly.order": "priority", "assembly.overflow_policy": "exclude"})
-    window = world.window(config=config, max_tokens=110)
-    assert [message.content[:5] for message in window.messages] == ["secon", "third"]
-
-
-# --- messages ------------------------------------------------------------------------------------
-
-
-def test_messages_are_in_openai_form(world: Any) -> None:
-    # O-14, issue item 8
-    config = kit.config_of(system_instructions="Be brief.")
-    world.turn("look it up", name="ann")
-    asked = world.tool_turns("found", call="one moment")
-    world.note("n")
-    window = world.window(config=config)
-    messages = window.to_messages()
-    call_id = messages[2]["tool_calls"][0]["id"]
-    assert messages == [
-        {"role": "system", "content": "# System\nBe brief.\n\n# Notes\n- build (fact): n"},
-        {"role": "user", "content": "look it up", "name": "ann"},
-        {
-            "role": "assistant",
-            "content": "one moment",
-            "tool_calls": [
-                {"id": call_id, "type": "function", "function": {"name": "search", "arguments": '{"q": 1}'}}
-            ],
-        },
-        {"role": "tool", "content": "found", "name": "search", "tool_call_id": call_id},
-    ]
-    assert content(window, "user") == (
-        "# Conversation\nuser ann: look it up\n\n"
-        f'assistant: one moment\n[call {call_id}] search({{"q": 1}})\n\n'
-        f"tool search [{call_id}]: found"
-    )
-    assert [source.id for source in section(window, "user").sources][1:] == asked
-
-
-def test_trace_says_what_and_why(world: Any) -> None:
-    # C-055, C-057, C-459
-    turn = world.turn("hello there")
-    window = world.window()
-    (decision,) = window.assembly_trace
-    assert decision.target_id == turn
-    assert decision.action is AssemblyAction.INCLUDE
-    assert decision.rule_id == "standard_inclusion"
-    assert decision.reason == "included at rank 0 with relevance 1.0000, 5 tokens"
-    assert (decision.tokens, decision.rank, decision.relevance) == (5, 0, 1.0)
-    assert decision.timestamp == window.assembled_at
-    (source,) = window.sections[0].sources
-    assert (source.source_type, source.id, source.version, source.tokens) == (SourceType.TURN, turn, 1, 5)
-
-
-def test_windows_expire_as_configured(world: Any) -> None:
-    # C-464
-    window = world.window()
-    assert window.expires_at - window.assembled_at == timedelta(days=30)
-    kept = kit.config_of(context_window_persistence={"kind": "permanent"}, **{"retention.windows_ms": "forever"})
-    assert world.window(config=kept).expires_at is None
-
-
-def test_an_assembly_runs_no_statement(world: Any) -> None:
-    # design section 5: zero SQL
-    world.open_space()
-    world.config = kit.config_of(system_instructions="Be brief.")
-    for at in range(5):
-        world.turn(f"turn {at}")
-        world.note(f"note {at}", [1, at, 0, 0])
-        world.artifact(f"artifact {at}", [1, at, 0, 0])
-    before = world.store.statement_count()
-    assembled = world.assemble(query="q", query_embedding=[1, 0, 0, 0])
-    assert assembled.record
-    assert len(assembled.window.assembly_trace) == 16
-    assert world.store.statement_count() == before
-
-
-def test_evicted_texts_are_read_back_and_counted() -> None:
-    # design section 5
-    world = kit.World()
-    for at in range(5):
-        world.turn(f"turn {at}")
-        world.artifact(f"artifact {at}")
-    whole = world.window(now_us=2 * 10**15)
-    for name in ("turn", "artifact"):
-        world.memory._generations[name].evict_texts(1 << 30)
-    again = world.window(now_us=2 * 10**15)
-    assert again.text == whole.text
-    assert world.memory.stats.evicted_texts_read > 0
-    world.close()
-
-
-def test_decision_codes_all_have_a_rule() -> None:
-    from caliber.context.trace import _RULES
-
-    assert set(_RULES) == set(DecisionCode)
-
-
-def test_turn_rewritten_later_keeps_its_place(world: Any) -> None:
-    # O-8: chronological whatever the order of rows
-    first = world.turn("first")
-    world.turn("second")
-    world.window()
-    world.change(kit.TURN, first, content=b"first, corrected at length")
-    window = world.window()
-    assert [message.content for message in window.messages] == ["first, corrected at length", "second"]
-    assert window.used_tokens == window.sections[0].token_count + 4 * 2
-    assert world.window().messages[0].role == TurnRole.USER
