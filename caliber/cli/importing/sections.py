@@ -10,7 +10,7 @@ from typing import Final
 
 PART_CHARS: Final = 1_600
 """Longest text of one note: a few paragraphs, so that a window can hold several sources."""
-_LEAST_LETTERS: Final = 12
+_LEAST_LETTERS: Final = 6
 """Below this a section says nothing: badges, rules, a lone link."""
 
 _ATX: Final = re.compile(r" {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
@@ -40,29 +40,27 @@ class Section:
 
 def split(path: str, text: str) -> list[Section]:
     """Return the sections of a document that say something, long ones in parts."""
-    suffix = PurePosixPath(path).suffix.lower()
-    if suffix in (".md", ".markdown"):
-        found = _markdown(_COMMENT.sub("", text))
-    elif suffix == ".rst":
-        found = _restructured(text)
-    elif suffix == ".adoc":
-        found = _asciidoc(text)
-    else:
-        found = iter([Section((), text, 1)])
     out: list[Section] = []
-    for section in found:
+    for section in _found(path, text):
         body = _IMAGE.sub("", section.text).strip()
         if sum(char.isalnum() for char in body) >= _LEAST_LETTERS:
             out.extend(Section(section.headings, part, section.line) for part in parts(body))
     return out
 
 
+def _found(path: str, text: str) -> Iterator[Section]:
+    suffix = PurePosixPath(path).suffix.lower()
+    if suffix in (".md", ".markdown"):
+        return _markdown(_COMMENT.sub("", text))
+    if suffix == ".rst":
+        return _restructured(text)
+    return _asciidoc(text) if suffix == ".adoc" else iter([Section((), text, 1)])
+
+
 def title_of(path: str, text: str) -> str:
     """Return a document's title: its first heading, or its name."""
-    for section in split(path, text)[:1]:
-        if section.headings:
-            return section.headings[0]
-    return PurePosixPath(path).stem
+    titles = (section.headings[0] for section in _found(path, text) if section.headings)
+    return next(titles, PurePosixPath(path).stem)
 
 
 def parts(text: str, limit: int = PART_CHARS) -> list[str]:
