@@ -21,15 +21,18 @@ from caliber.model.enums import ScopeStatus, TrajectoryStatus
 from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound
 from caliber.model.time import to_us
 from caliber.runtime.engine import Engine
-from caliber.schema.relation import Relation
+from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import RELATIONS, SCOPE
 from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import inputs
 
 _PAGE = 1_000
 
 
-def _bound(value: Any) -> Any:
-    """Return a value as the driver takes it."""
+def _bound(column: Column, value: Any) -> Any:
+    """Return a value as the driver takes it; ids may be given as text, as everywhere."""
+    if column.type is ColumnType.UUID and isinstance(value, str):
+        value = inputs.as_uuid(value, column.name)
     if isinstance(value, uuid.UUID):
         return value.bytes
     if isinstance(value, Enum):
@@ -74,7 +77,7 @@ class Table:
         """Return the entity under its key, or None."""
         self._engine.check_open()
         with self._engine.store.read() as session:
-            rows = session.run(self._plans.get, tuple(_bound(part) for part in self._key(key)))
+            rows = session.run(self._plans.get, self._key(key))
         return self._plans.codec.decode(rows[0]) if rows else None
 
     def insert(self, entity: Any) -> Any:
@@ -101,7 +104,7 @@ class Table:
         for name in changes:
             if name not in fields or name in (*self._relation.key, "version"):
                 raise InvalidValue(field=name, reason=f"is no field of {self._relation.name} that can be changed")
-        bound = tuple(_bound(part) for part in self._key(key))
+        bound = self._key(key)
 
         def work(uow: UnitOfWork) -> Any:
             entity = uow.get(self._relation, *bound)
@@ -127,7 +130,7 @@ class Table:
 
     def delete(self, *key: Any) -> bool:
         """Delete a row, keeping its content for replay; return whether it was there."""
-        bound = tuple(_bound(part) for part in self._key(key))
+        bound = self._key(key)
 
         def work(uow: UnitOfWork) -> bool:
             entity = uow.find(self._relation, *bound)
@@ -165,14 +168,16 @@ class Table:
     def _key(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(key) != len(self._relation.key):
             raise InvalidValue(field="key", reason=f"expected {', '.join(self._relation.key)}")
-        return key
+        return tuple(
+            _bound(self._relation.column(name), part) for name, part in zip(self._relation.key, key, strict=True)
+        )
 
     def _list(self, path: str, *by: Any, limit: int | None = None) -> list[Any]:
         plan = self._plans.lists[path]
         declared = next(item for item in self._relation.paths if item.name == path)
         if len(by) != len(declared.by):
             raise InvalidValue(field=path, reason=f"expected {', '.join(declared.by) or 'no arguments'}")
-        parameters = [_bound(part) for part in by]
+        parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
         if declared.limited:
             # A negative limit would mean "all" to one database and an error to the other.
             parameters.append(2**62 if limit is None else max(0, limit))
