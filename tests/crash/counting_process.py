@@ -1,0 +1,66 @@
+"""One of two processes that use one file at the same time, for a while, with nothing but the public API.
+
+Run as ``counting_process.py PATH NAME SECONDS DURABILITY TRAJECTORY SCOPE COUNTER``. Prints one line of JSON: what it
+appended, how often it counted, and what it saw of the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.workload import settings_for
+
+import caliber
+from caliber.model.errors import Conflict
+from caliber.schema.relations import NOTE
+from caliber.storage.unit_of_work import UnitOfWork
+
+
+def main() -> None:
+    path, name, seconds, durability, trajectory, scope, counter = sys.argv[1:]
+    key = uuid.UUID(counter).bytes
+
+    def count(uow: UnitOfWork) -> None:
+        note: Any = uow.get(NOTE, key)
+        uow.update(NOTE, dataclasses.replace(note, content=str(int(note.content) + 1)))
+
+    appended, counted, seen_of_other, windows = [], 0, set(), 0
+    with caliber.open(settings_for(path, storage__durability=durability, resident__feed_poll_ms=20)) as memory:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        until = time.monotonic() + float(seconds)
+        while time.monotonic() < until:
+            turn = memory.append_turn(scope, role="user", content=f"{name} {len(appended)}")
+            appended.append([turn.turn_number, turn.sequence, turn.text])
+            memory._engine.write(count)
+            counted += 1
+            # A conditional update that loses says so, and is tried again with what is there now.
+            while True:
+                note = memory.get(counter)
+                try:
+                    more = str(int(note.content) + 1)
+                    memory.storage.notes.update(counter, expected_version=note.version, content=more)
+                except Conflict:
+                    continue
+                counted += 1
+                break
+            if len(appended) % 10 == 0:
+                window = memory.assemble_context(trajectory, consistency="latest")
+                assert window.used_tokens <= window.max_tokens
+                windows += 1
+                seen_of_other |= {
+                    message["content"].split()[0] for message in window.to_messages() if message["role"] == "user"
+                }
+    done = {"appended": appended, "counted": counted, "seen": sorted(seen_of_other), "windows": windows}
+    print(json.dumps(done), flush=True)
+
+
+main()

@@ -1,0 +1,194 @@
+"""Power is cut at every sync point and after every acknowledged write; what was unsynced is lost in every way it can.
+
+After each cut the store is opened as always and must hold every acknowledged write, whole. The same run with a build
+that does not sync is caught. Source: design section 10.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.evidence import record, scale, seed
+from support.powerloss import NAME, Cut, Disk
+from support.workload import Worker, check, settings_for
+
+import caliber
+from caliber.backends.sqlite import connection
+
+STEPS = scale(14, 160)
+CUTS_CHECKED = scale(24, 10**9)
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    made = Disk()
+    yield made
+    made.unregister()
+
+
+class Run:
+    """A workload on the disk, and every moment at which its power may be cut."""
+
+    def __init__(self, disk: Disk, folder: Path, durability: str, steps: int, threads: int = 1) -> None:
+        self.ledger: list[dict[str, Any]] = []
+        self.cuts: list[Cut] = []
+        self._disk = disk
+        folder.mkdir(parents=True, exist_ok=True)
+        # Pages are never mapped into memory: the VFS would not see what is written there.
+        settings = settings_for(
+            f"file:{folder / 'store.db'}?vfs={NAME}", storage__durability=durability, storage__mmap_bytes=0,
+            storage__wal_autocheckpoint_pages=25,
+        )  # fmt: skip
+        disk.at_sync = lambda name: self._cut(f"sync of {Path(name).name}")
+        caliber.create(settings)
+        self.while_creating, self.cuts = self.cuts, []
+        with caliber.open(settings) as memory:
+            if threads == 1:
+                self._work(memory, 0, steps)
+            else:
+                workers = [threading.Thread(target=self._work, args=(memory, at, steps)) for at in range(threads)]
+                for worker in workers:
+                    worker.start()
+                for worker in workers:
+                    worker.join(120)
+        self._cut("the end")
+        disk.at_sync = lambda _: None
+        disk.files.clear()
+
+    def _work(self, memory: caliber.Caliber, number: int, steps: int) -> None:
+        worker = Worker(memory, random.Random(seed() + number), f"w{number}", self._acknowledge)
+        worker.begin()
+        for _ in range(steps):
+            worker.step()
+
+    def _acknowledge(self, entry: dict[str, Any]) -> None:
+        self.ledger.append(entry)
+        self._cut(f"acknowledged {entry['kind']}")
+
+    def _cut(self, why: str) -> None:
+        # The ledger's length is taken first: what is acknowledged meanwhile is on the disk later.
+        acknowledged = len(self.ledger)
+        self.cuts.append(self._disk.now(why, acknowledged))
+
+
+def put(files: dict[str, bytes], folder: Path) -> None:
+    """Lay out what a cut left; shared memory went with the machine."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for file, content in files.items():
+        if not file.endswith("-shm"):
+            (folder / file).write_bytes(content)
+
+
+def faults_after(run: Run, cut: Cut, folder: Path, rng: random.Random) -> tuple[int, list[str]]:
+    """Open what each possible cut leaves; return how many there were, and what they broke."""
+    tried = 0
+    faults = []
+    for name, files in cut.images(rng):
+        tried += 1
+        put(files, folder)
+        found = check(settings_for(str(folder / "store.db")), run.ledger[: cut.acknowledged])
+        faults += [f"{cut.why}, {name}: {fault}" for fault in found]
+    return tried, faults
+
+
+def chosen(cuts: list[Cut], rng: random.Random) -> list[Cut]:
+    """Return all cuts at full scale, else some of each kind."""
+    return cuts if len(cuts) <= CUTS_CHECKED else rng.sample(cuts, CUTS_CHECKED)
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("durability", ["commit", "group"])
+def test_every_acknowledged_write_survives_a_power_cut(durability: str, disk: Disk, tmp_path: Path) -> None:
+    # design section 10: power loss
+    started = time.monotonic()
+    rng = random.Random(seed())
+    print(f"seed {seed()}")
+    run = Run(disk, tmp_path / "run", durability, STEPS, threads=3 if durability == "group" else 1)
+    assert {cut.why for cut in run.cuts} >= {"sync of store.db-wal", "sync of store.db", "acknowledged trajectory"}
+    assert any(pending for cut in run.cuts for _, pending in cut.files.values()), "nothing was ever unsynced"
+    tried = 0
+    for cut in chosen(run.cuts, rng):
+        states, faults = faults_after(run, cut, tmp_path / "after", rng)
+        tried += states
+        assert faults == [], faults[:5]
+    record(
+        f"power-loss-{durability}",
+        f"Power cut at every sync point and after every acknowledged write, durability {durability}",
+        {
+            "seed": seed(),
+            "sync points": disk.syncs,
+            "moments of a cut": len(run.cuts),
+            "states of the disk opened and checked": tried,
+            "acknowledged writes": len(run.ledger),
+            "faults": 0,
+            "seconds": round(time.monotonic() - started),
+        },
+    )
+
+
+def test_power_cut_while_a_store_is_created_can_be_repeated(disk: Disk, tmp_path: Path) -> None:
+    """What a cut creation leaves is created again, or is a store; nothing stands in the way."""
+    rng = random.Random(seed())
+    run = Run(disk, tmp_path / "run", "commit", 0)
+    assert len(run.while_creating) >= 3
+    for cut in run.while_creating:
+        for name, files in cut.images(rng):
+            put(files, tmp_path / "after")
+            settings = settings_for(str(tmp_path / "after" / "store.db"))
+            caliber.create(settings, exist_ok=True)
+            assert check(settings, []) == [], f"{cut.why}, {name}"
+
+
+@pytest.mark.parametrize("durability", ["commit", "group"])
+@pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
+def test_build_that_does_not_sync_is_caught(
+    synchronous: str, durability: str, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checker is itself tested: OFF never syncs, NORMAL not at each commit; both lose what they acknowledged."""
+    monkeypatch.setattr(connection, "SYNCHRONOUS", synchronous)
+    run = Run(disk, tmp_path / "run", durability, 8)
+    monkeypatch.undo()
+    rng = random.Random(seed())
+    found = []
+    acknowledged = [cut for cut in run.cuts if cut.why.startswith("acknowledged")]
+    for cut in acknowledged[-3:]:
+        found += faults_after(run, cut, tmp_path / "after", rng)[1]
+    assert any("is lost" in fault or "does not open" in fault for fault in found), found[:5]
+
+
+def test_disk_forgets_what_was_not_synced_and_nothing_else(disk: Disk, tmp_path: Path) -> None:
+    """The disk under test is tested too, with bare SQLite."""
+    import apsw
+
+    path = tmp_path / "plain.db"
+    database = apsw.Connection(
+        f"file:{path}?vfs={NAME}",
+        flags=apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
+    )
+    database.execute("PRAGMA journal_mode = WAL").fetchall()
+    database.execute("PRAGMA synchronous = FULL; CREATE TABLE t (a)").fetchall()
+    database.execute("INSERT INTO t VALUES (1)").fetchall()
+    database.execute("PRAGMA synchronous = OFF").fetchall()
+    database.execute("INSERT INTO t VALUES (2)").fetchall()
+    cut = disk.now("now", 0)
+    assert database.execute("SELECT count(*) FROM t").fetchall() == [(2,)], "while there is power, all is seen"
+    database.close()
+    for name, files in cut.images(random.Random(1)):
+        folder = tmp_path / name.replace(" ", "-")
+        put(files, folder)
+        after = apsw.Connection(str(folder / "plain.db"))
+        rows = after.execute("SELECT a FROM t ORDER BY a").fetchall()
+        after.close()
+        assert rows[0] == (1,), name
+        if name == "unsynced writes gone":
+            assert rows == [(1,)]
+        if name == "everything there":
+            assert rows == [(1,), (2,)]
