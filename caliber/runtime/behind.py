@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from caliber.model.entities import Event, StoredWindow
 from caliber.model.errors import CaliberError, Unavailable
@@ -34,6 +34,7 @@ class WriteBehind:
         self._events: list[Event | Callable[[], Event]] = []
         self._windows: dict[uuid.UUID, Callable[[], StoredWindow]] = {}
         self._usage: dict[uuid.UUID, tuple[str, int, int]] = {}
+        self._used_in: list[tuple[Callable[[], Iterable[tuple[str, uuid.UUID]]], int]] = []
         self._writing: dict[uuid.UUID, Callable[[], StoredWindow]] = {}
         self._busy = False
         self._stop = False
@@ -69,6 +70,13 @@ class WriteBehind:
                 self._usage[owner] = (owner_type, count + 1, now_us)
             self._wake(before)
 
+    def used_in(self, owners: Callable[[], Iterable[tuple[str, uuid.UUID]]], now_us: int) -> None:
+        """Count one access of each (kind, owner) that ``owners`` names when the thread that writes asks it."""
+        with self._condition:
+            before = self._make_room()
+            self._used_in.append((owners, now_us))
+            self._wake(before)
+
     def pending_window(self, window_id: uuid.UUID) -> StoredWindow | None:
         """Return a window that may not be on disk yet."""
         with self._condition:
@@ -91,7 +99,7 @@ class WriteBehind:
         return size
 
     def _size(self) -> int:
-        return len(self._events) + len(self._windows) + len(self._usage)
+        return len(self._events) + len(self._windows) + len(self._usage) + len(self._used_in)
 
     def _wake(self, before: int) -> None:
         if self._thread is None:
@@ -163,10 +171,15 @@ class WriteBehind:
                     )
                 events, self._events = self._events, []
                 usage, self._usage = self._usage, {}
+                used_in, self._used_in = self._used_in, []
                 self._writing, self._windows = self._windows, {}
                 self._busy = True
                 self._urgent = False
                 self._condition.notify_all()
+            for owners, at_us in used_in:
+                for kind, owner in owners():
+                    known = usage.get(owner)
+                    usage[owner] = (kind, 1 if known is None else known[1] + 1, at_us)
             failure = self._write(events, [build() for build in self._writing.values()], usage)
             with self._condition:
                 self._attempts += 1

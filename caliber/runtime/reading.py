@@ -9,7 +9,7 @@ import functools
 import hashlib
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +28,7 @@ from caliber.model.enums import (
     EventType,
     ReadConsistency,
     ResultStatus,
-    SourceType,
+    SectionType,
     ValidationMode,
     WindowDurability,
 )
@@ -45,7 +45,7 @@ from caliber.search import engine as search_engine
 from caliber.trajectory import inputs
 
 _RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}
-_INCLUDED = (SourceType.NOTE, SourceType.ARTIFACT)
+_COUNTED = (SectionType.NOTES, SectionType.ARTIFACTS)
 
 
 class Deadline:
@@ -170,17 +170,9 @@ class Reader:
                 engine.store.write(lambda uow: uow.insert_new(CONTEXT_WINDOW, stored))
             else:
                 engine.behind.window(window.window_id, build)
+        at_us = to_us(window.assembled_at)
         if config.write_behind.usage_enabled:
-            now = to_us(window.assembled_at)
-            for source_type in _INCLUDED:
-                used = [
-                    source.id
-                    for section in window.sections
-                    for source in section.sources
-                    if source.source_type is source_type and source.id is not None
-                ]
-                if used:
-                    engine.behind.used(source_type.value, used, now)
+            engine.behind.used_in(functools.partial(_owners_used, window), at_us)
         engine.publish_later(
             functools.partial(
                 engine.event,
@@ -190,7 +182,7 @@ class Reader:
                 scope_id=window.scope_id,
                 subject=(EntityType.CONTEXT_WINDOW, window.window_id),
                 payload={"used_tokens": window.used_tokens, "max_tokens": window.max_tokens},
-                at_us=to_us(window.assembled_at),
+                at_us=at_us,
             )
         )
 
@@ -384,6 +376,15 @@ class Reader:
                     name = inputs.as_enum(event_type, EventType, "event_type").value
                 rows = session.run(plans.lists["list_by_trajectory_and_type"], (trajectory_id.bytes, name, count))
         return [plans.codec.decode(row) for row in rows]
+
+
+def _owners_used(window: ContextWindow) -> Iterator[tuple[str, uuid.UUID]]:
+    """Yield the notes and artifacts that a window shows."""
+    for section in window.sections:
+        if section.section_type in _COUNTED:
+            for source in section.sources:
+                if source.id is not None:
+                    yield source.source_type.value, source.id
 
 
 def check_stored(entity: Any) -> None:
