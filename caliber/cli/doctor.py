@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -18,15 +19,16 @@ from caliber.cli.settings import Settings, with_settings
 OK: Final = "ok"
 HINT: Final = "hint"
 BAD: Final = "problem"
+MISSING: Final = "missing"
 _MARKS: Final = {OK: ("✓", "green"), HINT: ("·", "yellow"), BAD: ("✗", "red")}
 
-# Extra -> the modules that it brings, and what they are for.
-EXTRAS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "embed": (("wordllama", "tokenizers", "safetensors"), "local embeddings: search by meaning"),
-    "jit": (("numba",), "compiled predicates"),
-    "arrow": (("pyarrow",), "bulk transfer"),
-    "postgres": (("psycopg", "pgvector"), "the PostgreSQL driver; its backend is not built yet"),
+_PURPOSE: Final = {
+    "embed": "local embeddings: search by meaning",
+    "jit": "compiled predicates",
+    "arrow": "bulk transfer",
+    "postgres": "the PostgreSQL driver; its backend is not built yet",
 }
+_REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9._-]+).*extra\s*==\s*['\"]([A-Za-z0-9_-]+)['\"]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +85,35 @@ def _installation() -> Iterator[Finding]:
     yield from _kernels()
     names = ("numpy", "pydantic", "cffi", "click", "rich")
     yield Finding(area, OK, ", ".join(f"{name} {_version(name)}" for name in names))
-    for extra, (modules, purpose) in EXTRAS.items():
-        missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    for extra, packages in _extras().items():
+        missing = [name for name in packages if _version(name) == MISSING]
         if missing:
-            yield Finding(
-                area, HINT, f"extra {extra} is not installed ({purpose})", f"pip install 'caliber-memory[{extra}]'"
-            )
+            text = f"extra {extra} is not installed ({_PURPOSE[extra]}): {', '.join(missing)} missing"
+            yield Finding(area, HINT, text, f"pip install 'caliber-memory[{extra}]'")
         else:
-            yield Finding(
-                area, OK, f"extra {extra}: {', '.join(f'{name} {_version(name)}' for name in modules)}{_driver(extra)}"
-            )
+            versions = ", ".join(f"{name} {_version(name)}" for name in packages)
+            yield Finding(area, OK, f"extra {extra}: {versions}{_driver(extra)}")
+
+
+def _extras() -> dict[str, list[str]]:
+    """Return the packages of each extra that adds a feature, as the installed package itself declares them."""
+    out: dict[str, list[str]] = {extra: [] for extra in _PURPOSE}
+    try:
+        required = importlib.metadata.requires("caliber-memory") or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    for requirement in required:
+        match = _REQUIREMENT.match(requirement)
+        if match and match[2] in out:
+            out[match[2]].append(match[1])
+    return {extra: packages for extra, packages in out.items() if packages}
 
 
 def _version(name: str) -> str:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return "?"
+        return MISSING
 
 
 def _driver(extra: str) -> str:

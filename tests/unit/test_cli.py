@@ -99,7 +99,15 @@ def test_unknown_commands_and_options_are_mistakes_with_a_suggestion() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["stats"], ["check"], ["create"], ["context", "latest"], ["search", "x"], ["db", "verify"], ["ingest", "git", "."]],
+    [
+        ["stats"],
+        ["check"],
+        ["create"],
+        ["context", "latest"],
+        ["search", "x"],
+        ["db", "verify"],
+        ["ingest", "git", "."],
+    ],
 )
 def test_without_a_configuration_commands_say_how_to_get_one(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,7 +119,9 @@ def test_without_a_configuration_commands_say_how_to_get_one(
     assert "caliber init" in caliber_json(*arguments, code=2)["error"]["hint"]
 
 
-def test_configuration_is_found_by_option_then_variable_then_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration_is_found_by_option_then_variable_then_folder(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caliber("init", "--path", "other.toml", "--store", "other.db")
     caliber("create", "-c", "other.toml")
     assert caliber_json("check")["store"].endswith("caliber.db")
@@ -161,7 +171,9 @@ def test_init_in_json_and_into_places_that_do_not_work(here: Path) -> None:
 
 def test_check_lists_every_fault_at_once_and_ends_with_one(here: Path) -> None:
     text = (here / "caliber.toml").read_text()
-    broken = text.replace("token_budget = 8000", 'token_budget = -1\ntokn = "x"').replace("lock_timeout =", "lock_timeot =")
+    broken = text.replace("token_budget = 8000", 'token_budget = -1\ntokn = "x"').replace(
+        "lock_timeout =", "lock_timeot ="
+    )
     (here / "bad.toml").write_text(broken)
     result = caliber("check", "bad.toml", code=1)
     for word in ("token_budget", "tokn", "lock_timeout"):
@@ -346,14 +358,16 @@ def test_doctor_reports_on_everything_and_works_without_a_configuration(
 
 
 def test_doctor_names_the_exact_command_for_a_missing_extra(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
-    import importlib.util
+    import importlib.metadata
 
-    real = importlib.util.find_spec
+    real = importlib.metadata.version
 
-    def without_numba(name: str, package_name: str | None = None) -> object:
-        return None if name == "numba" else real(name, package_name)
+    def without_numba(name: str) -> str:
+        if name == "numba":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
 
-    monkeypatch.setattr(importlib.util, "find_spec", without_numba)
+    monkeypatch.setattr(importlib.metadata, "version", without_numba)
     assert "pip install 'caliber-memory[jit]'" in caliber("doctor").stdout
 
 
@@ -381,7 +395,10 @@ def test_another_process_holding_the_lock_is_a_problem_not_a_mistake(here: Path)
 
 def test_a_reader_that_has_enough_is_no_error(remembered: Path) -> None:
     with subprocess.Popen(
-        command("db", "list", "events", "--limit", "1000"), cwd=remembered, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command("db", "list", "events", "--limit", "1000"),
+        cwd=remembered,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -436,7 +453,11 @@ def test_remembered_text_cannot_steer_the_terminal(here: Path) -> None:
     evil = "title \x1b[2J\x1b]0;owned\x07 end\u202e reversed"
     (here / "evil.jsonl").write_text(json.dumps({"role": "user", "content": evil}) + "\n")
     caliber("ingest", "chat", "evil.jsonl")
-    shown = caliber("context", "latest").stdout + caliber("db", "list", "trajectories").stdout + caliber("search", "").stdout
+    shown = (
+        caliber("context", "latest").stdout
+        + caliber("db", "list", "trajectories").stdout
+        + caliber("search", "").stdout
+    )
     assert "title" in shown
     assert not set("\x1b\x07\u202e") & set(shown)
     assert caliber_json("search", "")["hits"][0]["content"] == evil

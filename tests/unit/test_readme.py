@@ -1,0 +1,60 @@
+"""The README: its Python runs as printed against the demo's store, and what it names exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.cli_runs import caliber, commit, repository
+
+from caliber.cli.app import _COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def test_the_python_runs_as_printed_against_the_demos_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = repository(tmp_path / "project")
+    guarantees = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    commit(folder, "Begin", {"README.md": README, "docs/guarantees.md": guarantees})
+    caliber("demo", "project", "--assemblies", "10")
+    (code,) = blocks("python")
+    assert len([line for line in code.splitlines() if line.strip()]) == 10
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "What happens to my data when the machine crashes?" in done.stdout
+    assert "docs/guarantees.md § Crash" in done.stdout
+    assert "'used'" in done.stdout
+    assert done.stderr == ""
+
+
+def test_every_command_is_named_and_every_named_command_exists() -> None:
+    table = README.split("## The program")[1]
+    for name in _COMMANDS:
+        assert re.search(rf"`(caliber )?{name}\b", table), name
+    for name in re.findall(r"caliber ([a-z]+)", README):
+        assert name in _COMMANDS or name in ("files", "is"), name
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for name in re.findall(r"`?make ([a-z]+)", README):
+        assert re.search(rf"^{name}:", makefile, re.MULTILINE), name
+
+
+def test_every_room_is_in_the_table_and_every_link_leads_somewhere() -> None:
+    rooms = {folder.name for folder in (ROOT / "caliber").iterdir() if (folder / "__init__.py").exists()}
+    table = README.split("## What is in the box")[1].split("##")[0]
+    for room in rooms:
+        assert re.search(rf"`{room}\b", table), room
+    for document in (ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docs" / "guarantees.md"):
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
+            assert "://" in target or (document.parent / target).exists(), (document.name, target)
