@@ -16,7 +16,7 @@ from typing import Any
 
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import EntityType
-from caliber.model.errors import CaliberError, InvalidConfigValue, NotFound
+from caliber.model.errors import InvalidConfigValue, NotFound
 from caliber.model.windows import Position
 from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapshot
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
@@ -34,6 +34,9 @@ _COMPACT_FROM_ROWS = 1_024
 
 _BUDGET_CHECK_COMMITS = 64
 """Commits between exact sums while memory is less than half full."""
+
+_PENDING_ROWS = 4_096
+"""Rows that may wait for a reader before the writer applies them itself."""
 
 _ENTITY_RELATIONS = ("turn", "note", "artifact", "scope", "trajectory", "session", "edge")
 """Where ``get`` looks for an id; most asked first."""
@@ -91,7 +94,8 @@ class ResidentMemory:
         self._stale = False
         self._embedding_codec = codec_of(EMBEDDING)
         self.stats = ResidentStats()
-        self.snapshot: ResidentSnapshot
+        self._pending: list[RowChange] = []
+        self._published: ResidentSnapshot
         self.on_commit: Callable[[Sequence[RowChange]], None] | None = None
         self.on_failure: Callable[[str, BaseException], None] | None = None
         with store.read() as session:
@@ -171,7 +175,7 @@ class ResidentMemory:
         self._spaces[space.space_id] = space
 
     def _publish(self, changed: set[str], vectors_changed: set[tuple[str, uuid.UUID]] | None = None) -> None:
-        before = getattr(self, "snapshot", None)
+        before = getattr(self, "_published", None)
         relations = dict(before.relations) if before is not None else {}
         for name in changed:
             if name in self._generations:
@@ -184,22 +188,41 @@ class ResidentMemory:
             vectors = dict(before.vectors)
             for key in vectors_changed:
                 vectors[key] = VectorSnapshot(self._indexes[key], self._spaces[key[1]].model_id)
-        self.snapshot = ResidentSnapshot(
+        self._published = ResidentSnapshot(
             Position(self._store.epoch, self._sequence), relations, vectors, dict(self._spaces)
         )
 
+    @property
+    def snapshot(self) -> ResidentSnapshot:
+        """The newest commit boundary that memory knows.
+
+        Commits of ours wait in a list until somebody reads: writers do not pay for it, and a row that changed ten
+        times in between is applied once.
+        """
+        if self._pending:
+            with self._lock:
+                self._apply_pending()
+        return self._published
+
     # --- following -------------------------------------------------------------------------------
 
-    def begin(self, session: StatementSession) -> None:
-        """Apply what other processes committed; called inside each write transaction of ours."""
+    @property
+    def sequence(self) -> int:
+        """The last commit that is applied, or waits to be."""
+        return self._sequence
+
+    def follow(self, session: StatementSession) -> None:
+        """Apply what other processes committed, up to the boundary of ``session``."""
         records = session.run(self._store.statements["change.since"], (self._sequence,))
         if not records and not self._stale:
             return
         with self._lock:
+            self._apply_pending()
             first = records[0][0] if records else self._sequence + 1
             if self._stale or first != self._sequence + 1:
                 # The feed no longer reaches back to where we are: everything is read anew.
                 self.stats.reloads += 1
+                self._pending = []
                 self._load(session)
             else:
                 self._apply_foreign(session, records)
@@ -223,29 +246,45 @@ class ResidentMemory:
             changes.extend(RowChange(relation, 1, row) for row in rows)
             found = {row[0] for row in rows}
             deleted.extend((relation, ordinal) for ordinal in wanted[code] if ordinal not in found)
-        self._sequence = records[-1][0]
+        self._sequence = max(self._sequence, records[-1][0])
         self.stats.applied_foreign += len(changes) + len(deleted)
         self._apply(changes, deleted)
 
     def committed(self, sequence: int, changes: Sequence[RowChange]) -> None:
-        """Apply a commit of ours, in the order of commits."""
+        """Take over a commit of ours; the next reader sees it."""
         with self._lock:
-            self._sequence = sequence
+            self._sequence = max(self._sequence, sequence)
+            self._pending.extend(changes)
             self.stats.applied_own += len(changes)
-            try:
-                self._apply(changes, ())
-            except Exception as error:
-                # Raising would tell the caller that nothing was written. The store is right and we are not.
-                self._stale = True
-                self.stats.failures += 1
-                if self.on_failure is not None:
-                    self.on_failure("resident memory", error)
-                try:
-                    self.reload()
-                except CaliberError:
-                    self.stats.failures += 1  # still stale: the next write reads everything anew before it begins
+            if len(self._pending) > _PENDING_ROWS:
+                self._apply_pending()
         if self.on_commit is not None:
             self.on_commit(changes)
+
+    def lost(self, error: BaseException) -> None:
+        """Take note that a commit of another process could not be followed: everything has to be read anew."""
+        with self._lock:
+            self._stale = True
+            self.stats.failures += 1
+        if self.on_failure is not None:
+            self.on_failure("resident memory", error)
+
+    def _apply_pending(self) -> None:
+        """Apply the commits that wait, each row once, in its last state."""
+        if self._stale:
+            self.reload()
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        last = {(change.relation.code, change.row[0]): change for change in pending}
+        # Vectors after their owners, whose rows they point to.
+        changes = sorted(last.values(), key=lambda change: change.relation is EMBEDDING)
+        try:
+            self._apply(changes, ())
+        except Exception as error:
+            # The commits stand and the store is right: memory is read anew, or the reader is told.
+            self.lost(error)
+            self.reload()
 
     def _apply(self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]) -> None:
         touched: set[str] = set()
@@ -286,12 +325,13 @@ class ResidentMemory:
         layout = generation.layout
         key = layout.key_of(change.row)
         old = generation.index.get(key, -1)
+        # The index keeps pointing at rows that are gone: snapshots of earlier boundaries still find them there.
+        alive = old >= 0 and bool(generation.live[old])
         if change.operation == DELETE:
-            if old >= 0:
+            if alive:
                 retire.append(old)
-                del generation.index[key]
             return
-        if old >= 0:
+        if alive:
             if generation.arrays["version"].at(old) >= change.row[layout.version_place]:
                 return
             retire.append(old)
@@ -303,10 +343,8 @@ class ResidentMemory:
     def _retire_ordinal(self, name: str, ordinal: int, retire: list[int]) -> None:
         generation = self._generations[name]
         ordinals = generation.ordinals.view(generation.length)
-        for number in (ordinals == ordinal).nonzero()[0].tolist():
-            if generation.live[number]:
-                retire.append(number)
-                generation.index.pop(generation.layout.key_of(generation.row(number)), None)
+        numbers = (ordinals == ordinal).nonzero()[0].tolist()
+        retire.extend(number for number in numbers if generation.live[number])
 
     def _apply_embedding(self, change: RowChange) -> tuple[str, uuid.UUID]:
         codec = self._embedding_codec
@@ -347,6 +385,7 @@ class ResidentMemory:
     def compact(self) -> None:
         """Drop dead rows of every mirror now; snapshots already out stay as they are."""
         with self._lock:
+            self._apply_pending()
             vectors: set[tuple[str, uuid.UUID]] = set()
             for name in self._generations:
                 vectors |= self._compact(name)
@@ -359,6 +398,7 @@ class ResidentMemory:
         """Read everything from the store again."""
         with self._lock, self._store.read() as session:
             self.stats.reloads += 1
+            self._pending = []
             self._load(session)
 
     def has_vector(self, owner_type: str, space_id: uuid.UUID, owner: bytes) -> bool:
@@ -445,6 +485,7 @@ class ResidentMemory:
     def verify(self) -> list[Difference]:
         """Compare every mirror with the store, row by row; return what differs, nothing when all is well."""
         with self._lock, self._store.read() as session:
+            self._apply_pending()
             last = session.run(self._store.statements["change.bounds"], ())[0][1]
             if last != self._sequence:
                 # Somebody committed in between: compare at the store's boundary.

@@ -31,6 +31,7 @@ from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
 Vector = NDArray[np.float32]
+_OWNER = codec_of(EMBEDDING).index("owner_id")
 _SCAN_LIMIT = 4_096
 """Rows one look for missing vectors takes into memory; the next look finds the rest."""
 
@@ -225,12 +226,15 @@ class Embedder:
     def committed(self, changes: Sequence[RowChange]) -> None:
         """Take note of rows of ours that lack a vector; called after each commit, hence quick."""
         found = False
+        vectored = {change.row[_OWNER] for change in changes if change.relation is EMBEDDING}
         for change in changes:
             kind = change.relation.name
             places = self._places.get(kind)
             if places is None or change.operation != UPSERT:
                 continue
             owner = change.row[places[0]]
+            if owner in vectored:
+                continue
             text = self._text_of(kind, change.row)
             if text and not self._has_vector(kind, self.space.space_id, owner):
                 self._queue.append((kind, owner, text))

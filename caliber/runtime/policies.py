@@ -97,16 +97,14 @@ class PolicyEngine:
         self._engine = engine
         self._principal = principal
         self._assemble = assemble
+        self._actions: dict[Trigger, list[ActionConfig]] = {trigger: [] for trigger in Trigger}
+        for policy in engine.config.policies:
+            for rule in policy.rules:
+                self._actions[rule.on].extend(rule.actions)
 
     def actions(self, trigger: Trigger) -> list[ActionConfig]:
         """Return the actions of a trigger in the order they were declared."""
-        return [
-            action
-            for policy in self._engine.config.policies
-            for rule in policy.rules
-            if rule.on is trigger
-            for action in rule.actions
-        ]
+        return self._actions[trigger]
 
     # --- preparing -------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class Tasks:
     ) -> None:
         self._engine = engine
         self._principal = principal
+        self._frequency = engine.config.pcp.recovery_points.frequency
         self.policies = PolicyEngine(engine, principal, assemble)
 
     # --- reading what is needed ------------------------------------------------------------------
@@ -172,7 +173,7 @@ class Tasks:
         """Run the turn policies, and checkpoint when every turn is to have one (C-235, C-253)."""
         if self.policies.actions(Trigger.TURN):
             self.run(Trigger.TURN, trajectory_id)
-        if self._engine.config.pcp.recovery_points.frequency is RecoveryFrequency.PER_TURN:
+        if self._frequency is RecoveryFrequency.PER_TURN:
             self.checkpoint(trajectory_id)
 
     def checkpoint(self, trajectory_id: uuid.UUID) -> uuid.UUID:
@@ -218,7 +219,7 @@ class Tasks:
         return self._retry(attempt)
 
     def _wants_checkpoint(self) -> bool:
-        return self._engine.config.pcp.recovery_points.frequency is RecoveryFrequency.PER_SCOPE
+        return self._frequency is RecoveryFrequency.PER_SCOPE
 
     def _prepare_empty(self, subject: Subject) -> Prepared:
         """A scope without turns has nothing to summarize or extract; everything else still happens (C-216)."""

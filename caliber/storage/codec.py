@@ -49,10 +49,19 @@ class Codec:
     encode: Callable[..., Row]
     decode: Callable[[Row], Any]
     names: tuple[str, ...]
+    key_places: tuple[int, ...]
+    version_place: int
+    """Where a row's version stands, or -1."""
 
     def index(self, column: str) -> int:
         """Return the place of a column in a row."""
         return self.names.index(column)
+
+    def key_of(self, row: Row) -> tuple[Any, ...]:
+        """Return the key of a row as the driver takes it."""
+        if len(self.key_places) == 1:
+            return (row[self.key_places[0]],)
+        return tuple([row[place] for place in self.key_places])
 
 
 def _encode_expression(column: Column, value: str, scope: dict[str, Any]) -> str:
@@ -143,4 +152,11 @@ def codec_of(relation: Relation) -> Codec:
 
     exec(compile(encode_source + decode_source, f"<codec of {relation.name}>", "exec"), scope)  # noqa: S102
     names = (("ordinal",) if first else ()) + tuple(column.name for column in relation.columns)
-    return Codec(relation, scope["encode"], scope["decode"], names)
+    return Codec(
+        relation,
+        scope["encode"],
+        scope["decode"],
+        names,
+        key_places=tuple(names.index(name) for name in relation.key),
+        version_place=names.index("version") if relation.has("version") else -1,
+    )

@@ -19,12 +19,24 @@ T = TypeVar("T")
 class Follower(Protocol):
     """Who keeps up with the store: the resident mirrors."""
 
-    def begin(self, session: StatementSession) -> None:
-        """Called inside each write transaction before anything else: apply what other processes wrote."""
+    @property
+    def sequence(self) -> int:
+        """The last commit that the follower knows."""
+        ...
+
+    def follow(self, session: StatementSession) -> None:
+        """Apply what other processes committed up to the session's boundary."""
+        ...
+
+    def lost(self, error: BaseException) -> None:
+        """Called when following failed although there was something to follow."""
         ...
 
     def committed(self, sequence: int, changes: Sequence[RowChange]) -> None:
-        """Called after each commit of ours, in the order of commits, before the writer is released."""
+        """Called after each commit of ours, in the order of commits, before the writer is released.
+
+        What other processes committed before it has been followed by then.
+        """
         ...
 
 

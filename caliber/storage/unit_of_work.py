@@ -9,12 +9,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from caliber.model.entities import Event, LockToken
 from caliber.model.enums import EntityType
-from caliber.model.errors import Conflict, InsertFailed, InternalError, LockExpired, NotFound
+from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, LockExpired, NotFound
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CONTENT_VERSION, EVENT
 from caliber.storage.changes import DELETE, UPSERT
@@ -23,8 +22,7 @@ from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
 
 
-@dataclass(frozen=True, slots=True)
-class RowChange:
+class RowChange(NamedTuple):
     """One row written (``row`` is its new value) or deleted (``row`` is its last value)."""
 
     relation: Relation
@@ -56,6 +54,7 @@ class UnitOfWork:
 
     __slots__ = (
         "_held",
+        "_inserted_rows",
         "_keep_content",
         "_plans",
         "_session",
@@ -79,6 +78,7 @@ class UnitOfWork:
         self._statements = statements
         self._keep_content = keep_content
         self._held: dict[tuple[str, tuple[Any, ...]], Row] = {}
+        self._inserted_rows: list[tuple[RelationPlans, Row]] = []
         self.now_us = now_us
         self.changes: list[RowChange] = []
         self.events: list[Event] = []
@@ -157,12 +157,12 @@ class UnitOfWork:
         Raises: Conflict when the row's version is no longer the one that was read.
         """
         plans = self._plans[relation.name]
-        key = self._key_of(plans, plans.codec.encode(entity))
-        old = self._held.get((relation.name, key))
-        if old is None or plans.update is None:
-            raise InternalError(f"{relation.name} was updated without being read first")
+        key = plans.codec.key_of(plans.codec.encode(entity))
+        if plans.update is None:
+            raise InternalError(f"{relation.name} cannot be updated")
+        old = self._old_row(plans, key)
         row = list(plans.codec.encode(entity, old[0] if relation.ordinal else None))
-        place = plans.codec.index("version")
+        place = plans.codec.version_place
         row[place] = old[place] + 1
         new = tuple(row)
         values = [new[plans.codec.index(name)] for name in plans.update.binds[: -len(key) - 1]]
@@ -177,10 +177,9 @@ class UnitOfWork:
     def delete(self, relation: Relation, entity: Any) -> None:
         """Delete an entity that was read in this unit of work, keeping its content for replay."""
         plans = self._plans[relation.name]
-        key = self._key_of(plans, plans.codec.encode(entity))
-        old = self._held.pop((relation.name, key), None)
-        if old is None:
-            raise InternalError(f"{relation.name} was deleted without being read first")
+        key = plans.codec.key_of(plans.codec.encode(entity))
+        old = self._old_row(plans, key)
+        del self._held[relation.name, key]
         if self._session.changed(plans.delete, key) != 1:
             raise NotFound(entity_type=relation.name, id=_show_key(key))
         self._keep_old_content(plans, old, None)
@@ -216,6 +215,8 @@ class UnitOfWork:
         """
         if token is None:
             return
+        if not isinstance(token, LockToken):
+            raise DTypeError(field="guard", expected="LockToken", got=type(token).__name__)
         if not self.select("lock.held", token.resource, token.token, self.now_us):
             raise LockExpired(resource=token.resource)
 
@@ -236,19 +237,25 @@ class UnitOfWork:
             raise InsertFailed(entity_type=relation.name, reason="the database returned no ordinal")
         ordinal: int = returned[0][0]
         full = (ordinal, *row[1:])
-        self._held[relation.name, self._key_of(plans, full)] = full
+        self._inserted_rows.append((plans, full))
         if relation.mirrored:
             self.changes.append(RowChange(relation, UPSERT, full))
         return ordinal
 
     def _hold(self, plans: RelationPlans, row: Row) -> Any:
-        self._held[plans.relation.name, self._key_of(plans, row)] = row
+        self._held[plans.relation.name, plans.codec.key_of(row)] = row
         return plans.codec.decode(row)
 
-    def _key_of(self, plans: RelationPlans, row: Row) -> tuple[Any, ...]:
-        relation = plans.relation
-        offset = 1 if relation.ordinal else 0
-        return tuple(row[relation.index(name) + offset] for name in relation.key)
+    def _old_row(self, plans: RelationPlans, key: tuple[Any, ...]) -> Row:
+        """Return the row as this unit of work read or inserted it."""
+        # Inserted rows are looked up only when one of them is changed again, which is rare.
+        while self._inserted_rows:
+            inserted, row = self._inserted_rows.pop()
+            self._held.setdefault((inserted.relation.name, inserted.codec.key_of(row)), row)
+        held = self._held.get((plans.relation.name, key))
+        if held is None:
+            raise InternalError(f"{plans.relation.name} was changed without being read first")
+        return held
 
     def _keep_old_content(self, plans: RelationPlans, old: Row, new: Row | None) -> None:
         relation = plans.relation
@@ -264,7 +271,7 @@ class UnitOfWork:
             (
                 EntityType(relation.name).value,
                 old[0],
-                old[plans.codec.index("version")],
+                old[plans.codec.version_place],
                 old[relation.index(relation.key[0]) + offset],
                 pack_content(relation, old),
                 self.now_us,

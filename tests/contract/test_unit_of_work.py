@@ -27,13 +27,17 @@ class Recorder:
     """A follower that writes down what it is told."""
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.sequence = 0
         self.commits: list[tuple[int, list[tuple[str, int]]]] = []
 
-    def begin(self, session: Any) -> None:
-        self.begun += 1
+    def follow(self, session: Any) -> None:
+        raise AssertionError("nobody else wrote")
+
+    def lost(self, error: BaseException) -> None:
+        raise AssertionError("nothing can be lost") from error
 
     def committed(self, sequence: int, changes: Any) -> None:
+        self.sequence = sequence
         self.commits.append((sequence, [(change.relation.name, change.operation) for change in changes]))
 
 

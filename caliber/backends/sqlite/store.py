@@ -319,7 +319,7 @@ class SqliteStore:
             version = self._ask_data_version()
             self._connection.command("BEGIN")
             try:
-                self._writer.follower.begin(self._connection)
+                self._writer.follower.follow(self._connection)
             finally:
                 self._connection.command("ROLLBACK")
             # Only now: had applying failed, the next question must still be answered with yes.

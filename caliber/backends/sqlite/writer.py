@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.model.enums import Durability
-from caliber.model.errors import CaliberError, Unavailable
+from caliber.model.errors import CaliberError, Conflict, Unavailable
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row
 from caliber.storage.plan import Plan, RelationPlans
@@ -129,8 +129,6 @@ class SqliteWriter:
                 connection.raw.set_busy_timeout(min(self._busy_timeout_ms, left))
             connection.command("BEGIN IMMEDIATE")
             begun = True
-            if self.follower is not None:
-                self.follower.begin(connection)
             succeeded = self._work(batch)
             changes = [change for request in succeeded if request.unit for change in request.unit.changes]
             sequence = self._record(changes)
@@ -144,6 +142,7 @@ class SqliteWriter:
             for request in batch:
                 request.done = True
                 request.error = request.error or _copy_for(error, batch)
+            self._after_conflicts(batch)
             if not isinstance(error, CaliberError):
                 raise
             return
@@ -154,11 +153,33 @@ class SqliteWriter:
         for request in batch:
             request.done = True
         if sequence and self.follower is not None:
+            if sequence != self.follower.sequence + 1:
+                self._catch_up(self.follower)
             self.follower.committed(sequence, changes)
+        else:
+            self._after_conflicts(batch)
         for request in succeeded:
             assert request.unit is not None
             for after in request.unit.on_commit:
                 after()
+
+    def _after_conflicts(self, batch: list[_Request]) -> None:
+        """Who lost against another process has its news before trying again."""
+        if self.follower is not None and any(isinstance(request.error, Conflict) for request in batch):
+            self._catch_up(self.follower)
+
+    def _catch_up(self, follower: Follower) -> None:
+        """Follow what other processes committed before our commit: the gap before its number shows that they did.
+
+        In a transaction of its own: inside ours the follower would also see our rows, which may still be rolled back.
+        """
+        try:
+            self._connection.command("BEGIN")
+            follower.follow(self._connection)
+        except CaliberError as error:
+            follower.lost(error)
+        finally:
+            self._roll_back()
 
     def _work(self, batch: list[_Request]) -> list[_Request]:
         """Run each request; return those whose changes stand."""
@@ -193,10 +214,11 @@ class SqliteWriter:
     def _record(self, changes: list[RowChange]) -> int:
         if not changes:
             return 0
-        entries = []
-        for change in changes:
-            version = change.row[self._plans[change.relation.name].codec.index("version")]
-            entries.append((change.relation.code, change.operation, change.row[0], version))
+        plans = self._plans
+        entries = [
+            (relation.code, operation, row[0], row[plans[relation.name].codec.version_place])
+            for relation, operation, row in changes
+        ]
         rows: list[Row] = self._connection.run(
             self._statements["change.insert"], (self.identity, pack_changes(entries), self._clock_us())
         )
