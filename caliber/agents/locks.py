@@ -10,12 +10,13 @@ from collections.abc import Callable
 from caliber.kernels import uuid7
 from caliber.model.entities import Lock, LockToken
 from caliber.model.enums import LockMode
-from caliber.model.errors import InvalidValue, LockAcquisitionFailed, LockExpired
+from caliber.model.errors import LockAcquisitionFailed, LockExpired
 from caliber.model.ids import LockId
 from caliber.model.time import from_us, to_us
 from caliber.schema.relations import LOCK
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import inputs
 
 _WAIT_STEP_S = 0.005
 
@@ -38,13 +39,14 @@ class LockService:
     ) -> Lock:
         """Take a lock for ``lease_ms``; the same holder asking again renews it under a new token.
 
-        Raises: LockAcquisitionFailed when it is held incompatibly for all of ``wait_ms``.
+        Raises: InputError kinds; LockAcquisitionFailed when it is held incompatibly for all of ``wait_ms``.
         """
         self._check()
-        if lease_ms <= 0:
-            raise InvalidValue(field="lease_ms", reason="must be above 0")
-        wanted = LockMode(mode)
-        until = time.monotonic() + wait_ms / 1000
+        inputs.as_text(resource, "resource", limit=inputs.MAX_NAME_CHARS)
+        inputs.as_text(holder, "holder", limit=inputs.MAX_NAME_CHARS)
+        inputs.as_duration_ms(lease_ms, "lease_ms")
+        wanted = inputs.as_enum(mode, LockMode, "mode")
+        until = time.monotonic() + inputs.as_whole(wait_ms, "wait_ms") / 1000
         waiter = threading.Event()
         while True:
             lock = self._store.write(lambda uow: _try(uow, resource, holder, lease_ms, wanted))
@@ -56,8 +58,9 @@ class LockService:
             waiter.wait(min(_WAIT_STEP_S, left))
 
     def renew(self, token: LockToken, *, holder: str, lease_ms: int) -> Lock:
-        """Extend a lease that has not run out. Raises: LockExpired."""
+        """Extend a lease that has not run out. Raises: LockExpired, InputError kinds."""
         self._check()
+        inputs.as_duration_ms(lease_ms, "lease_ms")
 
         def work(uow: UnitOfWork) -> Lock:
             lock = _held(uow, token, holder)

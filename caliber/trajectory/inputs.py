@@ -16,6 +16,8 @@ from caliber.model.time import parse_duration_ms, to_us
 MAX_CONTENT_BYTES = 256 << 20
 """Longest content of one record; far above any prompt, below what SQLite holds in a value."""
 MAX_NAME_CHARS = 1_024
+MAX_DURATION_MS = 1_000 * 366 * 86_400_000
+"""A thousand years: from any clock's now that ends within the instants there are."""
 _INT64_MAX = 2**63 - 1
 
 E = TypeVar("E", bound=StrEnum)
@@ -120,6 +122,14 @@ def as_whole(value: Any, field: str, low: int = 0) -> int:
     return value
 
 
+def as_duration_ms(value: Any, field: str) -> int:
+    """Return a time in milliseconds, above 0 and at most a thousand years."""
+    whole = as_whole(value, field, 1)
+    if whole > MAX_DURATION_MS:
+        raise InvalidValue(field=field, reason="must be at most a thousand years")
+    return whole
+
+
 def as_instant(value: Any, field: str) -> datetime | None:
     """Return an optional aware datetime."""
     if value is None:
@@ -145,13 +155,13 @@ def as_ttl(value: Any) -> TTL:
         if (value.kind is TTLKind.DURATION) != (value.duration_ms is not None):
             raise InvalidValue(field="ttl", reason="duration_ms belongs to kind duration, and to it only")
         if value.duration_ms is not None:
-            as_whole(value.duration_ms, "ttl.duration_ms", 1)
+            as_duration_ms(value.duration_ms, "ttl.duration_ms")
         return value
     if isinstance(value, str):
         if value in (TTLKind.PERSISTENT, TTLKind.SESSION, TTLKind.SCOPE):
             return TTL(TTLKind(value))
-        return TTL(TTLKind.DURATION, as_whole(parse_duration_ms(value, "ttl"), "ttl", 1))
-    return TTL(TTLKind.DURATION, as_whole(value, "ttl", 1))
+        return TTL(TTLKind.DURATION, as_duration_ms(parse_duration_ms(value, "ttl"), "ttl"))
+    return TTL(TTLKind.DURATION, as_duration_ms(value, "ttl"))
 
 
 def as_tool_calls(values: Any) -> tuple[ToolCall, ...]:

@@ -97,10 +97,10 @@ def start_trajectory(
         if states.TRAJECTORY.is_terminal(above.status):
             raise ConstraintViolation(constraint="parent_active", reason=f"the parent is {above.status.value}")
         depth = _depth(uow, above)
-        if max_depth is not None and depth + 1 > max_depth:
+        if max_depth is not None and depth > max_depth:
             raise ConstraintViolation(
                 constraint="pcp.context_dag.max_depth",
-                reason=f"nesting {depth + 1} levels deep is more than {max_depth}",
+                reason=f"{depth} trajectories above this one are more than {max_depth}",
             )
         session = session or above.session_id
     if session is not None:
