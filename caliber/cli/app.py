@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from caliber import __version__
-from caliber.cli.settings import Settings, shared_options
+from caliber.cli.settings import DISTRIBUTION, PROGRAM, Settings, shared_options
 
 # Name -> module:command, and the line in the help. Written here so that help imports nothing.
 _COMMANDS: dict[str, tuple[str, str]] = {
@@ -112,7 +111,7 @@ def _never_fail_to_print() -> None:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 a problem was found or something failed, 2 a mistake in the call.",
 )
-@click.version_option(__version__, "-V", "--version", prog_name="caliber")
+@click.version_option(None, "-V", "--version", package_name=DISTRIBUTION, prog_name=PROGRAM)
 @shared_options
 def cli() -> None:
     """CALIBER, the memory engine for latency-critical agents.

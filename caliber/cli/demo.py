@@ -14,7 +14,7 @@ import click
 from caliber.cli import demo_steps as steps
 from caliber.cli.failures import DONE, PROBLEM, Mistake
 from caliber.cli.output import Output, bytes_text, printable
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import DEFAULT_STORE, Settings, with_settings
 from caliber.cli.show import print_window, shortened, window_document
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ def demo(settings: Settings, path: Path, questions: tuple[str, ...], folder: Pat
     home = steps.prepare_folder(folder, path)
     config_path = steps.write_config(home)
     out.say(f"CALIBER remembers {path.resolve()}")
-    out.say(f"  into {home / steps.STORE}, configured by {config_path}")
+    out.say(f"  into {home / DEFAULT_STORE}, configured by {config_path}")
     from caliber.runtime.opening import open as open_store
 
     document: dict[str, Any] = {
         "path": str(path.resolve()),
         "config": str(config_path),
-        "store": str(home / steps.STORE),
+        "store": str(home / DEFAULT_STORE),
     }
     with open_store(config_path) as memory:
         document["remembered"] = _remember(out, memory, path)
@@ -145,6 +145,7 @@ def _ask(out: Output, memory: Caliber, remembered: dict[str, Any], given: tuple[
     out.say(f"   {where}, with {whole:,} tokens:")
     second = Asked(questions[1], memory.assemble_context(source, query=questions[1], max_tokens=whole))
     print_window(out.console, memory, second.window, second.question)
+    steps.print_found(out, memory, questions[1])
     return [first, second]
 
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from caliber.cli.failures import Mistake
 from caliber.cli.output import Output, plural, printable
+from caliber.cli.settings import DEFAULT_CONFIG, DEFAULT_STORE
 from caliber.cli.setup import write_whole
+from caliber.cli.show import label, peek, shortened
 from caliber.model.entities import EntityRef
 from caliber.model.enums import AssemblyAction, EntityType, SourceType, TurnRole
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from caliber.model.windows import ContextWindow
     from caliber.runtime.caliber import Caliber
 
-STORE: Final = "caliber.db"
-CONFIG: Final = "caliber.toml"
 MARKER: Final = ".caliber-demo"
 AGENT: Final = EntityRef(EntityType.AGENT, uuid.UUID("00000000-0000-7000-8000-00000000de30"))
 COUNTED: Final = (
@@ -38,6 +38,7 @@ COUNTED: Final = (
     "event",
 )
 _COMPARED: Final = (*COUNTED, "usage")
+_TOPICS: Final = 8
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z_-]{4,}")
 _COMMON: Final = frozenset(
     re.findall(
@@ -70,7 +71,7 @@ def prepare_folder(folder: Path | None, path: Path) -> Path:
             raise Mistake(f"{folder}: {error.strerror}", "choose another --folder") from error
         return Path(tempfile.mkdtemp(prefix="caliber-demo-"))
     ours = home / MARKER
-    files = [home / name for name in (CONFIG, STORE, f"{STORE}-wal", f"{STORE}-shm")]
+    files = [home / name for name in (DEFAULT_CONFIG, DEFAULT_STORE, f"{DEFAULT_STORE}-wal", f"{DEFAULT_STORE}-shm")]
     if not ours.exists() and any(file.exists() for file in files):
         raise Mistake(f"{home} holds a store that no demo made", "choose another --folder, to keep that one")
     for file in files:
@@ -87,8 +88,8 @@ def write_config(home: Path) -> Path:
     from caliber.config.render import render_toml
     from caliber.runtime.opening import create
 
-    path = home / CONFIG
-    write_whole(path, render_toml(profiles.reference(STORE)))
+    path = home / DEFAULT_CONFIG
+    write_whole(path, render_toml(profiles.reference(DEFAULT_STORE)))
     create(path)
     return path
 
@@ -129,11 +130,13 @@ def questions_about(memory: Caliber, trajectory_id: uuid.UUID, source: str) -> l
     notes = list(memory.storage.notes.all())
     subjects = _subjects(memory, trajectory_id)
     first = _about_a_decision(notes) or _about_a_document(notes)
-    topic = _topic(subjects, [note.entity for note in notes], avoid=first or "")
+    question = "What was done about {}, and why?" if source == "git" else "What do we know about {}?"
+    topics = _topics(subjects, [note.entity for note in notes], avoid=first or "")
+    topic = _best_known(memory, topics, question)
     if source == "git":
-        second = f"What was done about {topic}, and why?" if topic else "What changed last, and why?"
+        second = question.format(topic) if topic else "What changed last, and why?"
     else:
-        second = f"What do we know about {topic}?" if topic else "What is there to know?"
+        second = question.format(topic) if topic else "What is there to know?"
     return [first or (f"What is {topic} for?" if topic else "What is this about?"), second]
 
 
@@ -152,7 +155,7 @@ def _about_a_decision(notes: list[Any]) -> str | None:
         return None
     titled = [(_title(note), note) for note in decisions]
     # A short title that is told with its reasons; equal ones by name, so that equal content gives equal questions.
-    title = max(titled, key=lambda item: (len(item[0]) <= 56, len(item[1].content), item[1].entity))[0]
+    title = max(titled, key=lambda item: (len(item[0]) <= 44, len(item[1].content), item[1].entity))[0]
     return f"Why did we decide: {title}?" if title else None
 
 
@@ -180,8 +183,19 @@ def _about_a_document(notes: list[Any]) -> str | None:
     return best[1] if best[1].endswith("?") else f"What should I know about {best[1]}?"
 
 
-def _topic(subjects: list[str], names: list[str], avoid: str) -> str | None:
-    """Return what people come back to most: two words that stand together in many commits, else one."""
+def _best_known(memory: Caliber, topics: list[str], question: str) -> str | None:
+    """Return the topic that documents say most about; without an embedding provider, the first."""
+    best: tuple[float, str] | None = None
+    for topic in topics:
+        hits = memory.search(question.format(topic), kinds=("note", "artifact"), limit=1).hits
+        score = hits[0].score if hits else 0.0
+        if best is None or score > best[0]:
+            best = (score, topic)
+    return None if best is None else best[1]
+
+
+def _topics(subjects: list[str], names: list[str], avoid: str) -> list[str]:
+    """Return what people come back to, most often first: two words that stand together in commits, then one."""
     pairs: Counter[str] = Counter()
     singles: Counter[str] = Counter()
     for subject in subjects:
@@ -192,15 +206,24 @@ def _topic(subjects: list[str], names: list[str], avoid: str) -> str | None:
     avoided = avoid.lower()
     # What is in almost every subject is a habit, not a topic.
     most = max(3, len(subjects) // 2)
+    out: list[str] = []
     for counts, least in ((pairs, 3), (singles, 2)):
         known = [
-            (count * (2 if set(topic.split()) & written else 1), topic)
+            (-count * (2 if set(topic.split()) & written else 1), topic)
             for topic, count in counts.items()
             if least <= count <= most and topic not in avoided
         ]
-        if known:
-            return max(known)[1]
-    return min((word for word in written - _COMMON if word not in avoided), default=None)
+        out.extend(topic for _, topic in sorted(known)[:_TOPICS])
+    return out or sorted(word for word in written - _COMMON if word not in avoided)[:_TOPICS]
+
+
+def print_found(out: Output, memory: Caliber, question: str) -> None:
+    """Print what a search over all turns finds; a window shows turns by recency, search by meaning."""
+    hits = memory.search(question, kinds=("turn",), limit=3).hits
+    if hits:
+        out.say("   and a search finds, among all turns ever:")
+        for hit in hits:
+            out.say(f"   {hit.score:.2f}  {shortened(label(peek(memory, hit.id)), 70)}")
 
 
 # --- explaining and comparing -------------------------------------------------------------------
@@ -208,13 +231,15 @@ def _topic(subjects: list[str], names: list[str], avoid: str) -> str | None:
 
 def an_exclusion(memory: Caliber, windows: list[ContextWindow]) -> tuple[ContextWindow, uuid.UUID] | None:
     """Return the most relevant record that a window left out; knowledge before anything else."""
-    best: tuple[tuple[bool, float], ContextWindow, uuid.UUID] | None = None
+    best: tuple[tuple[bool, bool, float], ContextWindow, uuid.UUID] | None = None
     for window in windows:
         for decision in window.assembly_trace:
             if decision.action is not AssemblyAction.EXCLUDE or decision.target_id is None:
                 continue
             knowledge = decision.source_type in (SourceType.NOTE, SourceType.ARTIFACT)
-            rank = (knowledge, decision.relevance if knowledge else 0.0)
+            # The short form of a decision that is there in full teaches nobody anything.
+            telling = knowledge and getattr(peek(memory, decision.target_id), "entity_type", "") != "decision"
+            rank = (telling, knowledge, decision.relevance if knowledge else 0.0)
             if best is None or rank > best[0]:
                 best = (rank, window, decision.target_id)
     if best is not None:

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import click
 
-from caliber import __version__
 from caliber.cli.failures import DONE, PROBLEM, Mistake, describe
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import DISTRIBUTION, Settings, with_settings
 
 OK: Final = "ok"
 HINT: Final = "hint"
@@ -50,7 +49,11 @@ def doctor(settings: Settings) -> int:
     """
     findings = [*_installation(), *_configured(settings)]
     problems = sum(1 for finding in findings if finding.level == BAD)
-    document = {"ok": not problems, "version": __version__, "findings": [asdict(finding) for finding in findings]}
+    document = {
+        "ok": not problems,
+        "version": _version(DISTRIBUTION),
+        "findings": [asdict(finding) for finding in findings],
+    }
     settings.out.result(document, lambda: _print(settings, findings, problems))
     return PROBLEM if problems else DONE
 
@@ -79,7 +82,7 @@ def _installation() -> Iterator[Finding]:
     yield Finding(
         area,
         OK,
-        f"caliber {__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}",
+        f"caliber {_version(DISTRIBUTION)}, Python {platform.python_version()} on {platform.system()}",
     )
     yield _sqlite()
     yield from _kernels()
@@ -99,7 +102,7 @@ def _extras() -> dict[str, list[str]]:
     """Return the packages of each extra that adds a feature, as the installed package itself declares them."""
     out: dict[str, list[str]] = {extra: [] for extra in _PURPOSE}
     try:
-        required = importlib.metadata.requires("caliber-memory") or []
+        required = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return {}
     for requirement in required:
@@ -127,15 +130,17 @@ def _driver(extra: str) -> str:
 
 
 def _sqlite() -> Finding:
-    from caliber.backends.sqlite.connection import check_version
-    from caliber.model.errors import CaliberError
+    """Open a store in memory: that needs the driver, its SQLite in a recent version, and the whole schema."""
+    from caliber.config import profiles
+    from caliber.runtime.opening import open as open_store
 
-    version = _version("apsw")
     try:
-        check_version()
-    except CaliberError as error:
-        return Finding("installation", BAD, str(error), "pip install --upgrade apsw")
-    return Finding("installation", OK, f"SQLite through apsw {version}")
+        with open_store(profiles.reference(":memory:", embedding_provider=None)) as memory:
+            store = memory.stats()["store"]
+    except Exception as error:
+        _, message, hint, _ = describe(error)
+        return Finding("installation", BAD, message, hint or "pip install --upgrade apsw")
+    return Finding("installation", OK, f"SQLite {store['sqlite']} through apsw {store['apsw']}")
 
 
 def _kernels() -> Iterator[Finding]:

@@ -72,13 +72,14 @@ def remember_repository(
     identities = repository.identities()
     with importing(memory, identities[0]):
         goal = f"The history of {printable(repository.name)}"
-        trajectory, _ = trajectory_of(memory, identities, goal, ("git", f"repository:{repository.name}"[:1000]))
+        trajectories = trajectory_of(memory, identities, goal, ("git", f"repository:{repository.name}"[:1000]))
+        trajectory = trajectories[-1]
         with ExitStack() as stack:
 
             def history_started(count: int) -> Callable[[int], None]:
                 return stack.enter_context(out.progress("commits", count, "commits"))
 
-            import_history(memory, repository, trajectory, done, limit=limit, started=history_started)
+            import_history(memory, repository, trajectories, done, limit=limit, started=history_started)
         skipped = 0
         if documents:
             files = [
@@ -108,7 +109,7 @@ def remember_repository(
 
 def _namespace(name: str, trajectory: Trajectory) -> str:
     """Return what the notes of a source are filed under: readable, and different for sources of one name."""
-    return f"{printable(name)[:200]}@{trajectory.trajectory_id.hex[-8:]}"
+    return f"{printable(name)[:200]}@{trajectory.initiator.id.hex[:8]}"
 
 
 def _counts(done: Imported) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def remember_files(
         left_out = len(listing.files) - document_limit
         del listing.files[document_limit:]
     with importing(memory, identity):
-        trajectory, _ = trajectory_of(memory, [identity], f"The files of {printable(root.name)}", ("files",))
+        trajectory = trajectory_of(memory, [identity], f"The files of {printable(root.name)}", ("files",))[-1]
         keeper = Documents(memory, trajectory, _namespace(root.name, trajectory), done)
         with out.progress("files", len(listing.files), "files") as advance:
             for name in listing.files:
@@ -247,15 +248,15 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool) -> int:
     done = Imported()
     stored: list[dict[str, Any]] = []
     with settings.memory() as memory:
-        with settings.out.progress("conversations", len(parsed.conversations), "conversations") as advance:
+        count = len(parsed.conversations)
+        with importing(memory, "chat"), settings.out.progress("conversations", count, "conversations") as advance:
             for conversation in parsed.conversations:
                 try:
-                    with importing(memory, conversation.identity):
-                        trajectory, added = chat.store(memory, conversation, done)
+                    trajectory, added = chat.store(memory, conversation, done)
                 except Exception:
                     settings.out.note(
-                        f"stopped: {len(stored)} of {len(parsed.conversations)} conversations are stored whole "
-                        f"({done.turns} turns added); importing again goes on from there"
+                        f"stopped: {len(stored)} of {count} conversations are stored whole ({done.turns} turns added); "
+                        "importing again goes on from there"
                     )
                     raise
                 stored.append({"trajectory_id": trajectory.trajectory_id, "goal": trajectory.goal, "added": added})

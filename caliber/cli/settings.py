@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from caliber.runtime.caliber import Caliber
 
 CONFIG_VARIABLE: Final = "CALIBER_CONFIG"
-DEFAULT_CONFIG: Final = "caliber.toml"
+PROGRAM: Final = "caliber"
+DEFAULT_CONFIG: Final = f"{PROGRAM}.toml"
+DEFAULT_STORE: Final = f"{PROGRAM}.db"
+DISTRIBUTION: Final = "caliber-memory"
 
 F = TypeVar("F", bound=Callable[..., Any])
 

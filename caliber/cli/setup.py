@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from caliber.cli.failures import DONE, PROBLEM, Mistake
-from caliber.cli.settings import DEFAULT_CONFIG, Settings, with_settings
+from caliber.cli.settings import DEFAULT_CONFIG, DEFAULT_STORE, Settings, with_settings
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig
@@ -55,7 +55,7 @@ def in_command(path: Path) -> str:
     "--profile", type=click.Choice(PROFILES), default="reference", show_default=True, help="What to start from."
 )
 @click.option("--path", type=click.Path(path_type=Path), help=f"File to write.  [default: {DEFAULT_CONFIG}]")
-@click.option("--store", default="caliber.db", show_default=True, help="The store's file, relative to --path.")
+@click.option("--store", default=DEFAULT_STORE, show_default=True, help="The store's file, relative to --path.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @with_settings
 def init(settings: Settings, profile: str, path: Path | None, store: str, force: bool) -> None:

@@ -350,3 +350,19 @@ def test_a_principal_that_is_no_admin_is_told_what_is_missing(source: Path, here
     text = (here / "caliber.toml").read_text()
     (here / "caliber.toml").write_text(text.replace("\nadmin = true", "\nadmin = false"))
     assert "admin = true" in caliber("ingest", "git", "engine", code=2).stderr
+
+
+def test_a_trajectory_that_ended_or_paused_is_gone_on_with_sensibly(source: Path) -> None:
+    first = caliber_json("ingest", "git", "engine")["trajectory_id"]
+    with opened() as memory:
+        memory.suspend_trajectory(first)
+    assert caliber_json("ingest", "git", "engine")["added"] == 0
+    with opened() as memory:
+        assert memory.get(first).status == "active"
+        memory.complete_trajectory(first, status="success", summary="that was that")
+    commit(source, "One more", {"engine.py": "x = 9\n"}, "2024-04-01T09:00:00+00:00")
+    again = caliber_json("ingest", "git", "engine")
+    assert again["trajectory_id"] != first
+    assert (again["counts"]["commits"], again["counts"]["commits_known"]) == (1, 3)
+    assert (again["counts"]["notes"], again["counts"]["notes_known"]) == (0, 3)
+    assert caliber_json("ingest", "git", "engine")["added"] == 0

@@ -7,7 +7,7 @@ the current month stays open and is read turn by turn. Source: docs/decisions/00
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from caliber.cli.importing.git import Commit, Repository
@@ -26,18 +26,19 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]+")
 def import_history(
     memory: Caliber,
     repository: Repository,
-    trajectory: Trajectory,
+    trajectories: Sequence[Trajectory],
     done: Imported,
     *,
     limit: int | None,
     started: Callable[[int], Callable[[int], None]],
 ) -> None:
-    """Append the commits that are not known yet, oldest first.
+    """Append the commits that none of ``trajectories`` has to the last of them, oldest first.
 
     ``started`` is told how many they are, and returns what counts them.
     """
+    trajectory = trajectories[-1]
     scope = open_scope_of(memory, trajectory)
-    known, month, in_scope = _known(memory, trajectory, scope)
+    known, month, in_scope = _known(memory, trajectories, scope)
     hashes = repository.hashes(limit)
     fresh = [name for name in hashes if name not in known]
     done.commits_known = len(hashes) - len(fresh)
@@ -67,14 +68,13 @@ def import_history(
     store()
 
 
-def _known(memory: Caliber, trajectory: Trajectory, current: Scope) -> tuple[set[str], str, int]:
+def _known(memory: Caliber, trajectories: Sequence[Trajectory], current: Scope) -> tuple[set[str], str, int]:
     """Return the commits stored already, the newest month among them, and how many the open scope has."""
-    if not trajectory.turn_count:
-        return set(), "", 0
     known: set[str] = set()
     month = ""
     in_scope = 0
-    for scope in memory.storage.scopes.list_by_trajectory(trajectory.trajectory_id):
+    scopes = memory.storage.scopes
+    for scope in [item for each in trajectories for item in scopes.list_by_trajectory(each.trajectory_id)]:
         for turn in memory.storage.turns.list_by_scope(scope.scope_id):
             if turn.role is TurnRole.USER and (turn.idempotency_key or "").startswith(_KEY):
                 known.add(turn.idempotency_key.split(":")[1])

@@ -59,15 +59,20 @@ def trajectories_of(memory: Caliber, identity: str) -> list[Trajectory]:
     return found
 
 
-def trajectory_of(
-    memory: Caliber, identities: Sequence[str], goal: str, tags: Sequence[str]
-) -> tuple[Trajectory, bool]:
-    """Return the trajectory of a source known under any of its identities, begun if need be; and whether it is new."""
-    for identity in identities:
-        active = [item for item in trajectories_of(memory, identity) if item.status is TrajectoryStatus.ACTIVE]
-        if active:
-            return active[0], False
-    return memory.start_trajectory(goal, initiator=initiator_of(identities[0]), tags=tags), True
+def trajectory_of(memory: Caliber, identities: Sequence[str], goal: str, tags: Sequence[str]) -> list[Trajectory]:
+    """Return the trajectories of a source known under any of its identities, the one to go on with last.
+
+    A suspended one is resumed. Where all have ended, a new one begins under the same initiator; what the ended ones
+    hold is known all the same.
+    """
+    found = [item for identity in identities for item in trajectories_of(memory, identity)]
+    for item in found:
+        if item.status in (TrajectoryStatus.ACTIVE, TrajectoryStatus.SUSPENDED):
+            if item.status is TrajectoryStatus.SUSPENDED:
+                memory.resume_trajectory(item.trajectory_id)
+            return [*(other for other in found if other is not item), item]
+    initiator = found[0].initiator if found else initiator_of(identities[0])
+    return [*found, memory.start_trajectory(goal, initiator=initiator, tags=tags)]
 
 
 def open_scope_of(memory: Caliber, trajectory: Trajectory) -> Scope:
@@ -88,6 +93,8 @@ def importing(memory: Caliber, identity: str) -> Iterator[None]:
     from caliber.model.entities import LockToken
 
     try:
+        # What another process imported until it let go of the lock must be seen here, whatever read_consistency says.
+        memory._engine.store.catch_up()
         yield
     finally:
         memory.agents.release(LockToken(lock.resource, lock.token), holder=holder)
