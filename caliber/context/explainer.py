@@ -211,7 +211,9 @@ def _candidate(explained: _Explained, wanted: uuid.UUID, place: int) -> dict[str
     out["would_have_tokens" if excluded else "tokens"] = decision.tokens
     out["candidates"] = len(decided.ranked)
     out["min_relevance"] = decided.plan.config.min_relevance_threshold
-    out["tokens_left"] = decided.plan.whole_tokens(decided.filled.room(place)[1])
+    if decision.rule_id == "budget_limit":
+        # Of what was left out for another reason nobody asked whether there was room.
+        out["tokens_left"] = decided.plan.whole_tokens(decided.filled.room(place)[1])
     return out
 
 

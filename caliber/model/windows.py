@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,10 @@ from typing import Any
 
 from caliber.model.enums import AssemblyAction, ResultStatus, SectionType, SourceType
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
+
+_UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
+_NAME_CHARS = 64
+"""What OpenAI-style messages allow in a name: letters, digits, ``_`` and ``-``, at most this many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,7 @@ class ContextWindow:
         for message in self.messages:
             item: dict[str, Any] = {"role": message.role, "content": message.content}
             if message.name is not None:
-                item["name"] = message.name
+                item["name"] = _UNFIT.sub("_", message.name)[:_NAME_CHARS]
             if message.tool_call_id is not None:
                 item["tool_call_id"] = message.tool_call_id
             if message.tool_calls:

@@ -227,18 +227,20 @@ class Caliber(AbstractContextManager["Caliber"]):
             texts = [turn.content.decode("utf-8", "replace") for turn in new if turn.content]
             vectors = engine.embedder.prepare("turn", texts)
 
-        def work(uow: UnitOfWork) -> list[Turn]:
+        def work(uow: UnitOfWork) -> tuple[list[Turn], bool]:
             uow.guard(guard)
             stored = turn_ops.append_turns(uow, scope_id, new)
+            appended = bool(uow.changes)  # turns that were there already change nothing
             if vectors is not None and engine.embedder is not None:
                 left = iter(vectors)
                 for turn in stored:
                     if turn.content:
                         engine.embedder.attach(uow, "turn", turn.turn_id, turn.text, next(left))
-            return stored
+            return stored, appended
 
-        stored = engine.write(work, deadline_ms=deadline_ms)
-        self._tasks.after_append(stored[0].trajectory_id)
+        stored, appended = engine.write(work, deadline_ms=deadline_ms)
+        if appended:
+            self._tasks.after_append(stored[0].trajectory_id)
         return stored
 
     # --- artifacts ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Source: M §1.2, design sections 5 and 7. Keyword, graph and importance legs com
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -72,8 +72,7 @@ def filter_mask(snapshot: RelationSnapshot, conditions: Mapping[str, Any]) -> ND
     for name, wanted in conditions.items():
         if name not in filterable(snapshot):
             return None
-        values = wanted if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
-        mask &= np.isin(snapshot.column(name), [_code(snapshot, name, value) for value in values])
+        mask &= np.isin(snapshot.column(name), [_code(snapshot, name, value) for value in _values(wanted)])
     return mask
 
 
@@ -87,13 +86,21 @@ def filterable(snapshot: RelationSnapshot) -> tuple[str, ...]:
 
 
 def check_filter(snapshots: Sequence[RelationSnapshot], conditions: Mapping[str, Any]) -> None:
-    """Raise InvalidValue for a column that no searched kind has."""
+    """Raise InvalidValue for a column that no searched kind has, or a value that it cannot have."""
     known = {name for snapshot in snapshots for name in filterable(snapshot)}
-    for name in conditions:
+    for name, wanted in conditions.items():
         if name not in known:
             raise InvalidValue(
                 field=f"filter.{name}", reason=f"cannot be filtered by; there are {', '.join(sorted(known))}"
             )
+        for snapshot in snapshots:
+            if name in filterable(snapshot):
+                for value in _values(wanted):
+                    _code(snapshot, name, value)
+
+
+def _values(wanted: Any) -> Collection[Any]:
+    return wanted if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
 
 
 def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
@@ -107,7 +114,10 @@ def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
         value = value.value
     if column.residence is Residence.INTERNED:
         if column.type == "uuid" and isinstance(value, str):
-            value = uuid.UUID(value).bytes
+            try:
+                value = uuid.UUID(value).bytes
+            except ValueError:
+                raise InvalidValue(field=f"filter.{name}", reason="is not an id") from None
         values = snapshot.interned(name)
         return values.index(value) if value in values else -1
     if column.enum is not None:

@@ -152,12 +152,12 @@ class SqliteWriter:
         self.commits += 1
         for request in batch:
             request.done = True
-        if sequence and self.follower is not None:
+        if self.follower is not None:
+            # A gap before our number, or no number at all: others may have committed, and a write sees their news.
             if sequence != self.follower.sequence + 1:
                 self._catch_up(self.follower)
-            self.follower.committed(sequence, changes)
-        else:
-            self._after_conflicts(batch)
+            if sequence:
+                self.follower.committed(sequence, changes)
         for request in succeeded:
             assert request.unit is not None
             for after in request.unit.on_commit:

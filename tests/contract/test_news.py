@@ -1,0 +1,45 @@
+"""A write sees what other processes committed before it, whatever it writes (design, section 5)."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+import caliber
+from caliber import EntityRef, EntityType
+from caliber.model.errors import InvalidValue
+
+ME = EntityRef(EntityType.AGENT, uuid.UUID(int=3))
+
+
+def test_a_lock_brings_the_news_too(tmp_path: Path) -> None:
+    # A lock changes nothing that is mirrored, hence leaves no change record; its holder must still see everything.
+    config = caliber.profiles.reference(
+        tmp_path / "a.db", embedding_provider=None, **{"resident.feed_poll_ms": 0, "write_behind.trace_enabled": False}
+    )
+    caliber.create(config)
+    with caliber.open(config) as first, caliber.open(config) as second:
+        task = first.start_trajectory("shared", initiator=ME)
+        second.agents.acquire("import", holder="second", lease_ms=60_000)
+        assert second.get(task.trajectory_id) == first.get(task.trajectory_id)
+
+
+def test_an_id_that_is_none_is_no_filter(tmp_path: Path) -> None:
+    config = caliber.profiles.reference(tmp_path / "a.db", embedding_provider=None)
+    caliber.create(config)
+    with caliber.open(config) as memory, pytest.raises(InvalidValue, match="trajectory_id"):
+        memory.search("", filter={"trajectory_id": "zz"})
+
+
+def test_names_in_messages_are_what_providers_take(tmp_path: Path) -> None:
+    config = caliber.profiles.reference(tmp_path / "a.db", embedding_provider=None)
+    caliber.create(config)
+    with caliber.open(config) as memory:
+        task = memory.start_trajectory("names", initiator=ME)
+        scope = memory.current_scope(task.trajectory_id)
+        assert scope is not None
+        memory.append_turn(scope.scope_id, role="user", content="hello", name="Ada Lovelace <ada@example.org>")
+        messages = memory.assemble_context(task.trajectory_id).to_messages()
+        assert [message["name"] for message in messages if "name" in message] == ["Ada_Lovelace_ada_example_org_"]
