@@ -79,7 +79,7 @@ def test_empty_turn_is_a_turn_and_empty_artifact_is_none(agent: Any) -> None:
 
 def test_content_of_50_megabytes_is_kept_whole(backend: Any, start: Any) -> None:
     # issue, Bad input: 50 MB content
-    agent = start(backend.open(embedding_provider=None, resident__resident_bytes=16 << 20))
+    agent = start(backend.open(backend.config(embedding_provider=None, resident__resident_bytes=16 << 20)))
     content = b"0123456789abcdef" * (50 * 1024 * 1024 // 16)
     turn = agent.say(content)
     artifact = agent.keep(content)

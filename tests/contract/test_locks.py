@@ -1,0 +1,176 @@
+"""Locks: leases with fencing tokens, and writes that a lost lease no longer gets through. Source: C-364 to C-368."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from caliber.model import FixedClock, LockMode, LockToken
+from caliber.model.errors import InputError, LockAcquisitionFailed, LockExpired
+from caliber.model.time import from_us
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock()
+
+
+@pytest.fixture
+def agent(backend: Any, start: Any, clock: FixedClock) -> Any:
+    return start(backend.open(clock=clock))
+
+
+def token_of(lock: Any) -> LockToken:
+    return LockToken(lock.resource, lock.token)
+
+
+def test_exclusive_lock_excludes(agent: Any, clock: FixedClock) -> None:
+    locks = agent.memory.agents
+    first = locks.acquire("file", holder="a", lease_ms=1_000)
+    assert first.expires_at == from_us(clock.now_us() + 1_000_000)
+    assert first.mode is LockMode.EXCLUSIVE
+    for mode in ("exclusive", "shared"):
+        with pytest.raises(LockAcquisitionFailed) as caught:
+            locks.acquire("file", holder="b", lease_ms=1_000, mode=mode)
+        assert caught.value.retryable
+    locks.acquire("other file", holder="b", lease_ms=1_000)
+    assert [lock.holder for lock in locks.held("file")] == ["a"]
+    assert locks.release(token_of(first), holder="b") is False, "only its holder gives it back"
+    assert locks.release(token_of(first), holder="a") is True
+    assert locks.release(token_of(first), holder="a") is False
+    assert locks.acquire("file", holder="b", lease_ms=1_000).token > first.token
+
+
+def test_shared_locks_share(agent: Any) -> None:
+    locks = agent.memory.agents
+    locks.acquire("file", holder="a", lease_ms=1_000, mode="shared")
+    locks.acquire("file", holder="b", lease_ms=1_000, mode="shared")
+    assert len(locks.held("file")) == 2
+    with pytest.raises(LockAcquisitionFailed):
+        locks.acquire("file", holder="c", lease_ms=1_000)
+
+
+def test_lease_ends_and_another_takes_over(agent: Any, clock: FixedClock) -> None:
+    locks = agent.memory.agents
+    first = locks.acquire("file", holder="a", lease_ms=1_000)
+    clock.advance(ms=999)
+    agent.say("still mine", guard=token_of(first))
+    clock.advance(ms=1)
+    with pytest.raises(LockExpired):
+        agent.say("too late", guard=token_of(first))
+    second = locks.acquire("file", holder="b", lease_ms=1_000)
+    assert second.token > first.token
+    with pytest.raises(LockExpired):
+        locks.renew(token_of(first), holder="a", lease_ms=1_000)
+    assert locks.renew(token_of(second), holder="b", lease_ms=5_000).expires_at == from_us(clock.now_us() + 5_000_000)
+    clock.advance(ms=4_000)
+    agent.say("renewed", guard=token_of(second))
+    assert [turn.text for turn in agent.memory.storage.turns.all()] == ["still mine", "renewed"]
+
+
+def test_same_holder_renews_under_a_new_token(agent: Any) -> None:
+    locks = agent.memory.agents
+    first = locks.acquire("file", holder="a", lease_ms=1_000)
+    second = locks.acquire("file", holder="a", lease_ms=1_000)
+    assert second.token > first.token
+    assert len(locks.held("file")) == 1
+    with pytest.raises(LockExpired):
+        agent.say("with the old token", guard=token_of(first))
+    agent.say("with the new one", guard=token_of(second))
+
+
+def test_tokens_rise_also_after_old_rows_are_gone(agent: Any, clock: FixedClock) -> None:
+    # K-037: a token that came twice would let a lost writer through
+    locks = agent.memory.agents
+    seen = []
+    for _ in range(4):
+        seen.append(locks.acquire("file", holder="a", lease_ms=10).token)
+        clock.advance(ms=20)
+        locks.reap()
+        agent.memory.maintain()
+    assert seen == sorted(set(seen))
+    assert agent.memory.storage.locks.count() == 1
+
+
+GUARDED: dict[str, Callable[[Any, LockToken], Any]] = {
+    "append_turn": lambda agent, guard: agent.say("x", guard=guard),
+    "append_turns": lambda agent, guard: agent.memory.append_turns(
+        agent.scope_id, [{"role": "user", "content": "x"}], guard=guard
+    ),
+    "create_artifact": lambda agent, guard: agent.keep("x", guard=guard),
+    "add_note": lambda agent, guard: agent.note("x", guard=guard),
+    "close_scope": lambda agent, guard: agent.memory.close_scope(agent.scope_id, guard=guard),
+    "complete_trajectory": lambda agent, guard: agent.memory.complete_trajectory(
+        agent.trajectory_id, status="success", summary="", guard=guard
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_lost_lock_stops_the_write(name: str, agent: Any, clock: FixedClock) -> None:
+    # design section 4: writes take ``guard``
+    lock = agent.memory.agents.acquire("r", holder="a", lease_ms=1_000)
+    clock.advance(ms=1_000)
+    before = agent.memory.stats()["position"]
+    for guard in (token_of(lock), LockToken("r", lock.token + 1), LockToken("unknown", 1)):
+        with pytest.raises(LockExpired):
+            GUARDED[name](agent, guard)
+    assert agent.memory.stats()["position"] == before, "nothing was written"
+    again = agent.memory.agents.acquire("r", holder="a", lease_ms=60_000)
+    GUARDED[name](agent, token_of(again))
+    assert agent.memory.stats()["position"] != before
+
+
+def test_one_of_many_gets_the_lock(backend: Any, start: Any) -> None:
+    agent = start(backend.open())
+    won: list[str] = []
+    inside = []
+
+    def work(holder: str) -> None:
+        lock = agent.memory.agents.acquire("r", holder=holder, lease_ms=60_000, wait_ms=30_000)
+        inside.append(holder)
+        assert len(inside) == 1, "two held an exclusive lock"
+        won.append(holder)
+        inside.remove(holder)
+        agent.memory.agents.release(token_of(lock), holder=holder)
+
+    threads = [threading.Thread(target=work, args=(f"h{at}",)) for at in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(won) == [f"h{at}" for at in range(6)]
+
+
+def test_two_handles_exclude_each_other(backend: Any) -> None:
+    backend.needs("sharing")
+    first, second = backend.open(), backend.open()
+    lock = first.agents.acquire("r", holder="a", lease_ms=60_000)
+    with pytest.raises(LockAcquisitionFailed):
+        second.agents.acquire("r", holder="b", lease_ms=60_000)
+    assert [item.token for item in second.agents.held("r")] == [lock.token]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lease_ms": 0},
+        {"lease_ms": -1},
+        {"lease_ms": 2**62},
+        {"lease_ms": "long"},
+        {"mode": "half"},
+        {"wait_ms": -1},
+        {"holder": ""},
+        {"holder": None},
+        {"resource": ""},
+        {"resource": 5},
+    ],
+)
+def test_wrong_lock_is_refused(wrong: dict[str, Any], agent: Any) -> None:
+    arguments = {"resource": "r", "holder": "a", "lease_ms": 1_000, **wrong}
+    with pytest.raises(InputError):
+        agent.memory.agents.acquire(arguments.pop("resource"), **arguments)
+    assert agent.memory.storage.locks.count() == 0
