@@ -278,6 +278,8 @@ class Engine:
         with self._closing:
             if self._state != "open":
                 return
+            # First of all: calls of other threads would keep what is drained from ever running dry.
+            self._state = "closed"
             for repeating in self._repeating:
                 repeating.stop()
             if self.embedder is not None:
@@ -285,7 +287,6 @@ class Engine:
             try:
                 self.behind.close(self.config.write_behind.shutdown_ms)
             finally:
-                self._state = "closed"
                 _engines.discard(self)
                 self.store.close()
 
