@@ -491,4 +491,4 @@ class ResidentMemory:
                 # Somebody committed in between: compare at the store's boundary.
                 records = session.run(self._store.statements["change.since"], (self._sequence,))
                 self._apply_foreign(session, records)
-            return differences(session, self._store.plans, self._generations, self._indexes.values())
+            return differences(session, self._store.plans, self._generations, self._indexes)

@@ -120,6 +120,19 @@ class VectorIndex:
             out[ordinal] = (owner, vector, self.versions[ordinal])
         return out
 
+    def places(self) -> list[tuple[int, bytes, int, bool]]:
+        """Return ordinal, owner, the row that is said to be the owner's, and whether a search finds the vector."""
+        live = np.asarray(self.matrix.snapshot().live, np.bool_)
+        return [
+            (
+                ordinal,
+                owner,
+                int(self.owner_rows.at(number)),
+                bool(live[number]) and number in self._by_owner.get(owner, ()),
+            )
+            for ordinal, (owner, number) in self._by_ordinal.items()
+        ]
+
     @property
     def nbytes(self) -> int:
         return int(self.matrix.snapshot().nbytes) + len(self._by_ordinal) * 300

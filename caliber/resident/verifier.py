@@ -5,6 +5,7 @@ Source: design, section 5.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -29,13 +30,15 @@ def differences(
     session: StatementSession,
     plans: Mapping[str, RelationPlans],
     generations: Mapping[str, Generation],
-    indexes: Iterable[VectorIndex],
+    indexes: Mapping[tuple[str, uuid.UUID], VectorIndex],
 ) -> list[Difference]:
     """Return everything in which memory and store disagree; both must be at the same commit boundary."""
     out: list[Difference] = []
     for generation in generations.values():
         out.extend(_of_relation(session, plans, generation))
-    out.extend(_of_vectors(session, plans, indexes))
+    out.extend(_of_vectors(session, plans, indexes.values()))
+    for (owner_type, _), index in indexes.items():
+        out.extend(_of_places(generations[owner_type], index))
     return out
 
 
@@ -49,6 +52,7 @@ def _of_relation(
     for number in generation.live[: generation.length].nonzero()[0].tolist():
         row = generation.row(number)
         mirrored[row[0]] = (number, row)
+    groups = _grouped(generation)
     last = -1
     while page := session.run(plans[name].page, (last, 10_000)):
         for stored in page:
@@ -62,8 +66,23 @@ def _of_relation(
             if row != stored:
                 out.append(Difference(name, stored[0], "packed row differs"))
             out.extend(_of_columns(generation, number, stored))
+            for group, place in layout.groups:
+                expected = () if stored[place] is None else (stored[place],)
+                if tuple(groups[group].get(number, ())) != expected:
+                    out.append(Difference(name, stored[0], f"group {group} differs"))
         last = page[-1][0]
     out.extend(Difference(name, ordinal, "not in the store") for ordinal in mirrored)
+    return out
+
+
+def _grouped(generation: Generation) -> dict[str, dict[int, list[bytes]]]:
+    """Return, for each group, under which values a row is listed."""
+    out: dict[str, dict[int, list[bytes]]] = {}
+    for group, values in generation.groups.items():
+        listed = out[group] = {}
+        for value, numbers in values.items():
+            for number in numbers:
+                listed.setdefault(number, []).append(value)
     return out
 
 
@@ -72,6 +91,10 @@ def _of_columns(generation: Generation, number: int, stored: Row) -> list[Differ
     out = []
     if generation.index.get(layout.key_of(stored)) != number:
         out.append(Difference(layout.relation.name, stored[0], "index points elsewhere"))
+    if generation.ordinals.at(number) != stored[0]:
+        out.append(Difference(layout.relation.name, stored[0], "ordinal differs"))
+    if layout.has_tie and generation.ties.at(number).astype(">u8").tobytes() != layout.key_of(stored):
+        out.append(Difference(layout.relation.name, stored[0], "id differs"))
     for column, place, *_ in layout.columns:
         if generation.arrays[column].at(number) != generation.resident_value(column, stored[place]):
             out.append(Difference(layout.relation.name, stored[0], f"column {column} differs"))
@@ -95,4 +118,16 @@ def _of_vectors(
                 out.append(Difference("embedding", row[0], "vector differs"))
         last = page[-1][0]
     out.extend(Difference("embedding", ordinal, "not in the store") for ordinal in mirrored)
+    return out
+
+
+def _of_places(owners: Generation, index: VectorIndex) -> list[Difference]:
+    """Return the vectors that a search would not find, or would take for another record's."""
+    out = []
+    for ordinal, owner, row, found in index.places():
+        if not found:
+            out.append(Difference("embedding", ordinal, "vector is not searched"))
+        current = owners.index.get(owner, -1)
+        if current >= 0 and owners.live[current] and row != current:
+            out.append(Difference("embedding", ordinal, "points to another record"))
     return out
