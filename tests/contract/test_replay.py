@@ -1,0 +1,307 @@
+"""A window is the same for ever: replayed byte for byte after everything that can happen to its sources.
+
+Source: design section 5 (Determinism), issue: Done when.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configs import policy
+
+import caliber
+from caliber.model import FixedClock
+from caliber.model.errors import NotFound
+
+TESTS = str(Path(__file__).resolve().parents[1])
+PRUNE_ALL = policy(
+    "task_end",
+    {"action": "prune", "target": "turn_buffer", "older_than_ms": 0},
+    {"action": "prune", "target": "artifact", "older_than_ms": 0},
+    {"action": "prune", "target": "note", "older_than_ms": 0},
+)
+OPTIONS: dict[str, Any] = {
+    "policies": [policy("scope_close", {"action": "summarize", "target": "turn_buffer"}, name="closing"), PRUNE_ALL],
+    "system_instructions": "You are a test.",
+    "token_budget": 1_200,
+    "embedding__embed_turns": "off",
+}
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock()
+
+
+@pytest.fixture
+def agent(backend: Any, start: Any, clock: FixedClock) -> Any:
+    """An agent with something of every source, more than fits, and odd bytes among it."""
+    agent = start(backend.open(clock=clock, **OPTIONS))
+    memory = agent.memory
+    agent.notes = []
+    for at in range(30):
+        clock.advance(ms=7)
+        agent.notes.append(
+            agent.note(
+                f"note {at}: {'memory ' * (at % 7 + 1)} \U0001f9e0 é",
+                entity=f"e{at % 4}",
+                source_trajectory_ids=[agent.trajectory_id],
+            )
+        )
+    agent.say("earlier talk about memory. It was long. It had points.")
+    memory.close_scope(agent.scope_id)
+    agent.scope = memory.open_scope(agent.trajectory_id)
+    agent.artifacts = [agent.keep(f"artifact {at} " + "word " * (at * 9)) for at in range(12)]
+    agent.keep(b"\xff\xfe raw bytes")
+    for at in range(25):
+        clock.advance(ms=7)
+        agent.say(f"turn {at} " + "text " * (at % 5), role="user" if at % 2 else "assistant")
+    agent.say("", role="assistant", tool_calls=[{"id": "1", "function": {"name": "f", "arguments": "{}"}}])
+    agent.say(b"tool said \xff", role="tool", tool_call_id="1")
+    memory.flush()
+    return agent
+
+
+def windows_of(agent: Any) -> list[Any]:
+    """Windows of every kind: with and without query, roomy and tight, of another principal, with sections fed in."""
+    memory = agent.memory
+    other = memory.acting_as(caliber.Principal(caliber.model.PrincipalKind.AGENT, "other"))
+    made = [
+        memory.assemble_context(agent.trajectory_id),
+        memory.assemble_context(agent.trajectory_id, query="memory points"),
+        memory.assemble_context(agent.trajectory_id, query="memory points", max_tokens=250),
+        memory.assemble_context(agent.trajectory_id, max_tokens=80),
+        other.assemble_context(agent.trajectory_id, query="turn"),
+    ]
+    memory.flush()
+    return made
+
+
+def _refs(section: Any) -> list[Any]:
+    return [[str(ref.id), ref.version, repr(ref.relevance), ref.tokens] for ref in section.sources]
+
+
+def fingerprint(window: Any) -> dict[str, Any]:
+    """All of a window that its reader can see, comparable between processes."""
+    return {
+        "text": window.text,
+        "messages": window.to_messages(),
+        "used": window.used_tokens,
+        "sections": [
+            [part.section_type.value, part.content, part.token_count, _refs(part)]
+            for part in window.sections
+        ],
+        "trace": [
+            [str(d.target_id), d.ordinal, d.version, d.action.value, d.reason, d.tokens, repr(d.relevance), d.rank]
+            for d in window.assembly_trace
+        ],
+        "stable": window.stable_prefix_tokens,
+    }  # fmt: skip
+
+
+def replayed(memory: Any, windows: list[Any]) -> None:
+    for window in windows:
+        again = memory.replay(window.window_id)
+        assert again.text.encode() == window.text.encode()
+        assert fingerprint(again) == fingerprint(window)
+        assert again == window, "nothing about it differs"
+
+
+def test_replay_is_the_same_at_once_and_from_disk(agent: Any) -> None:
+    memory = agent.memory
+    window = memory.assemble_context(agent.trajectory_id, query="memory")
+    assert fingerprint(memory.replay(window.window_id)) == fingerprint(window)
+    memory.flush()
+    assert fingerprint(memory.replay(window.window_id)) == fingerprint(window)
+    assert memory.replay(window.window_id) == window, "nothing about it differs"
+
+
+def test_replay_survives_reopening(agent: Any, backend: Any, clock: FixedClock) -> None:
+    # issue, Done when
+    backend.needs("reopen")
+    windows = windows_of(agent)
+    agent.memory.close()
+    with backend.open(clock=clock, **OPTIONS) as again:
+        replayed(again, windows)
+
+
+def test_replay_survives_another_configuration(agent: Any, backend: Any, clock: FixedClock) -> None:
+    """A window names the configuration it was made under, and is replayed under that one."""
+    backend.needs("reopen")
+    windows = windows_of(agent)
+    agent.memory.close()
+    changed = {**OPTIONS, "system_instructions": "Something else.", "token_budget": 600, "assembly__separator": "\n"}
+    with backend.open(clock=clock, **changed) as again:
+        replayed(again, windows)
+
+
+def test_replay_survives_compaction_and_reloading(agent: Any) -> None:
+    # issue, Done when
+    windows = windows_of(agent)
+    for note in agent.notes[::3]:
+        agent.memory.storage.notes.delete(note.note_id)
+    agent.memory._engine.memory.compact()
+    replayed(agent.memory, windows)
+    agent.memory._engine.memory.reload()
+    replayed(agent.memory, windows)
+
+
+def test_replay_survives_changes_of_its_sources(agent: Any) -> None:
+    # issue, Done when: updating its own sources, several times
+    windows = windows_of(agent)
+    for round_number in range(3):
+        for note in agent.notes:
+            agent.memory.storage.notes.update(note.note_id, content=f"changed {round_number} {note.note_id}")
+        agent.memory.storage.notes.update(agent.notes[0].note_id, confidence=round_number / 10)
+        replayed(agent.memory, windows)
+    assert "changed 2" in agent.memory.assemble_context(agent.trajectory_id).text
+
+
+def test_replay_survives_pruning_of_its_sources(agent: Any) -> None:
+    # issue, Done when: pruning its own sources
+    windows = windows_of(agent)
+    agent.memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
+    assert agent.memory.storage.turns.count() == 0
+    replayed(agent.memory, windows)
+    agent.memory.maintain()
+    replayed(agent.memory, windows)
+
+
+def test_replay_survives_deletion_of_its_sources(agent: Any) -> None:
+    windows = windows_of(agent)
+    storage = agent.memory.storage
+    for table, key in (("notes", "note_id"), ("turns", "turn_id"), ("artifacts", "artifact_id")):
+        for entity in list(getattr(storage, table).all()):
+            assert getattr(storage, table).delete(getattr(entity, key))
+    assert storage.turns.count() == storage.notes.count() == storage.artifacts.count() == 0
+    replayed(agent.memory, windows)
+    assert agent.memory.verify() == []
+
+
+def test_replay_survives_expiry_of_its_sources(agent: Any, clock: FixedClock) -> None:
+    kept = agent.keep("for a moment", ttl="1s")
+    windows = windows_of(agent)
+    clock.advance(ms=2_000)
+    agent.memory.maintain()
+    assert agent.memory.get(kept.artifact_id).retired_at is not None
+    replayed(agent.memory, windows)
+
+
+def test_replay_survives_new_knowledge(agent: Any) -> None:
+    """What came later is no candidate of what was before."""
+    windows = windows_of(agent)
+    for at in range(40):
+        agent.note(f"memory points {at}")
+        agent.say(f"later {at}")
+    replayed(agent.memory, windows)
+
+
+def test_replay_survives_eviction(agent: Any) -> None:
+    windows = windows_of(agent)
+    for generation in agent.memory._engine.memory._generations.values():
+        generation.evict_texts(1 << 30)
+    replayed(agent.memory, windows)
+
+
+def test_replay_names_a_source_that_was_erased(agent: Any) -> None:
+    """Only forgetting makes a window unreadable, and then it says what is gone."""
+    (window, *_) = windows_of(agent)
+    agent.memory.storage.notes.delete(agent.notes[-1].note_id)
+    connection = agent.memory._engine.store._connection
+    connection.command("DELETE FROM content_version")
+    with pytest.raises(NotFound):
+        agent.memory.replay(window.window_id)
+
+
+_REPLAY = """
+    import importlib.util, json, sys
+    sys.path.insert(0, sys.argv[2])
+    import caliber
+    from caliber.kernels import active_path
+    from support.configs import config
+    spec = importlib.util.spec_from_file_location('replay_tests', sys.argv[3])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with caliber.open(config(sys.argv[1], **module.OPTIONS)) as memory:
+        out = [module.fingerprint(memory.replay(window_id)) for window_id in sys.argv[4:]]
+    print(json.dumps({'path': active_path(), 'windows': out}))
+"""
+
+
+@pytest.mark.parametrize("native", ["scalar", "off", None])
+def test_replay_is_the_same_on_every_instruction_set(
+    native: str | None, agent: Any, backend: Any, clock: FixedClock
+) -> None:
+    # issue, Done when: "and under CALIBER_NATIVE=scalar"
+    backend.needs("reopen")
+    agent.memory.close()
+    # The clock of the other process is the machine's: windows must not have expired by then.
+    with backend.open(**OPTIONS) as memory:
+        agent.memory = memory
+        windows = windows_of(agent)
+    environment = {name: value for name, value in os.environ.items() if name != "CALIBER_NATIVE"}
+    if native is not None:
+        environment["CALIBER_NATIVE"] = native
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_REPLAY), backend.path, TESTS, __file__,
+         *(str(window.window_id) for window in windows)],
+        capture_output=True, text=True, timeout=120, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    if native is not None:
+        assert native in answer["path"] or (native == "off" and "numpy" in answer["path"].lower()), answer["path"]
+    assert answer["windows"] == [json.loads(json.dumps(fingerprint(window))) for window in windows]
+
+
+# --- the trace -----------------------------------------------------------------------------------
+
+
+def test_trace_accounts_for_every_candidate_once(agent: Any) -> None:
+    # issue, Done when: "the trace accounts for every candidate once"
+    memory = agent.memory
+    for window in windows_of(agent):
+        decided = [(d.source_type, d.target_id) for d in window.assembly_trace if d.target_id is not None]
+        assert len(decided) == len(set(decided)), "nothing twice"
+        included = {d.target_id for d in window.assembly_trace if d.action.value in ("include", "truncate", "compress")}
+        in_sections = {s.id for section in window.sections for s in section.sources if s.id is not None}
+        assert in_sections == {target for target in included if target is not None}
+        assert window.used_tokens <= window.max_tokens
+    everything = memory.assemble_context(agent.trajectory_id)
+    candidates = {d.target_id for d in everything.assembly_trace if d.target_id is not None}
+    cut = {(c.source_type.value): c.considered for c in everything.cut_offs}
+    turns = {turn.turn_id for turn in memory.storage.turns.list_by_scope(agent.scope.scope_id)}
+    artifacts = {artifact.artifact_id for artifact in memory.storage.artifacts.all()}
+    notes = {note.note_id for note in agent.notes}
+    assert turns <= candidates
+    assert artifacts <= candidates
+    assert notes <= candidates or cut.get("note") == len(notes), "what is no candidate was cut by a limit, and said so"
+    closed = [scope for scope in memory.storage.scopes.list_by_trajectory(agent.trajectory_id) if scope.summary]
+    assert closed
+    assert {scope.scope_id for scope in closed} <= candidates
+
+
+def test_every_exclusion_is_explained(agent: Any) -> None:
+    window = windows_of(agent)[2]
+    left_out = [d for d in window.assembly_trace if d.action.value == "exclude" and d.target_id is not None]
+    assert left_out, "the window was to be too small"
+    for decision in left_out[:5]:
+        answer = agent.memory.explain(window.window_id, exclusion=decision.target_id)
+        assert answer
+        assert str(decision.target_id) in json.dumps(answer, default=str)
+    agent.memory.storage.notes.delete(agent.notes[3].note_id)
+    assert agent.memory.explain(window.window_id, exclusion=left_out[0].target_id)
+
+
+def test_windows_bytes_are_bounded(agent: Any) -> None:
+    # design section 9: ≤ 20 KB a window
+    windows_of(agent)
+    sizes = [len(window.record) for window in agent.memory.storage.context_windows.all()]
+    assert max(sizes) < 20_000
