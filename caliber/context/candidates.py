@@ -38,6 +38,7 @@ from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.validity import valid_artifacts, valid_notes
 from caliber.schema.relations.trajectory import NEVER_US
 
 
@@ -111,7 +112,7 @@ def _current_turns(
 def _artifacts(inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, cut_offs: list[CutOff]) -> _Part:
     artifacts = inputs.snapshot["artifact"]
     limit = plan.config.assembly.artifact_limit
-    rows = _valid_artifacts(artifacts, artifacts.group("trajectory_id", inputs.trajectory_id.bytes), inputs.now_us)
+    rows = valid_artifacts(artifacts, artifacts.group("trajectory_id", inputs.trajectory_id.bytes), inputs.now_us)
     considered = len(rows)
     if considered > limit:
         rows = _newest(artifacts, rows, limit)
@@ -120,7 +121,7 @@ def _artifacts(inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, cut_o
     dag = plan.config.pcp.context_dag
     if dag.enabled:
         found = [
-            _valid_artifacts(artifacts, artifacts.group("trajectory_id", ancestor), inputs.now_us)
+            valid_artifacts(artifacts, artifacts.group("trajectory_id", ancestor), inputs.now_us)
             for ancestor in ancestors_of(inputs.snapshot["trajectory"], inputs.trajectory_id.bytes, dag.max_depth)
         ]
         if any(len(part) for part in found):
@@ -140,17 +141,6 @@ def _artifacts(inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, cut_o
     return _Part(
         ARTIFACT, rows, artifacts.column("created_at")[rows], artifacts.column("token_count")[rows], relevance, error
     )
-
-
-def _valid_artifacts(artifacts: RelationSnapshot, rows: NDArray[np.int64], now_us: int) -> NDArray[np.int64]:
-    """Leave out what was superseded, rolled back or retired, or has expired (K-080)."""
-    if not len(rows):
-        return rows
-    valid = artifacts.column("superseded_by")[rows] == 0
-    valid &= artifacts.column("rolled_back_at")[rows] == NEVER_US
-    valid &= artifacts.column("retired_at")[rows] == NEVER_US
-    valid &= artifacts.column("expires_at")[rows] > now_us
-    return rows if valid.all() else rows[valid]
 
 
 def _notes(inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, cut_offs: list[CutOff]) -> _Part:
@@ -181,10 +171,7 @@ def _notes(inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, cut_offs:
 
 def allowed_notes(notes: RelationSnapshot, mask: NDArray[np.bool_] | None, as_of_us: int) -> NDArray[np.bool_]:
     """Return which notes are visible, in force and valid at an instant. Shapes: ``bool[notes.length]``."""
-    allowed: NDArray[np.bool_] = notes.live_mask & (notes.column("superseded_by") == 0)
-    allowed &= notes.column("archived_at") == NEVER_US
-    allowed &= notes.column("valid_from") <= as_of_us
-    allowed &= notes.column("valid_until") > as_of_us
+    allowed = valid_notes(notes, as_of_us)
     if mask is not None:
         if mask.shape != allowed.shape or mask.dtype != np.bool_:
             raise InvalidValue(

@@ -307,7 +307,8 @@ class Reader:
         vector = self._query_vector(query, None)
         deadline.check("the query was embedded")
         snapshot = engine.snapshot(consistency)
-        at = engine.clock.now_us() if as_of is None else to_us(as_of, "as_of")
+        now = engine.clock.now_us()
+        at = now if as_of is None else to_us(as_of, "as_of")
         filters = dict(conditions or {})
         if filters:
             search_engine.check_filter([snapshot[kind] for kind in wanted], filters)
@@ -315,7 +316,7 @@ class Reader:
         reason = None
         if not query.strip():
             found = search_engine.newest(
-                snapshot, kinds=wanted, limit=count, conditions=filters, note_mask=mask, as_of_us=at
+                snapshot, kinds=wanted, limit=count, conditions=filters, note_mask=mask, as_of_us=at, now_us=now
             )
         elif vector is None or engine.embedder is None:
             found, reason = [], "no_embedding_provider"
@@ -330,6 +331,7 @@ class Reader:
                 conditions=filters,
                 note_mask=mask,
                 as_of_us=at,
+                now_us=now,
             )
         deadline.check("memory was searched")
         hits = self._hits(found)

@@ -19,6 +19,7 @@ from caliber.model.errors import InvalidValue
 from caliber.model.time import to_us
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.validity import valid_artifacts, valid_notes
 from caliber.schema.relation import Residence
 
 KINDS = ("note", "artifact", "turn", "scope")
@@ -47,20 +48,16 @@ def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kinds))
 
 
-def alive(snapshot: RelationSnapshot, as_of_us: int) -> NDArray[np.bool_]:
-    """Return the rows that count at ``as_of_us``: live, neither archived nor superseded, expired or rolled back."""
+def alive(snapshot: RelationSnapshot, as_of_us: int, now_us: int) -> NDArray[np.bool_]:
+    """Return the rows that count: notes as they hold at ``as_of_us``, everything else as it is at ``now_us``."""
     name = snapshot.relation.name
-    mask = snapshot.live_mask.copy()
     if name == "note":
-        mask &= snapshot.column("superseded_by") == 0
-        mask &= snapshot.column("archived_at") > as_of_us
-        mask &= snapshot.column("valid_from") <= as_of_us
-        mask &= snapshot.column("valid_until") > as_of_us
-    elif name == "artifact":
-        mask &= snapshot.column("superseded_by") == 0
-        for column in ("rolled_back_at", "retired_at", "expires_at"):
-            mask &= snapshot.column(column) > as_of_us
-    return mask
+        return valid_notes(snapshot, as_of_us)
+    if name == "artifact":
+        mask = np.zeros(snapshot.length, np.bool_)
+        mask[valid_artifacts(snapshot, snapshot.rows(), now_us)] = True
+        return mask
+    return snapshot.live_mask.copy()
 
 
 def filter_mask(snapshot: RelationSnapshot, conditions: Mapping[str, Any]) -> NDArray[np.bool_] | None:
@@ -141,6 +138,7 @@ def search_vectors(
     conditions: Mapping[str, Any],
     note_mask: NDArray[np.bool_] | None,
     as_of_us: int,
+    now_us: int,
 ) -> list[Found]:
     """Return the best hits of all kinds, best first, ties by id."""
     found: list[tuple[float, bytes, Found]] = []
@@ -149,7 +147,7 @@ def search_vectors(
         vectors = snapshot.vectors.get((kind, space_id))
         if vectors is None or not owners.length:
             continue
-        allowed = _allowed(owners, conditions, note_mask, as_of_us)
+        allowed = _allowed(owners, conditions, note_mask, as_of_us, now_us)
         if allowed is None:
             continue
         rows, scores = vectors.best(query, owners, allowed, limit, min_similarity)
@@ -168,6 +166,7 @@ def newest(
     conditions: Mapping[str, Any],
     note_mask: NDArray[np.bool_] | None,
     as_of_us: int,
+    now_us: int,
 ) -> list[Found]:
     """Return the newest records of all kinds: what an empty query asks for (M-043)."""
     found: list[tuple[int, bytes, Found]] = []
@@ -175,7 +174,7 @@ def newest(
         owners = snapshot[kind]
         if not owners.length:
             continue
-        allowed = _allowed(owners, conditions, note_mask, as_of_us)
+        allowed = _allowed(owners, conditions, note_mask, as_of_us, now_us)
         if allowed is None:
             continue
         rows = np.flatnonzero(allowed)
@@ -192,11 +191,12 @@ def _allowed(
     conditions: Mapping[str, Any],
     note_mask: NDArray[np.bool_] | None,
     as_of_us: int,
+    now_us: int,
 ) -> NDArray[np.bool_] | None:
     wanted = filter_mask(owners, conditions)
     if wanted is None:
         return None
-    allowed = alive(owners, as_of_us) & wanted
+    allowed = alive(owners, as_of_us, now_us) & wanted
     if owners.relation.name == "note" and note_mask is not None:
         allowed &= note_mask
     if owners.relation.name == "scope":

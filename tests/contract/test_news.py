@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,24 @@ def test_names_in_messages_are_what_providers_take(tmp_path: Path) -> None:
         memory.append_turn(scope.scope_id, role="user", content="hello", name="Ada Lovelace <ada@example.org>")
         messages = memory.assemble_context(task.trajectory_id).to_messages()
         assert [message["name"] for message in messages if "name" in message] == ["Ada_Lovelace_ada_example_org_"]
+
+
+def test_the_past_brings_back_no_archived_note(tmp_path: Path) -> None:
+    # as_of is valid time, not the state of the store then: search and windows go by one rule.
+    config = caliber.profiles.reference(tmp_path / "a.db", embedding_provider=None)
+    caliber.create(config)
+    with caliber.open(config) as memory:
+        before = datetime(2024, 3, 1, tzinfo=UTC)
+        note = memory.add_note(
+            entity="plan",
+            entity_type="topic",
+            note_type="fact",
+            content="the plan of spring",
+            confidence=1.0,
+            valid_from=datetime(2024, 1, 1, tzinfo=UTC),
+            valid_until=datetime(2024, 6, 1, tzinfo=UTC),
+        )
+        assert memory.search("", as_of=before).hits[0].id == note.note_id
+        assert memory.search("").hits == ()
+        memory.storage.notes.update(note.note_id, archived_at=datetime.now(UTC))
+        assert memory.search("", as_of=before).hits == ()
