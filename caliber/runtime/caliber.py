@@ -9,6 +9,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from caliber.access.visibility import author_of, default_visible_to
 from caliber.agents.locks import LockService
 from caliber.config import CaliberConfig
@@ -224,7 +227,7 @@ class Caliber(AbstractContextManager["Caliber"]):
         engine = self._engine
         vectors = None
         if engine.embedder is not None:
-            texts = [turn.content.decode("utf-8", "replace") for turn in new if turn.content]
+            texts = [turn.content.decode("utf-8", "replace") for turn in new]
             vectors = engine.embedder.prepare("turn", texts)
 
         def work(uow: UnitOfWork) -> tuple[list[Turn], bool]:
@@ -232,10 +235,9 @@ class Caliber(AbstractContextManager["Caliber"]):
             stored = turn_ops.append_turns(uow, scope_id, new)
             appended = bool(uow.changes)  # turns that were there already change nothing
             if vectors is not None and engine.embedder is not None:
-                left = iter(vectors)
-                for turn in stored:
-                    if turn.content:
-                        engine.embedder.attach(uow, "turn", turn.turn_id, turn.text, next(left))
+                for turn, vector in zip(stored, vectors, strict=True):
+                    if vector is not None:
+                        engine.embedder.attach(uow, "turn", turn.turn_id, turn.text, vector)
             return stored, appended
 
         stored, appended = engine.write(work, deadline_ms=deadline_ms)
@@ -283,14 +285,14 @@ class Caliber(AbstractContextManager["Caliber"]):
         )
         wanted = inputs.as_uuid(scope_id, "scope_id")
         text = new.content.decode("utf-8", "replace")
-        vectors = None if engine.embedder is None else engine.embedder.prepare("artifact", [text])
+        vector = self._vector("artifact", text)
 
         def work(uow: UnitOfWork) -> Artifact:
             uow.guard(guard)
             artifact, created = artifact_ops.create_artifact(uow, wanted, new)
             if created:
-                if vectors is not None and engine.embedder is not None:
-                    engine.embedder.attach(uow, "artifact", artifact.artifact_id, text, vectors[0])
+                if vector is not None and engine.embedder is not None:
+                    engine.embedder.attach(uow, "artifact", artifact.artifact_id, text, vector)
                 about = (EntityType.ARTIFACT, artifact.artifact_id)
                 uow.emit(self._event(EventType.ARTIFACT_CREATE, about, artifact.trajectory_id, artifact.scope_id))
             return artifact
@@ -355,18 +357,24 @@ class Caliber(AbstractContextManager["Caliber"]):
         )
         note_ops.check_validity(new.valid_from, new.valid_until)
         text = note_text(new.entity, new.content)
-        vectors = None if engine.embedder is None else engine.embedder.prepare("note", [text])
+        vector = self._vector("note", text)
 
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
             note, created = note_ops.add_note(uow, new)
-            if created and vectors is not None and engine.embedder is not None:
-                engine.embedder.attach(uow, "note", note.note_id, text, vectors[0])
+            if created and vector is not None and engine.embedder is not None:
+                engine.embedder.attach(uow, "note", note.note_id, text, vector)
             kind = EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE
             uow.emit(self._event(kind, (EntityType.NOTE, note.note_id)))
             return note
 
         return engine.write(work, deadline_ms=deadline_ms)
+
+    def _vector(self, kind: str, text: str) -> NDArray[np.float32] | None:
+        """Return the vector that is committed with a record, or None when it gets none now. Raises: LlmError kinds."""
+        embedder = self._engine.embedder
+        vectors = None if embedder is None else embedder.prepare(kind, [text])
+        return None if vectors is None else vectors[0]
 
     def _visible_to(self) -> tuple[str, ...] | None:
         visibility = self._engine.config.access.default_visibility

@@ -71,6 +71,11 @@ def note_text(entity: str, content: str) -> str:
     return f"{entity}: {content}"
 
 
+def _says_something(text: str) -> bool:
+    """Return whether there is anything to embed in a text."""
+    return bool(text) and not text.isspace()
+
+
 def _places(kind: str) -> tuple[int, ...]:
     """Return where id, text and, for notes, entity stand in a row."""
     codec = codec_of(BY_NAME[kind])
@@ -155,15 +160,19 @@ class Embedder:
         """Return the vector of a query, from memory when it was asked before."""
         return embed_text(self.provider, self._queries, text, long_text=self._long_text)
 
-    def prepare(self, kind: str, texts: Sequence[str]) -> list[Vector] | None:
+    def prepare(self, kind: str, texts: Sequence[str]) -> list[Vector | None] | None:
         """Return the vectors to commit with the records, or None when this kind is embedded behind or not at all.
+
+        White space has no meaning to embed: it is stored without a vector.
 
         Raises: LlmError kinds; the caller then stores nothing.
         """
         if self.modes[kind] is not EmbedMode.COMMIT or not texts:
             return None
-        rows = embed_texts(self.provider, self._cache, texts, long_text=self._long_text, batch_size=self._batch)
-        return list(rows)
+        wanted = [text for text in texts if _says_something(text)]
+        rows = embed_texts(self.provider, self._cache, wanted, long_text=self._long_text, batch_size=self._batch)
+        vectors = iter(rows)
+        return [next(vectors) if _says_something(text) else None for text in texts]
 
     def prepare_each(self, kind: str, texts: Sequence[str]) -> list[Vector | None] | None:
         """As ``prepare``, for texts that were found, not given: one that has no vector does not cost the others theirs.
@@ -236,7 +245,7 @@ class Embedder:
             if owner in vectored:
                 continue
             text = self._text_of(kind, change.row)
-            if text and not self._has_vector(kind, self.space.space_id, owner):
+            if _says_something(text) and not self._has_vector(kind, self.space.space_id, owner):
                 self._queue.append((kind, owner, text))
                 found = True
         if found:
@@ -279,7 +288,7 @@ class Embedder:
                 rows = session.run(plan, (self.space.space_id.bytes, _SCAN_LIMIT))
             for owner, raw in rows:
                 text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
-                if owner not in refused:
+                if owner not in refused and _says_something(text):
                     self._queue.append((kind, owner, text))
         return len(self._queue)
 
