@@ -289,6 +289,25 @@ def test_failed_embedding_at_commit_stores_nothing(backend: Any, start: Any) -> 
     assert memory.verify() == []
 
 
+@pytest.mark.parametrize("mode", ["commit", "behind"])
+def test_white_space_is_kept_without_a_vector(mode: str, backend: Any, start: Any) -> None:
+    """There is nothing to embed in it, which is no reason not to keep it (K-116)."""
+    provider = CountingEmbeddings()
+    memory = backend.open(embedding_provider=provider, embedding__embed_turns=mode, embedding__embed_artifacts=mode)
+    agent = start(memory)
+    for content in (b"\t", " \n ", "\u2003"):
+        agent.keep(content)
+        agent.say(content)
+    memory.append_turns(agent.scope_id, [{"role": "user", "content": text} for text in ("a", "", "b", " ")])
+    memory.flush()
+    assert memory.storage.turns.count() == 7
+    assert memory.storage.artifacts.count() == 3
+    assert sorted(provider.asked) == ["a", "b"]
+    assert memory.search("a", kinds=["turn"]).pending == 0
+    assert [event for event in memory.storage.events.all() if event.event_type == "error"] == []
+    assert memory.verify() == []
+
+
 def test_embedding_behind_is_made_up_for(backend: Any, start: Any) -> None:
     """What is embedded behind is pending until it is done, and an outage only delays it."""
     provider = CountingEmbeddings()
