@@ -432,7 +432,7 @@ def test_windows_kept_up(loaded: Loaded, figure: Callable[..., None]) -> None:
     memory = loaded.memory
     memory.flush()
     before, written = memory.stats()["store"], memory._engine.behind.windows_written
-    count = 2_000
+    count = 10_000
     start, cpu = time.perf_counter(), time.process_time()
     for _ in range(count):
         memory.assemble_context(loaded.trajectory, query=QUERY)
