@@ -199,7 +199,8 @@ class ResidentMemory:
         Commits of ours wait in a list until somebody reads: writers do not pay for it, and a row that changed ten
         times in between is applied once.
         """
-        if self._pending:
+        # Asked by position: another reader may have taken the list, and not have published yet what was in it.
+        if self._published.position.sequence != self._sequence:
             with self._lock:
                 self._apply_pending()
         return self._published
