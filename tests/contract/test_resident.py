@@ -227,6 +227,57 @@ def test_changed_pair_is_seen_changed_together(backend: Any, start: Any) -> None
     assert memory.verify() == []
 
 
+def test_reader_waits_for_what_another_reader_is_applying(backend: Any, start: Any, monkeypatch: Any) -> None:
+    """Whoever wrote sees it, also while somebody else is just taking it over (found by the kill loop)."""
+    agent = start(backend.open())
+    memory = memory_of(agent.memory)
+    inside, go_on = threading.Event(), threading.Event()
+    apply = type(memory)._apply
+
+    def slow(self: Any, *arguments: Any) -> None:
+        inside.set()
+        assert go_on.wait(30)
+        apply(self, *arguments)
+
+    assert memory.snapshot["note"].count() == 0
+    note = agent.note("mine")
+    monkeypatch.setattr(type(memory), "_apply", slow)
+    seen: list[int] = []
+    first = threading.Thread(target=lambda: memory.snapshot)
+    first.start()
+    assert inside.wait(30)
+    second = threading.Thread(target=lambda: seen.append(memory.snapshot["note"].find(note.note_id.bytes)))
+    second.start()
+    second.join(0.2)
+    go_on.set()
+    first.join(30)
+    second.join(30)
+    assert seen == [0]
+
+
+def test_threads_read_their_own_writes(backend: Any, start: Any) -> None:
+    memory = backend.open(storage__durability="group")
+    missed: list[Any] = []
+
+    def work(number: int) -> None:
+        agent = start(memory)
+        for at in range(40):
+            scope = memory.current_scope(agent.trajectory_id) or memory.open_scope(agent.trajectory_id)
+            turn = memory.append_turn(scope.scope_id, role="user", content=f"{number}.{at}")
+            if memory.get(turn.turn_id) != turn or memory.get(scope.scope_id).turn_count == 0:
+                missed.append(turn)
+            memory.close_scope(scope.scope_id)
+            if memory.current_scope(agent.trajectory_id) is not None:
+                missed.append(scope)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert missed == []
+
+
 # --- texts that leave ----------------------------------------------------------------------------
 
 

@@ -1,0 +1,229 @@
+"""Mirror and store stay equal whatever order commits, deletions and failures come in."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from support.providers import CountingEmbeddings, outage
+
+from caliber.knowledge.notes import NewNote, add_note
+from caliber.model import EmbedMode, Note, NoteType
+from caliber.model.errors import NotFound, StorageError
+from caliber.storage.changes import UPSERT, pack_changes
+from caliber.storage.unit_of_work import UnitOfWork
+
+BEHIND = {"embedding__embed_notes": EmbedMode.BEHIND.value, "embedding__worker_idle_ms": 20}
+
+
+def _within(seconds: float, condition: Any) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def test_a_key_may_come_back_before_anybody_read(backend: Any, start: Any) -> None:  # design 5
+    memory = backend.open(embedding_provider=None)
+    note = start(memory).note("gone and back")
+    memory.get(note.note_id)
+    memory.storage.notes.delete(note.note_id)
+    memory.storage.notes.insert(note)
+    assert memory.get(note.note_id).content == "gone and back"
+    assert memory.verify() == []
+
+
+def test_a_key_that_came_back_elsewhere_is_followed(backend: Any, start: Any) -> None:
+    backend.needs("sharing")
+    here, there = backend.open(), backend.open()
+    note = start(there).note("gone and back")
+    assert here.search("", consistency="latest").hits
+    there.storage.notes.delete(note.note_id)
+    there.storage.notes.insert(note)
+    here.search("", consistency="latest")
+    assert here.get(note.note_id).content == "gone and back"
+    assert here.verify() == []
+
+
+def test_what_is_owned_goes_from_memory_with_its_owner(backend: Any, start: Any) -> None:
+    memory = backend.open()
+    agent = start(memory)
+    turn, artifact = agent.say("a turn of a scope"), agent.keep("an artifact of a scope")
+    memory.flush()
+    memory.storage.scopes.delete(agent.scope_id)
+    for gone in (turn.turn_id, artifact.artifact_id):
+        with pytest.raises(NotFound):
+            memory.get(gone)
+    assert memory.verify() == []
+    assert memory.storage.embeddings.count() == 0
+
+
+def test_what_only_mentions_a_record_stays_without_it(backend: Any, start: Any) -> None:
+    memory = backend.open()
+    parent = start(memory)
+    child = memory.start_trajectory("child", initiator=parent.trajectory.initiator, parent=parent.trajectory_id)
+    memory.storage.trajectories.delete(parent.trajectory_id)
+    assert memory.get(child.trajectory_id).parent_trajectory_id is None
+    assert memory.verify() == []
+
+
+def test_a_window_outlives_the_scope_it_shows(backend: Any, start: Any) -> None:
+    memory = backend.open()
+    agent = start(memory)
+    agent.say("what was said before the scope went")
+    window = memory.assemble_context(agent.trajectory_id)
+    memory.flush()
+    memory.storage.scopes.delete(agent.scope_id)
+    assert memory.replay(window.window_id).text == window.text
+
+
+def test_a_row_deleted_elsewhere_right_after_our_commit_stays_deleted(backend: Any) -> None:
+    backend.needs("sharing")
+    here, there = backend.open(), backend.open()
+    there.add_note(entity="e", entity_type="t", note_type="fact", content="makes a gap", confidence=0.5)
+    made: list[Note] = []
+    writer = here._engine.store._writer
+    follow = writer._catch_up
+
+    def deleted_meanwhile(follower: Any) -> None:
+        there.storage.notes.delete(made[0].note_id)
+        follow(follower)
+
+    def work(uow: UnitOfWork) -> None:
+        made.append(add_note(uow, NewNote("e", "t", NoteType.FACT, "short-lived", 0.5, 1))[0])
+
+    writer._catch_up = deleted_meanwhile
+    try:
+        here._engine.write(work)
+    finally:
+        writer._catch_up = follow
+    with pytest.raises(NotFound):
+        here.get(made[0].note_id)
+    assert here.verify() == []
+
+
+def test_a_failure_while_following_is_made_good(backend: Any, monkeypatch: Any) -> None:
+    backend.needs("sharing")
+    here, there = backend.open(), backend.open()
+    note = there.add_note(entity="e", entity_type="t", note_type="fact", content="seen late", confidence=0.5)
+    with monkeypatch.context() as patch:
+
+        def failing(*_: Any) -> None:
+            raise StorageError("planted")
+
+        patch.setattr(here._engine.memory, "_apply", failing)
+        with pytest.raises(StorageError):
+            here.search("", consistency="latest")
+    here.search("", consistency="latest")
+    assert here.get(note.note_id).content == "seen late"
+    assert here.verify() == []
+
+
+def test_records_of_relations_unknown_here_are_passed_over(backend: Any, start: Any) -> None:  # design 3: side by side
+    backend.needs("sharing")
+    here, there = backend.open(), backend.open()
+    newer = pack_changes([(250, UPSERT, 1, 1)])
+    there._engine.store.write(lambda uow: uow.select("change.insert", b"n" * 16, newer, uow.now_us))
+    note = start(there).note("written by a newer version")
+    here.search("", consistency="latest")
+    assert here.get(note.note_id)
+    assert here.verify() == []
+
+
+def test_verifying_across_a_gap_reads_anew(backend: Any, start: Any) -> None:
+    backend.needs("sharing")
+    here = backend.open()
+    there = backend.open(retention__changes_ms=1, retention__changes_keep_rows=0)
+    agent = start(there)
+    kept = [agent.note(f"fact {number}") for number in range(4)]
+    time.sleep(0.01)
+    there.maintain()
+    agent.note("after the gap")
+    assert here.verify() == []
+    assert all(here.get(note.note_id) for note in kept)
+
+
+def test_verifying_lost_memory_needs_no_second_reader(backend: Any, start: Any) -> None:
+    memory = backend.open(storage__readers=1)
+    memory._engine.memory.lost(StorageError("planted"))
+    start(memory).note("while memory is lost")
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(memory.verify()), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert found == [[]]
+
+
+def test_the_verifier_sees_a_row_that_stands_twice(backend: Any, start: Any) -> None:
+    memory = backend.open()
+    note = start(memory).note("one note")
+    memory.get(note.note_id)
+    mirror = memory._engine.memory._generations["note"]
+    mirror.append(mirror.row(0))
+    assert any("twice" in difference for difference in memory.verify())
+
+
+def test_a_changed_note_gets_a_new_vector_by_itself(backend: Any, start: Any) -> None:
+    memory = backend.open(**BEHIND)
+    note = start(memory).note("alpha beta gamma")
+    memory.flush()
+    memory.storage.notes.update(note.note_id, content="delta epsilon zeta")
+    assert _within(5, lambda: [hit.content for hit in memory.search("delta epsilon zeta").hits])
+    assert memory.verify() == []
+
+
+def test_a_change_that_touches_no_content_keeps_the_vector(backend: Any, start: Any) -> None:
+    embeddings = CountingEmbeddings()
+    memory = backend.open(embedding_provider=embeddings, **BEHIND)
+    note = start(memory).note("alpha beta gamma")
+    memory.flush()
+    embeddings.failure = outage
+    memory.storage.notes.update(note.note_id, importance=5.0)
+    assert memory.storage.embeddings.count() == 1
+
+
+def test_the_old_vector_goes_with_the_old_content_without_a_provider_too(backend: Any, start: Any) -> None:
+    backend.needs("reopen")
+    memory = backend.open()
+    agent = start(memory)
+    artifact = agent.keep("alpha beta gamma")
+    memory.flush()
+    memory.close()
+    plain = backend.open(backend.config(embedding_provider=None))
+    plain.storage.artifacts.update(artifact.artifact_id, content=b"delta epsilon zeta")
+    assert plain.storage.embeddings.count() == 0
+    assert plain.verify() == []
+
+
+def test_the_worker_survives_whatever_a_provider_raises(backend: Any, start: Any) -> None:
+    embeddings = CountingEmbeddings()
+    embeddings.failure = lambda: RuntimeError("a bug of the provider")
+    memory = backend.open(embedding_provider=embeddings, **BEHIND)
+    agent = start(memory)
+    agent.note("alpha beta gamma")
+    assert _within(5, lambda: embeddings.asked)
+    embeddings.failure = None
+    assert _within(5, lambda: memory.search("alpha beta gamma").hits)
+
+
+def test_an_outage_is_waited_out_and_reported_once(backend: Any, start: Any) -> None:
+    embeddings = CountingEmbeddings()
+    memory = backend.open(embedding_provider=embeddings, **{**BEHIND, "embedding__worker_idle_ms": 150})
+    embeddings.failure = outage
+    agent = start(memory)
+    for number in range(20):
+        agent.note(f"note {number}")
+        time.sleep(0.01)
+    time.sleep(0.2)
+    asked = len(embeddings.asked)
+    memory._engine.behind.flush()
+    errors = [event for event in memory.storage.events.all() if event.event_type == "error"]
+    embeddings.failure = None
+    assert len(errors) == 1
+    assert asked < 20 * 20  # once a pause, not once a commit
+    memory.flush()
+    assert memory.storage.embeddings.count() == 20
