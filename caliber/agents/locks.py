@@ -10,7 +10,7 @@ from collections.abc import Callable
 from caliber.kernels import uuid7
 from caliber.model.entities import Lock, LockToken
 from caliber.model.enums import LockMode
-from caliber.model.errors import LockAcquisitionFailed, LockExpired
+from caliber.model.errors import DTypeError, LockAcquisitionFailed, LockExpired
 from caliber.model.ids import LockId
 from caliber.model.time import from_us, to_us
 from caliber.schema.relations import LOCK
@@ -24,32 +24,36 @@ _WAIT_STEP_S = 0.005
 class LockService:
     """Acquires, renews and releases locks of one tenant."""
 
-    def __init__(self, store: Store, *, check: Callable[[], None]) -> None:
+    def __init__(self, store: Store, *, check: Callable[[], None], lease_ms: int) -> None:
         self._store = store
         self._check = check
+        self._lease_ms = lease_ms
 
     def acquire(
         self,
         resource: str,
         *,
         holder: str,
-        lease_ms: int,
+        lease_ms: int | None = None,
         mode: LockMode | str = LockMode.EXCLUSIVE,
         wait_ms: int = 0,
     ) -> Lock:
-        """Take a lock for ``lease_ms``; the same holder asking again renews it under a new token.
+        """Take a lock for ``lease_ms``, or for the configured ``lock_timeout``.
+
+        The same holder asking again renews it under a new token.
 
         Raises: InputError kinds; LockAcquisitionFailed when it is held incompatibly for all of ``wait_ms``.
         """
         self._check()
         inputs.as_text(resource, "resource", limit=inputs.MAX_NAME_CHARS)
         inputs.as_text(holder, "holder", limit=inputs.MAX_NAME_CHARS)
-        inputs.as_duration_ms(lease_ms, "lease_ms")
+        lease = self._lease_ms if lease_ms is None else lease_ms
+        inputs.as_duration_ms(lease, "lease_ms")
         wanted = inputs.as_enum(mode, LockMode, "mode")
         until = time.monotonic() + inputs.as_whole(wait_ms, "wait_ms") / 1000
         waiter = threading.Event()
         while True:
-            lock = self._store.write(lambda uow: _try(uow, resource, holder, lease_ms, wanted))
+            lock = self._store.write(lambda uow: _try(uow, resource, holder, lease, wanted))
             if lock is not None:
                 return lock
             left = until - time.monotonic()
@@ -57,14 +61,16 @@ class LockService:
                 raise LockAcquisitionFailed(resource=resource)
             waiter.wait(min(_WAIT_STEP_S, left))
 
-    def renew(self, token: LockToken, *, holder: str, lease_ms: int) -> Lock:
+    def renew(self, token: LockToken, *, holder: str, lease_ms: int | None = None) -> Lock:
         """Extend a lease that has not run out. Raises: LockExpired, InputError kinds."""
         self._check()
-        inputs.as_duration_ms(lease_ms, "lease_ms")
+        lease = self._lease_ms if lease_ms is None else lease_ms
+        inputs.as_duration_ms(lease, "lease_ms")
+        _require_token(token)
 
         def work(uow: UnitOfWork) -> Lock:
             lock = _held(uow, token, holder)
-            expires = from_us(uow.now_us + lease_ms * 1000)
+            expires = from_us(uow.now_us + lease * 1000)
             renewed: Lock = uow.update(LOCK, dataclasses.replace(lock, expires_at=expires))
             return renewed
 
@@ -73,6 +79,7 @@ class LockService:
     def release(self, token: LockToken, *, holder: str) -> bool:
         """Give a lock back; only its holder can. Return whether it was still held."""
         self._check()
+        _require_token(token)
 
         def work(uow: UnitOfWork) -> bool:
             try:
@@ -102,6 +109,11 @@ class LockService:
         """Delete rows of leases that ran out; return how many."""
         self._check()
         return self._store.write(lambda uow: uow.execute("lock.delete_expired", uow.now_us))
+
+
+def _require_token(token: LockToken) -> None:
+    if not isinstance(token, LockToken):
+        raise DTypeError(field="token", expected="LockToken", got=type(token).__name__)
 
 
 def _try(uow: UnitOfWork, resource: str, holder: str, lease_ms: int, mode: LockMode) -> Lock | None:

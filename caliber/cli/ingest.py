@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -168,7 +169,7 @@ def remember_files(
     """Import the text files of a folder and return what was done; shared with the demo."""
     from caliber.cli.importing import files as listing_files
     from caliber.cli.importing.documents import Documents
-    from caliber.cli.importing.source import Imported, importing, trajectory_of
+    from caliber.cli.importing.source import Imported, importing, trajectories_of, trajectory_of
 
     listing = listing_files.list_files(path)
     root = listing.root if path.is_dir() else listing.root / listing.files[0]
@@ -179,16 +180,32 @@ def remember_files(
         listing.files.sort(key=lambda name: (not listing_files.is_prose(name), name.count("/"), name))
         left_out = len(listing.files) - document_limit
         del listing.files[document_limit:]
+    texts = ((name, listing_files.read_text(listing, name, max_bytes)) for name in listing.files)
+    passed = 0  # files left out before the first that is remembered
+    first: tuple[str, str] | None = None
+    for name, text in texts:
+        passed += 1
+        if text is not None:
+            first = (name, text)
+            break
     with importing(memory, identity):
+        if first is None and not trajectories_of(memory, identity):
+            # An empty trajectory would be the newest one, which "latest" names.
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(listing.skipped.items()))
+            left = f"; left out: {reasons}" if reasons else ""
+            raise Mistake(
+                f"{printable(str(path))} holds nothing to remember: no text files{left}",
+                "try another PATH; `caliber ingest files --max-bytes` takes larger files",
+            )
         trajectory = trajectory_of(memory, [identity], f"The files of {printable(root.name)}", ("files",))[-1]
         keeper = Documents(memory, trajectory, _namespace(root.name, trajectory), done)
         with out.progress("files", len(listing.files), "files") as advance:
-            for name in listing.files:
-                text = listing_files.read_text(listing, name, max_bytes)
+            advance(passed)
+            for at, (name, text) in enumerate(texts if first is None else itertools.chain([first], texts)):
                 if text is not None:
                     keep = keeper.document if listing_files.is_prose(name) else keeper.file
                     keep(printable(name), text)
-                advance(1)
+                advance(1 if at else 0)
         if not left_out:
             keeper.finish()
     return {
@@ -277,15 +294,16 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool) -> int:
 
 def _print_chat(out: Output, found: dict[str, Any]) -> None:
     counts = found["counts"]
-    out.say(
-        f"{len(found['conversations']):,} conversations: {counts['turns']:,} turns new, {counts['turns_known']:,} known"
-    )
+    count = len(found["conversations"])
+    conversations = "1 conversation" if count == 1 else f"{count:,} conversations"
+    out.say(f"{conversations}: {counts['turns']:,} turns new, {counts['turns_known']:,} known")
     for item in found["conversations"][:10]:
         out.say(f"  {item['trajectory_id']}  +{item['added']:<5} {printable(item['goal'] or '')[:60]}")
     if len(found["conversations"]) > 10:
         out.say(f"  … and {len(found['conversations']) - 10} more")
     if found["bad_lines"]:
-        out.say(f"  left out: {len(found['bad_lines'])} bad lines")
+        lines = len(found["bad_lines"])
+        out.say(f"  left out: {lines:,} bad line{'s' if lines != 1 else ''}")
     if found["other_parts"]:
         out.say(f"  {found['other_parts']} parts that are no text (images, audio) were kept as their JSON")
     if not found["added"]:

@@ -20,7 +20,11 @@ PROFILES = ("reference",)
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there in full or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        # It names the draft, which says nothing to the one who asked for the file.
+        raise OSError(error.errno, error.strerror, str(path)) from error
     draft = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
@@ -124,11 +128,27 @@ def check(settings: Settings, file: Path | None) -> int:
             {"path": str(path), "ok": False, "faults": faults}, lambda: _print_faults(settings, path, faults)
         )
         return PROBLEM
+    refused = _refusals(config)
+    if refused:
+        settings.out.result(
+            {"path": str(path), "ok": False, "faults": refused}, lambda: _print_faults(settings, path, refused)
+        )
+        return PROBLEM
     summary = sum_up(config)
     settings.out.result(
         {"path": str(path), "ok": True, "faults": [], **summary}, lambda: _print_summary(settings, path, summary)
     )
     return DONE
+
+
+def _refusals(config: CaliberConfig) -> list[dict[str, Any]]:
+    """Return what is sound by itself, but would keep every command from opening the store."""
+    from caliber.runtime.support import provider_refusals, refusals
+
+    return [
+        {"kind": fault.kind, "message": str(fault), "field": fault.context.get("field")}
+        for fault in (*refusals(config), *provider_refusals(config))
+    ]
 
 
 def _print_faults(settings: Settings, path: Path, faults: list[dict[str, Any]]) -> None:
@@ -192,6 +212,8 @@ def create(settings: Settings, exist_ok: bool) -> None:
     try:
         create_store(config, exist_ok=exist_ok)
     except Conflict as error:
+        if Path(store).is_dir():
+            raise Mistake(f"{store} is a folder", "storage.path must name a file in it") from error
         raise Mistake(
             f"there is a file at {store} already", "if it is your store, it is ready; else change storage.path"
         ) from error

@@ -75,8 +75,10 @@ class AssemblyConfig(Section):
         "With stable_first, old turns leave in blocks of this many.", "design", unit="turns", ge=1, le=65_536
     )
     fill_ratio: Real = knob("Share of the budget at which filling stops.", "C-121", seed=0.95, gt=0, le=1)
-    relevant_limit: Int = knob("Most records of a source picked by relevance.", "C-121", seed=20, ge=0)
-    recency_fallback_limit: Int = knob("Newest records taken where there is no query.", "C-121", seed=10, ge=0)
+    relevant_limit: Int = knob("Most records of a source picked by relevance.", "C-121", seed=20, ge=0, later=True)
+    recency_fallback_limit: Int = knob(
+        "Newest records taken where there is no query.", "C-121", seed=10, ge=0, later=True
+    )
     note_search_limit: Int = knob("Most notes picked for a query.", "C-121", seed=20, ge=0)
     note_min_similarity: Real = knob("Least similarity of a note to the query.", "C-121", seed=0.5, ge=-1, le=1)
     notes_without_query: Int = knob("Newest notes taken when there is no query; 0 for none.", "C-453", ge=0)
@@ -107,4 +109,4 @@ class DebugConfig(Section):
     """What views for people show."""
 
     trace_limit: Int = knob("Events that trace returns.", "C-121", seed=100, ge=1)
-    view_limit: Int = knob("Rows that a debug view returns.", "C-121", seed=100, ge=1)
+    view_limit: Int = knob("Rows that a debug view returns.", "C-121", seed=100, ge=1, later=True)

@@ -33,13 +33,23 @@ class Section(BaseModel):
     )
 
 
-def knob(text: str, source: str, *, unit: str = "", seed: Any = None, optional: bool = False, **limits: Any) -> Any:
+def knob(
+    text: str,
+    source: str,
+    *,
+    unit: str = "",
+    seed: Any = None,
+    optional: bool = False,
+    later: bool = False,
+    **limits: Any,
+) -> Any:
     """Declare a knob.
 
     ``source`` is the requirement that asks for it, or ``design`` or ``ours``; ``seed`` is the value that the source
-    documents themselves use, if any. Only an ``optional`` knob may be left out; then it is None, or empty.
+    documents themselves use, if any. Only an ``optional`` knob may be left out; then it is None, or empty. A knob
+    whose subsystem is still to come is checked already, and says with ``later`` that nothing reads it yet.
     """
-    about = {"source": source, "unit": unit, "seed": seed}
+    about = {"source": source, "unit": unit, "seed": seed, "later": later}
     if optional:
         limits.setdefault("default", None)
     return Field(description=text, json_schema_extra=about, **limits)

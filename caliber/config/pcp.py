@@ -35,34 +35,49 @@ class DosageConfig(Section):
     max_scopes_in_window: Int = knob("Most scopes whose summaries enter.", "C-254, C-257", seed=5, ge=0)
     max_artifacts_in_window: Int = knob("Most artifacts.", "C-254, C-257", seed=20, ge=0)
     max_notes_in_window: Int = knob("Most notes.", "C-254, C-257", seed=10, ge=0)
-    critical_priority: Int = knob("From this priority on a section is never compressed.", "C-121", seed=90, ge=0)
-    compress_ratio: Real = knob("Size to which a compressible section is brought.", "C-121", seed=0.5, gt=0, le=1)
+    critical_priority: Int = knob(
+        "From this priority on a section is never compressed.", "C-121", seed=90, ge=0, later=True
+    )
+    compress_ratio: Real = knob(
+        "Size to which a compressible section is brought.", "C-121", seed=0.5, gt=0, le=1, later=True
+    )
 
 
 class AntiSprawlConfig(Section):
     """What is refused or reported on the way in."""
 
-    linter_enabled: Flag = knob("Lint artifacts.", "C-255, C-257", seed=True)
-    vocabulary_enforcement: Flag = knob("Terms of artifacts must be in vocabulary.", "C-255, C-257", seed=False)
-    vocabulary: Annotated[tuple[Name, ...], AsList] = knob("The terms that are allowed.", "C-281")
-    duplicate_detection: Flag = knob("Look for near duplicates.", "C-255, C-257", seed=True)
-    duplicate_limit: Int = knob("Near duplicates reported.", "C-121", seed=5, ge=1)
-    duplicate_similarity: Real = knob("Similarity from which two are duplicates.", "C-121", seed=0.95, ge=0, le=1)
-    max_artifact_size: Int = knob("Largest artifact.", "C-255, C-257", unit="bytes", seed=10_000, gt=0)
+    linter_enabled: Flag = knob("Lint artifacts.", "C-255, C-257", seed=True, later=True)
+    vocabulary_enforcement: Flag = knob(
+        "Terms of artifacts must be in vocabulary.", "C-255, C-257", seed=False, later=True
+    )
+    vocabulary: Annotated[tuple[Name, ...], AsList] = knob("The terms that are allowed.", "C-281", later=True)
+    duplicate_detection: Flag = knob("Look for near duplicates.", "C-255, C-257", seed=True, later=True)
+    duplicate_limit: Int = knob("Near duplicates reported.", "C-121", seed=5, ge=1, later=True)
+    duplicate_similarity: Real = knob(
+        "Similarity from which two are duplicates.", "C-121", seed=0.95, ge=0, le=1, later=True
+    )
+    max_artifact_size: Int = knob("Largest artifact.", "C-255, C-257", unit="bytes", seed=10_000, gt=0, later=True)
 
 
 class GroundingConfig(Section):
     """What knowledge must rest on."""
 
-    require_source_for_facts: Flag = knob("Facts must name where they come from.", "C-256, C-257", seed=True)
+    require_source_for_facts: Flag = knob(
+        "Facts must name where they come from.", "C-256, C-257", seed=True, later=True
+    )
     confidence_threshold: Real = knob(
-        "Confidence below which a warning is given.", "C-256, C-257", seed=0.5, ge=0, le=1
+        "Confidence below which a warning is given.", "C-256, C-257", seed=0.5, ge=0, le=1, later=True
     )
     stale_data_max_age_ms: Duration = knob(
-        "Age from which data is stale; equals stale_threshold.", "C-256, C-257", unit="ms", seed=2_592_000_000, gt=0
+        "Age from which data is stale; equals stale_threshold.",
+        "C-256, C-257",
+        unit="ms",
+        seed=2_592_000_000,
+        gt=0,
+        later=True,
     )
     conflict_resolution: ConflictResolution = knob(
-        "Which of two contradicting records holds.", "C-286, C-257", seed="highest_confidence"
+        "Which of two contradicting records holds.", "C-286, C-257", seed="highest_confidence", later=True
     )
 
 

@@ -76,13 +76,15 @@ class VectorConfig(Section):
     """The space that vectors live in."""
 
     dimensions: Int = knob("Length of every vector.", "C-488", gt=0)
-    index_type: VectorIndexType = knob("Index of the database beyond resident memory; SQLite is always exact.", "C-488")
-    distance_metric: DistanceMetric = knob("What nearness means.", "C-488")
-    hnsw_m: Int = knob("HNSW: links of a node.", "C-489", seed=16, ge=2, le=100)
-    hnsw_ef_construction: Int = knob(
-        "HNSW: candidates looked at while building, at least 2 * hnsw_m.", "C-489", seed=64, ge=4, le=1_000
+    index_type: VectorIndexType = knob(
+        "Index of the database beyond resident memory; SQLite is always exact.", "C-488", later=True
     )
-    ivfflat_lists: Int = knob("IVFFlat: number of lists.", "C-121", seed=100, ge=1, le=32_768)
+    distance_metric: DistanceMetric = knob("What nearness means.", "C-488")
+    hnsw_m: Int = knob("HNSW: links of a node.", "C-489", seed=16, ge=2, le=100, later=True)
+    hnsw_ef_construction: Int = knob(
+        "HNSW: candidates looked at while building, at least 2 * hnsw_m.", "C-489", seed=64, ge=4, le=1_000, later=True
+    )
+    ivfflat_lists: Int = knob("IVFFlat: number of lists.", "C-121", seed=100, ge=1, le=32_768, later=True)
 
 
 class EmbeddingConfig(Section):
@@ -106,5 +108,5 @@ class SearchConfig(Section):
 
     limit_max: Int = knob("Largest number of hits a caller may ask for.", "K-204", seed=999, ge=1, le=999)
     default_limit: Int = knob("Hits when the command line does not say.", "ours", ge=1, le=999)
-    candidate_factor: Int = knob("Candidates each leg contributes, times the limit.", "ours", ge=1, le=100)
+    candidate_factor: Int = knob("Candidates each leg contributes, times the limit.", "ours", ge=1, le=100, later=True)
     min_similarity: Real = knob("Least similarity of a hit found by vector.", "ours", ge=-1, le=1)

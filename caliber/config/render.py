@@ -25,6 +25,7 @@ _HEADER: Final = """\
 # A configuration of CALIBER. Every knob is stated; leaving one out is an error, and so is a misspelt name.
 # Behind each meaning stands the requirement that asks for the knob: (C-121) where the value is the one it names,
 # (C-094; ours) where the value is our choice, (C-121 has 0.5; ours) where we chose otherwise.
+# "Not read yet." marks a knob that is checked, but acts only once its part of CALIBER is there.
 # Durations are written as 250ms, 30s, 15m, 1h, 7d or 2w. Secrets are never written here: env:NAME names a variable.
 """
 _UNITS: Final = (("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
@@ -89,6 +90,8 @@ def _comment(field: FieldInfo, value: Any) -> str:
     about = _about(field)
     limits = _limits(field, about["unit"])
     meaning = f"{field.description} {limits}" if limits else f"{field.description}"
+    if about["later"]:
+        meaning += " Not read yet."
     seed = plain(about["seed"]) if about["seed"] is not None else None
     source = about["source"]
     if not field.is_required() and value is None:

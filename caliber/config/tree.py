@@ -61,23 +61,29 @@ class CaliberConfig(Section):
         "Checkpoints kept of a trajectory; equals pcp.recovery_points.max_checkpoints.", "C-097", gt=0
     )
     stale_threshold: Duration = knob(
-        "Age from which knowledge is stale; equals pcp.grounding.stale_data_max_age_ms.", "C-098", unit="ms", gt=0
+        "Age from which knowledge is stale; equals pcp.grounding.stale_data_max_age_ms.",
+        "C-098",
+        unit="ms",
+        gt=0,
+        later=True,
     )
     contradiction_threshold: Real = knob(
-        "Similarity from which two differing facts may contradict each other.", "C-099", ge=0, le=1
+        "Similarity from which two differing facts may contradict each other.", "C-099", ge=0, le=1, later=True
     )
     validation_mode: ValidationMode = knob("Validate writes only, or reads too.", "C-101")
     lock_timeout: Duration = knob("How long a lock is held before it lapses.", "C-112", unit="ms", gt=0)
-    message_retention: Duration = knob("How long messages between agents stay.", "C-113", unit="ms", gt=0)
-    delegation_timeout: Duration = knob("How long a delegation waits for an answer.", "C-114", unit="ms", gt=0)
+    message_retention: Duration = knob("How long messages between agents stay.", "C-113", unit="ms", gt=0, later=True)
+    delegation_timeout: Duration = knob(
+        "How long a delegation waits for an answer.", "C-114", unit="ms", gt=0, later=True
+    )
     min_relevance_threshold: Real = knob("Least relevance of what enters a window.", "C-116", ge=0, le=1)
     orphan_detection_threshold: Duration = knob(
-        "Silence after which a trajectory or scope counts as abandoned.", "C-117", unit="ms", gt=0
+        "Silence after which a trajectory or scope counts as abandoned.", "C-117", unit="ms", gt=0, later=True
     )
     embedding_cache_retention: Duration = knob(
         "How long cached vectors stay.", "C-118", unit="ms", seed=30 * 86_400_000, gt=0
     )
-    cache_dir: Name = knob("Folder for what can be made again; ~ is the home folder.", "design")
+    cache_dir: Name = knob("Folder for what can be made again; ~ is the home folder.", "design", later=True)
     system_instructions: Text | None = knob("Text of section system.", "C-115", optional=True)
     persona: Text | None = knob("Text of section persona.", "design", optional=True)
 

@@ -44,7 +44,7 @@ from caliber.model.enums import (
     TrajectoryStatus,
     TurnRole,
 )
-from caliber.model.errors import PermissionDenied
+from caliber.model.errors import DTypeError, PermissionDenied
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime.embedder import note_text
 from caliber.runtime.engine import Engine
@@ -455,6 +455,8 @@ class Caliber(AbstractContextManager["Caliber"]):
 
     def search_many(self, queries: Iterable[str], **options: Any) -> list[SearchResult]:
         """Search several queries with the same options; results in their order. Raises: as ``search``."""
+        if isinstance(queries, str) or not isinstance(queries, Iterable):
+            raise DTypeError(field="queries", expected="an iterable of str", got=type(queries).__name__)
         return [self.search(query, **options) for query in queries]
 
     def explain(self, window_id: Id, *, exclusion: Id | None = None) -> dict[str, Any]:
@@ -484,7 +486,7 @@ class Caliber(AbstractContextManager["Caliber"]):
     def acting_as(self, principal: Principal) -> Caliber:
         """Return a handle on the same tenant for another principal; closing either closes both."""
         self._engine.check_open()
-        return Caliber(self._engine, principal)
+        return Caliber(self._engine, inputs.as_principal(principal))
 
     @property
     def principal(self) -> Principal:
@@ -530,7 +532,10 @@ class Caliber(AbstractContextManager["Caliber"]):
         return maintain(self._engine)
 
     def on_event(self, subscriber: Callable[[Event], None], *, event_type: str | None = None) -> Callable[[], None]:
-        """Call ``subscriber`` after each commit that made an event true; return what ends it."""
+        """Call ``subscriber`` after each commit that made an event true; return what ends it. Raises: DTypeError."""
+        self._engine.check_open()
+        if not callable(subscriber):
+            raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
         return self._engine.bus.subscribe(subscriber, event_type=event_type)
 
     def flush(self) -> None:

@@ -21,15 +21,17 @@ from caliber.events.bus import EventBus
 from caliber.kernels import BytesEstimator, estimate_tokens, uuid7
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
+from caliber.llm.retry import Retry, RetryingEmbedding, RetryingSummarization
 from caliber.model.entities import ConfigDocument, Event
 from caliber.model.enums import EntityType, EventFamily, EventType, ReadConsistency
-from caliber.model.errors import CaliberError, ProviderNotConfigured, ProviderNotSupported, StorageError, Unavailable
+from caliber.model.errors import CaliberError, DTypeError, ProviderNotConfigured, StorageError, Unavailable
 from caliber.model.ids import EventId
 from caliber.model.time import Clock, from_us
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime.behind import WriteBehind
 from caliber.runtime.embedder import Embedder
 from caliber.runtime.repeating import Repeating
+from caliber.runtime.support import refusals
 from caliber.schema.relations import CONFIG_DOCUMENT
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory import inputs
@@ -57,16 +59,15 @@ class Engine:
         self.estimator = BytesEstimator(config.tokens.bytes_per_token)
         self._state = "open"
         self._closing = threading.Lock()
+        self._stopped = threading.Event()
+        self._retry = Retry(config.llm_retry_config, self._stopped)
         self.store = backend(config.storage.adapter).open_store(config, clock_us=clock.now_us)
         self.embedder: Embedder | None = None
         self._repeating: list[Repeating] = []
         try:
             resident = config.resident
-            if resident.evaluator != "numpy":
-                # Nothing is compiled yet; taking the knob and ignoring it would be a silent default.
-                raise ProviderNotSupported(
-                    "resident.evaluator = 'numba' comes with the compiled evaluators; use 'numpy'", provider="numba"
-                )
+            for refusal in refusals(config):
+                raise refusal
             self.memory = ResidentMemory(
                 self.store,
                 segment_rows=resident.segment_rows,
@@ -83,7 +84,7 @@ class Engine:
             )
             self._keep_config()
             self._open_providers(embedding_provider, summarization_provider)
-            self.locks = LockService(self.store, check=self.check_open)
+            self.locks = LockService(self.store, check=self.check_open, lease_ms=config.lock_timeout)
             if resident.verify_on_open:
                 differences = self.memory.verify()
                 if differences:
@@ -106,6 +107,11 @@ class Engine:
             # A provider on this machine is quicker than a look into the store.
             durable = config.embedding_provider.endpoint is not None
         if embedding_provider is not None:
+            if not isinstance(embedding_provider, EmbeddingProvider):
+                raise DTypeError(
+                    field="embedding_provider", expected="an EmbeddingProvider", got=type(embedding_provider).__name__
+                )
+            embedding_provider = RetryingEmbedding(embedding_provider, self._retry)
             self.embedder = Embedder(
                 self.store,
                 embedding_provider,
@@ -123,7 +129,15 @@ class Engine:
             summarization_provider = build_summarization_provider(
                 config.summarization_provider, embedding_provider, self.count_text
             )
-        self._summarizer = summarization_provider
+        self._summarizer = None
+        if summarization_provider is not None:
+            if not isinstance(summarization_provider, SummarizationProvider):
+                raise DTypeError(
+                    field="summarization_provider",
+                    expected="a SummarizationProvider",
+                    got=type(summarization_provider).__name__,
+                )
+            self._summarizer = RetryingSummarization(summarization_provider, self._retry)
 
     def _keep_config(self) -> None:
         document = ConfigDocument(
@@ -178,7 +192,9 @@ class Engine:
     def snapshot(self, consistency: ReadConsistency | str | None = None) -> ResidentSnapshot:
         """Return the resident snapshot to read from; ``latest`` first looks for other processes' commits."""
         self.check_open()
-        wanted = self.config.resident.read_consistency if consistency is None else ReadConsistency(consistency)
+        wanted = self.config.resident.read_consistency
+        if consistency is not None:
+            wanted = inputs.as_enum(consistency, ReadConsistency, "consistency")
         if wanted is ReadConsistency.LATEST and self.store.changed_elsewhere():
             self.store.catch_up()
         return self.memory.snapshot
@@ -280,6 +296,7 @@ class Engine:
                 return
             # First of all: calls of other threads would keep what is drained from ever running dry.
             self._state = "closed"
+            self._stopped.set()
             for repeating in self._repeating:
                 repeating.stop()
             if self.embedder is not None:

@@ -13,6 +13,7 @@ from caliber.model.time import Clock, SystemClock
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.engine import Engine
 from caliber.runtime.upkeep import maintain
+from caliber.trajectory import inputs
 
 ConfigSource = CaliberConfig | str | os.PathLike[str]
 
@@ -63,6 +64,9 @@ def open(  # noqa: A001  (the pinned name)
         to run), MultipleErrors, ExtraNotInstalled.
     """
     settings = _config(config)
+    who = settings.principal.to_principal() if principal is None else inputs.as_principal(principal)
+    if clock is not None and not callable(getattr(clock, "now_us", None)):
+        raise DTypeError(field="clock", expected="a Clock", got=type(clock).__name__)
     engine = Engine(
         settings,
         clock=clock or SystemClock(),
@@ -70,4 +74,4 @@ def open(  # noqa: A001  (the pinned name)
         summarization_provider=summarization_provider,
     )
     engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
-    return Caliber(engine, principal or settings.principal.to_principal())
+    return Caliber(engine, who)

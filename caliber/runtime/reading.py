@@ -136,7 +136,7 @@ class Reader:
                 query=query,
                 query_embedding=vector,
                 space_id=None if engine.embedder is None else engine.embedder.space.space_id,
-                extra_sections=dict(extra_sections or {}),
+                extra_sections=inputs.as_mapping(extra_sections, "extra_sections"),
             ),
             engine.memory,
         )
@@ -309,7 +309,7 @@ class Reader:
         snapshot = engine.snapshot(consistency)
         now = engine.clock.now_us()
         at = now if as_of is None else to_us(as_of, "as_of")
-        filters = dict(conditions or {})
+        filters = inputs.as_mapping(conditions, "filter")
         if filters:
             search_engine.check_filter([snapshot[kind] for kind in wanted], filters)
         mask = self._notes.over(snapshot["note"])

@@ -178,9 +178,11 @@ class Table:
         if len(by) != len(declared.by):
             raise InvalidValue(field=path, reason=f"expected {', '.join(declared.by) or 'no arguments'}")
         parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
-        if declared.limited:
+        if limit is not None:
             # A negative limit would mean "all" to one database and an error to the other.
-            parameters.append(2**62 if limit is None else max(0, limit))
+            inputs.as_whole(limit, "limit")
+        if declared.limited:
+            parameters.append(2**62 if limit is None else limit)
         self._engine.check_open()
         with self._engine.store.read() as session:
             rows = session.run(plan, parameters)

@@ -8,8 +8,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from caliber.model.access import Principal
 from caliber.model.entities import TTL, EntityRef, ToolCall
-from caliber.model.enums import TTLKind
+from caliber.model.enums import AgentRole, PrincipalKind, TTLKind
 from caliber.model.errors import DTypeError, InvalidValue, RequiredFieldMissing
 from caliber.model.time import parse_duration_ms, to_us
 
@@ -183,3 +184,28 @@ def as_tool_calls(values: Any) -> tuple[ToolCall, ...]:
         as_text(value.arguments, f"{field}.arguments", allow_empty=True)
         out.append(value)
     return tuple(out)
+
+
+def as_mapping(value: Any, field: str) -> dict[str, Any]:
+    """Return a mapping with text keys as a dictionary; None is empty.
+
+    Raises: DTypeError.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise DTypeError(field=field, expected="a mapping with str keys", got=type(value).__name__)
+    return dict(value)
+
+
+def as_principal(value: Any) -> Principal:
+    """Return a principal whose kind and role may have been given as text.
+
+    Raises: DTypeError, InvalidValue.
+    """
+    if not isinstance(value, Principal):
+        raise DTypeError(field="principal", expected="Principal", got=type(value).__name__)
+    kind = as_enum(value.kind, PrincipalKind, "principal.kind")
+    role = None if value.role is None else as_enum(value.role, AgentRole, "principal.role")
+    as_text(value.id, "principal.id", limit=MAX_NAME_CHARS)
+    return Principal(kind, value.id, role, bool(value.admin))

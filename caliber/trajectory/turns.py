@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -87,6 +87,8 @@ def check_turn(
 
 def check_turns(count_tokens: Callable[[bytes], int], items: Any) -> list[NewTurn]:
     """Return checked turns from mappings with the keywords of ``append_turn``. Raises: InputError kinds."""
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise DTypeError(field="turns", expected="an iterable of mappings", got=type(items).__name__)
     out = []
     for at, item in enumerate(items):
         if not isinstance(item, Mapping):

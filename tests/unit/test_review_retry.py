@@ -1,0 +1,135 @@
+"""Providers are asked again as configured while what they raise may pass. Source: C-106 to C-111, C-215."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.configs import USER, config
+from support.providers import CountingEmbeddings, outage
+
+import caliber
+from caliber.llm.retry import Retry, backoff_ms
+from caliber.model.errors import EmbeddingFailed, LlmError, RateLimited, RequestFailed
+
+
+@dataclass(frozen=True)
+class Settings:
+    max_retries: int = 3
+    initial_backoff: int = 1
+    max_backoff: int = 4
+    backoff_multiplier: float = 2.0
+    jitter: float = 0.0
+
+
+class Service:
+    """Fails a number of times, then answers."""
+
+    def __init__(self, failures: int, error: LlmError) -> None:
+        self.calls = 0
+        self._failures = failures
+        self._error = error
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self._failures:
+            raise self._error
+        return "answer"
+
+
+def _down() -> LlmError:
+    return RequestFailed(provider="test", status=503, message="down")
+
+
+@pytest.mark.parametrize("failures", [0, 1, 3])
+def test_an_outage_that_passes_is_not_the_callers(failures: int) -> None:
+    service = Service(failures, _down())
+    assert Retry(Settings(), threading.Event())(service) == "answer"
+    assert service.calls == failures + 1
+
+
+def test_after_max_retries_the_last_error_is_raised() -> None:
+    service = Service(9, _down())
+    with pytest.raises(RequestFailed):
+        Retry(Settings(max_retries=2), threading.Event())(service)
+    assert service.calls == 3
+
+
+def test_what_asking_again_would_not_mend_is_raised_at_once() -> None:
+    service = Service(9, EmbeddingFailed(reason="empty"))
+    with pytest.raises(EmbeddingFailed):
+        Retry(Settings(), threading.Event())(service)
+    assert service.calls == 1
+
+
+def test_closing_ends_the_wait() -> None:
+    stopped = threading.Event()
+    stopped.set()
+    service = Service(9, _down())
+    started = time.monotonic()
+    with pytest.raises(RequestFailed):
+        Retry(Settings(initial_backoff=60_000, max_backoff=60_000), stopped)(service)
+    assert service.calls == 1
+    assert time.monotonic() - started < 5
+
+
+@given(
+    attempt=st.integers(0, 5_000),
+    initial=st.integers(1, 10**6),
+    more=st.integers(0, 10**6),
+    multiplier=st.floats(1.001, 1e6),
+    jitter=st.floats(0, 1),
+    chance=st.floats(0, 1, exclude_max=True),
+)
+def test_the_wait_is_bounded(
+    attempt: int, initial: int, more: int, multiplier: float, jitter: float, chance: float
+) -> None:
+    # C-111
+    settings = Settings(5, initial, initial + more, multiplier, jitter)
+    assert 0 <= backoff_ms(settings, attempt, _down(), chance) <= initial + more
+    asked = RateLimited(provider="test", retry_after_ms=10**8)
+    assert backoff_ms(settings, attempt, asked, chance) == 10**8
+
+
+def test_the_wait_grows_by_the_multiplier() -> None:
+    settings = Settings(5, 10, 50, 2.0, 0.0)
+    assert [backoff_ms(settings, attempt, _down(), 0.5) for attempt in range(4)] == [10, 20, 40, 50]
+
+
+@pytest.mark.parametrize(("retries", "stored"), [(0, False), (1, True)])
+def test_a_write_survives_an_outage_shorter_than_the_retries(retries: int, stored: bool) -> None:
+    # C-215
+    provider = CountingEmbeddings()
+    settings = config(
+        ":memory:",
+        **{
+            "embedding.embed_notes": "commit",
+            "llm_retry_config.max_retries": retries,
+            "llm_retry_config.initial_backoff": 1,
+            "llm_retry_config.max_backoff": 1,
+        },
+    )
+    failures = [outage()]
+
+    def fail() -> BaseException:
+        error = failures.pop()
+        provider.failure = None
+        return error
+
+    with caliber.open(settings, embedding_provider=provider) as memory:
+        memory.start_trajectory("g", initiator=USER)
+        provider.failure = fail
+
+        def add() -> None:
+            memory.add_note(entity="e", entity_type="t", note_type="fact", content="c", confidence=1.0)
+
+        if stored:
+            add()
+        else:
+            with pytest.raises(RequestFailed):
+                add()
+        assert memory.storage.notes.count() == int(stored)
