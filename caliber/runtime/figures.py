@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from caliber.kernels import active_path
 from caliber.runtime.engine import Engine
-from caliber.schema.relations import RELATIONS
+from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS
+
+_PAGE = 1_000
 
 
 def stats(engine: Engine) -> dict[str, Any]:
@@ -59,4 +62,26 @@ def verify(engine: Engine) -> list[str]:
     """Return every disagreement between memory and store, and every fault the store finds in itself."""
     engine.check_open()
     differences = [f"{item.relation} {item.ordinal}: {item.what}" for item in engine.memory.verify()]
-    return differences + engine.store.integrity()
+    differences += engine.store.integrity()
+    return differences or _damaged(engine)
+
+
+def _damaged(engine: Engine) -> list[str]:
+    """Return which artifacts and notes no longer have the content their hash was made of: SQLite cannot see that."""
+    found = []
+    for relation in (ARTIFACT, NOTE):
+        plans = engine.store.plans[relation.name]
+        last = -1
+        while True:
+            with engine.store.read() as session:
+                rows = session.run(plans.page, (last, _PAGE))
+            for row in rows:
+                entity = plans.codec.decode(row)
+                content = entity.content if isinstance(entity.content, bytes) else entity.content.encode()
+                if hashlib.sha256(content).digest() != entity.content_hash:
+                    name = getattr(entity, relation.key[0])
+                    found.append(f"{relation.name} {name}: the stored content is damaged, its hash is another")
+            if len(rows) < _PAGE:
+                break
+            last = rows[-1][0]
+    return found

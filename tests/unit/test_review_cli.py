@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,21 @@ def test_a_configuration_that_cannot_be_written_is_named(tmp_path: Path, monkeyp
     monkeypatch.setattr("tempfile.mkstemp", refuse)
     said = caliber("init", "--path", tmp_path / "c.toml", code=1).stderr
     assert f"{tmp_path / 'c.toml'}: Permission denied" in said
+
+
+@pytest.mark.parametrize("table", ["note", "artifact"])
+def test_verify_sees_content_that_is_not_what_was_written(store: Path, table: str) -> None:
+    """A page with other bytes in a text is a whole page to SQLite, and memory is loaded from it."""
+    (store / "docs").mkdir()
+    (store / "docs" / "a.md").write_text("# A\n\nWe decided to keep this one.\n")
+    (store / "docs" / "a.py").write_text("print('code is kept as an artifact')\n")
+    caliber("ingest", "files", "docs")
+    caliber("db", "verify")
+    connection = sqlite3.connect(store / "caliber.db")
+    with connection:
+        value = "'KEEP'" if table == "note" else "CAST('KEEP' AS BLOB)"
+        assert connection.execute(f"UPDATE {table} SET content = {value}").rowcount == 1
+    connection.close()
+    said = caliber("db", "verify", code=1).stdout
+    assert f"{table} " in said
+    assert "damaged" in said
