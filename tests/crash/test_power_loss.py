@@ -157,10 +157,11 @@ def test_build_that_does_not_sync_is_caught(
     run = Run(disk, tmp_path / "run", durability, 8)
     monkeypatch.undo()
     rng = random.Random(seed())
-    found = []
-    acknowledged = [cut for cut in run.cuts if cut.why.startswith("acknowledged")]
-    for cut in acknowledged[-3:]:
-        found += faults_after(run, cut, tmp_path / "after", rng)[1]
+    found: list[str] = []
+    for cut in run.cuts:
+        # A checkpoint syncs what came before it, so not every moment shows the loss; one is enough.
+        if cut.why.startswith("acknowledged") and not found:
+            found = faults_after(run, cut, tmp_path / "after", rng)[1]
     assert any("is lost" in fault or "does not open" in fault for fault in found), found[:5]
 
 
