@@ -7,6 +7,7 @@ that does not sync is caught. Source: design section 10.
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import threading
 import time
@@ -163,6 +164,21 @@ def test_build_that_does_not_sync_is_caught(
         if cut.why.startswith("acknowledged") and not found:
             found = faults_after(run, cut, tmp_path / "after", rng)[1]
     assert any("is lost" in fault or "does not open" in fault for fault in found), found[:5]
+    record(
+        f"power-loss-{durability}-synchronous-{synchronous.lower()}",
+        f"A build with synchronous={synchronous}, durability {durability}: what the power cut test makes of it",
+        {
+            "seed": seed(),
+            "caught": "yes",
+            "faults at the first cut that shows it": len(found),
+            "such as": _shape(found[0]),
+        },
+    )
+
+
+def _shape(fault: str) -> str:
+    """Return a fault without the id in it."""
+    return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "…", fault)
 
 
 def test_disk_forgets_what_was_not_synced_and_nothing_else(disk: Disk, tmp_path: Path) -> None:
