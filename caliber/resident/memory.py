@@ -214,25 +214,30 @@ class ResidentMemory:
 
     def follow(self, session: StatementSession) -> None:
         """Apply what other processes committed, up to the boundary of ``session``."""
-        records = session.run(self._store.statements["change.since"], (self._sequence,))
-        if not records and not self._stale:
-            return
         with self._lock:
-            self._apply_pending()
+            records = session.run(self._store.statements["change.since"], (self._sequence,))
+            if not records and not self._stale:
+                return
             first = records[0][0] if records else self._sequence + 1
-            if self._stale or first != self._sequence + 1:
+            gap = self._stale or first != self._sequence + 1
+            # Until all of it is applied: what fails half way is read anew, not taken for done.
+            self._stale = True
+            if gap:
                 # The feed no longer reaches back to where we are: everything is read anew.
                 self.stats.reloads += 1
                 self._pending = []
                 self._load(session)
             else:
+                self._apply_waiting()
                 self._apply_foreign(session, records)
+                self._stale = False
 
     def _apply_foreign(self, session: StatementSession, records: Sequence[Row]) -> None:
         wanted: dict[int, dict[int, int]] = {}
         for _, _, entries in records:
             for code, operation, ordinal, _ in unpack_changes(entries):
-                wanted.setdefault(code, {})[ordinal] = operation
+                if code in BY_CODE:  # a newer version beside us may write relations that we do not know
+                    wanted.setdefault(code, {})[ordinal] = operation
         changes: list[RowChange] = []
         deleted: list[tuple[Relation, int]] = []
         # Spaces first: their vectors may come in the same batch.
@@ -254,8 +259,11 @@ class ResidentMemory:
     def committed(self, sequence: int, changes: Sequence[RowChange]) -> None:
         """Take over a commit of ours; the next reader sees it."""
         with self._lock:
-            self._sequence = max(self._sequence, sequence)
-            self._pending.extend(changes)
+            # What was followed already, up to our commit or beyond it, may have been overtaken: a row that another
+            # process deleted since must not come back.
+            if sequence > self._sequence:
+                self._sequence = sequence
+                self._pending.extend(changes)
             self.stats.applied_own += len(changes)
             if len(self._pending) > _PENDING_ROWS:
                 self._apply_pending()
@@ -274,30 +282,32 @@ class ResidentMemory:
         """Apply the commits that wait, each row once, in its last state."""
         if self._stale:
             self.reload()
-        pending, self._pending = self._pending, []
-        if not pending:
-            return
-        last = {(change.relation.code, change.row[0]): change for change in pending}
-        # Vectors after their owners, whose rows they point to.
-        changes = sorted(last.values(), key=lambda change: change.relation is EMBEDDING)
         try:
-            self._apply(changes, ())
+            self._apply_waiting()
         except Exception as error:
             # The commits stand and the store is right: memory is read anew, or the reader is told.
             self.lost(error)
             self.reload()
 
+    def _apply_waiting(self) -> None:
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        last = {(change.relation.code, change.row[0]): change for change in pending}
+        # Vectors after their owners, whose rows they point to.
+        self._apply(sorted(last.values(), key=lambda change: change.relation is EMBEDDING), ())
+
     def _apply(self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]) -> None:
         touched: set[str] = set()
         vectors: set[tuple[str, uuid.UUID]] = set()
-        retire: dict[str, list[int]] = {}
+        retire: dict[str, set[int]] = {}
         for change in changes:
             name = change.relation.name
             if name == EMBEDDING.name:
                 vectors.add(self._apply_embedding(change))
                 continue
             touched.add(name)
-            self._apply_row(change, retire.setdefault(name, []))
+            self._apply_row(change, retire.setdefault(name, set()))
             if name == EMBEDDING_SPACE.name:
                 self._note_space(change.row)
         for relation, ordinal in deleted:
@@ -307,7 +317,7 @@ class ResidentMemory:
                         vectors.add(key)
                 continue
             touched.add(relation.name)
-            self._retire_ordinal(relation.name, ordinal, retire.setdefault(relation.name, []))
+            self._retire_ordinal(relation.name, ordinal, retire.setdefault(relation.name, set()))
         for name, numbers in retire.items():
             self._generations[name].retire(numbers)
         for name in list(touched):
@@ -320,7 +330,7 @@ class ResidentMemory:
         self._publish(touched, vectors)
         self._enforce_budget()
 
-    def _apply_row(self, change: RowChange, retire: list[int]) -> None:
+    def _apply_row(self, change: RowChange, retire: set[int]) -> None:
         name = change.relation.name
         generation = self._generations[name]
         layout = generation.layout
@@ -328,24 +338,25 @@ class ResidentMemory:
         old = generation.index.get(key, -1)
         # The index keeps pointing at rows that are gone: snapshots of earlier boundaries still find them there.
         alive = old >= 0 and bool(generation.live[old])
+        same = alive and int(generation.ordinals.at(old)) == change.row[0]
         if change.operation == DELETE:
-            if alive:
-                retire.append(old)
+            if same:
+                retire.add(old)
+            return
+        if same and generation.arrays["version"].at(old) >= change.row[layout.version_place]:
             return
         if alive:
-            if generation.arrays["version"].at(old) >= change.row[layout.version_place]:
-                return
-            retire.append(old)
+            retire.add(old)  # the older version, or another row that had the key until it was deleted
         number = generation.append(change.row)
         for (owner_type, _), index in self._indexes.items():
             if owner_type == name:
                 index.owner_moved(key, number)
 
-    def _retire_ordinal(self, name: str, ordinal: int, retire: list[int]) -> None:
+    def _retire_ordinal(self, name: str, ordinal: int, retire: set[int]) -> None:
         generation = self._generations[name]
         ordinals = generation.ordinals.view(generation.length)
         numbers = (ordinals == ordinal).nonzero()[0].tolist()
-        retire.extend(number for number in numbers if generation.live[number])
+        retire.update(number for number in numbers if generation.live[number])
 
     def _apply_embedding(self, change: RowChange) -> tuple[str, uuid.UUID]:
         codec = self._embedding_codec
@@ -486,10 +497,6 @@ class ResidentMemory:
     def verify(self) -> list[Difference]:
         """Compare every mirror with the store, row by row; return what differs, nothing when all is well."""
         with self._lock, self._store.read() as session:
-            self._apply_pending()
-            last = session.run(self._store.statements["change.bounds"], ())[0][1]
-            if last != self._sequence:
-                # Somebody committed in between: compare at the store's boundary.
-                records = session.run(self._store.statements["change.since"], (self._sequence,))
-                self._apply_foreign(session, records)
+            self.follow(session)  # somebody may have committed in between: compare at the store's boundary
+            self._apply_waiting()
             return differences(session, self._store.plans, self._generations, self._indexes)

@@ -162,10 +162,9 @@ class VectorSnapshot:
 
     def owner_rows(self, owners: RelationSnapshot) -> NDArray[np.int64]:
         """Return, for each vector row, the owner's row at this boundary; -1 where it has none."""
-        rows: NDArray[np.int64] = self._owner_rows.view(self._length)
+        # A copy before anything is looked at: the column goes on changing in place when owners move.
+        rows: NDArray[np.int64] = self._owner_rows.view(self._length).copy()
         late = np.flatnonzero(rows >= owners.length)
-        # A copy in any case: the column goes on changing in place when owners move.
-        rows = rows.copy()
         for at in late.tolist():
             rows[at] = owners.current(int(rows[at]))
         return rows

@@ -51,6 +51,8 @@ def _of_relation(
     mirrored = {}
     for number in generation.live[: generation.length].nonzero()[0].tolist():
         row = generation.row(number)
+        if row[0] in mirrored:
+            out.append(Difference(name, row[0], "stands twice in memory"))
         mirrored[row[0]] = (number, row)
     groups = _grouped(generation)
     last = -1

@@ -21,7 +21,7 @@ from caliber.llm.embedding import LongText, LongTextMode, embed_each, embed_text
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.entities import CachedEmbedding, Embedding, EmbeddingSpace
 from caliber.model.enums import DistanceMetric, EmbedMode, EntityType, SpaceState
-from caliber.model.errors import CaliberError, IncompatibleOptions, MultipleErrors
+from caliber.model.errors import CaliberError, EmbeddingFailed, IncompatibleOptions, MultipleErrors
 from caliber.model.ids import SpaceId
 from caliber.model.time import from_us
 from caliber.schema.relations import BY_NAME, EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
@@ -213,10 +213,6 @@ class Embedder:
         else:
             uow.update(EMBEDDING, fresh)
 
-    def detach(self, uow: UnitOfWork, owner: uuid.UUID) -> None:
-        """Remove a record's vectors; with mode ``behind`` the worker makes new ones from its new content."""
-        uow.remove(EMBEDDING, "embedding.drop_owner", owner.bytes)
-
     def discard(self, hashes: Sequence[bytes]) -> None:
         """Forget cached vectors of given contents."""
         self._cache.discard(hashes)
@@ -235,17 +231,19 @@ class Embedder:
     def committed(self, changes: Sequence[RowChange]) -> None:
         """Take note of rows of ours that lack a vector; called after each commit, hence quick."""
         found = False
-        vectored = {change.row[_OWNER] for change in changes if change.relation is EMBEDDING}
+        # Memory takes these changes over only when somebody reads: until then it still shows a dropped vector.
+        vectors = {change.row[_OWNER]: change.operation for change in changes if change.relation is EMBEDDING}
         for change in changes:
             kind = change.relation.name
             places = self._places.get(kind)
             if places is None or change.operation != UPSERT:
                 continue
             owner = change.row[places[0]]
-            if owner in vectored:
+            if vectors.get(owner) == UPSERT:
                 continue
             text = self._text_of(kind, change.row)
-            if _says_something(text) and not self._has_vector(kind, self.space.space_id, owner):
+            if _says_something(text) and (owner in vectors or not self._has_vector(kind, self.space.space_id, owner)):
+                self._refused[kind].discard(owner)
                 self._queue.append((kind, owner, text))
                 found = True
         if found:
@@ -325,9 +323,7 @@ class Embedder:
         entity = uow.find(BY_NAME[kind], owner)
         if entity is None:
             return False
-        if kind == "note":
-            return note_text(entity.entity, entity.content) == text
-        return kind != "scope" or entity.summary == text
+        return self._text_of(kind, codec_of(BY_NAME[kind]).encode(entity)) == text
 
     def waiting(self) -> int:
         """Return how many records are queued for a vector."""
@@ -347,7 +343,7 @@ class Embedder:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        scanned = False
+        scanned = failing = False
         while not self._stopped.is_set():
             try:
                 with self._draining:
@@ -355,11 +351,18 @@ class Embedder:
                     while not self._stopped.is_set() and (self._embed_queued() or (not scanned and self.scan())):
                         pass
                     scanned = True
-            except CaliberError as error:
+                    failing = False
+            except Exception as error:
+                # Whatever a provider raises: the worker goes on, and an outage is reported once.
                 if self._stopped.is_set():
                     return
-                self._failed("worker", error)
-                self._wake.wait(self._idle_s)
+                if not failing:
+                    reported = (
+                        error if isinstance(error, CaliberError) else EmbeddingFailed(reason=type(error).__name__)
+                    )
+                    self._failed("worker", reported)
+                failing = True
+                self._stopped.wait(self._idle_s)
                 continue
             self._wake.wait()
             self._wake.clear()

@@ -361,8 +361,6 @@ class PolicyEngine:
             )
             created = False
             kind = EventType.NOTE_UPDATE
-            if engine.embedder is not None and note.content != known.content and prepared.vector is None:
-                engine.embedder.detach(uow, note.note_id)
         if engine.embedder is not None and prepared.vector is not None:
             engine.embedder.attach(uow, "note", note.note_id, note_text(note.entity, note.content), prepared.vector)
         uow.emit(self._event(kind, subject, (EntityType.NOTE, note.note_id)))
@@ -397,7 +395,7 @@ class PolicyEngine:
             if action.target in (PolicyTarget.TURN_BUFFER, PolicyTarget.SCOPE):
                 for turn in self._turns_in_range(uow, trigger, subject, action.target):
                     if old(turn.created_at):
-                        self._drop_turn(uow, turn)
+                        uow.delete(TURN, turn)
                         count += 1
             elif action.target is PolicyTarget.ARTIFACT:
                 for artifact in uow.select_path(ARTIFACT, "list_by_trajectory", subject.trajectory.trajectory_id.bytes):
@@ -423,11 +421,6 @@ class PolicyEngine:
             closed_only = target is PolicyTarget.SCOPE
             scopes = [scope.scope_id for scope in all_scopes if not (closed_only and scope.is_open)]
         return [turn for scope_id in scopes for turn in uow.select_path(TURN, "list_by_scope", scope_id.bytes)]
-
-    def _drop_turn(self, uow: UnitOfWork, turn: Turn) -> None:
-        if self._engine.embedder is not None:
-            self._engine.embedder.detach(uow, turn.turn_id)
-        uow.delete(TURN, turn)
 
 
 def without_speakers(summary: str, speakers: Iterable[str]) -> str:

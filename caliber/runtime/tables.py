@@ -52,6 +52,11 @@ def check_insert(uow: UnitOfWork, entity: Any) -> None:
             )
         if isinstance(entity, Turn) and not scope.is_open:
             raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope.scope_id} is closed")
+    check_hash(entity)
+
+
+def check_hash(entity: Any) -> None:
+    """Raise ConstraintViolation for an artifact whose hash is not that of its content (C-041)."""
     if isinstance(entity, Artifact) and hashlib.sha256(entity.content).digest() != entity.content_hash:
         raise ConstraintViolation(constraint="content_hash", reason="it is not the SHA-256 of the content")
 
@@ -121,23 +126,23 @@ class Table:
         if self._relation.name == "note":
             changed = change_note(uow, entity, self._engine.count_bytes, **changes)
         else:
-            changed = uow.update(self._relation, dataclasses.replace(entity, **changes))
-        embedder = self._engine.embedder
-        if embedder is not None and self._relation.name in ("note", "scope") and changed != entity:
-            # The old vector no longer says what the record says.
-            embedder.detach(uow, getattr(changed, self._relation.key[0]))
+            if self._relation.name == "artifact" and "content" in changes:
+                content = inputs.as_content(changes["content"], "content", allow_empty=False)
+                derived = {"content_hash": hashlib.sha256(content).digest()}
+                changes = {**derived, "token_count": self._engine.count_bytes(content), **changes, "content": content}
+            replaced = dataclasses.replace(entity, **changes)
+            check_hash(replaced)
+            changed = uow.update(self._relation, replaced)
         return changed
 
     def delete(self, *key: Any) -> bool:
-        """Delete a row, keeping its content for replay; return whether it was there."""
+        """Delete a row and what is owned by it, keeping their content for replay; return whether it was there."""
         bound = self._key(key)
 
         def work(uow: UnitOfWork) -> bool:
             entity = uow.find(self._relation, *bound)
             if entity is None:
                 return False
-            if self._engine.embedder is not None and self._relation.mirrored and len(bound) == 1:
-                self._engine.embedder.detach(uow, uuid.UUID(bytes=bound[0]))
             uow.delete(self._relation, entity)
             return True
 

@@ -65,6 +65,8 @@ class RelationPlans:
     page: Plan
     get_many: Plan | None
     lists: dict[str, Plan] = field(default_factory=dict)
+    references: dict[str, Plan] = field(default_factory=dict)
+    """For each foreign key's column, the rows that refer to one target; for mirrored relations only."""
 
 
 def quote(name: str) -> str:
@@ -232,4 +234,11 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
         ),
         get_many=get_many,
         lists={path.name: _list_plan(relation, path, codec, dialect) for path in relation.paths},
+        references={
+            key.column: _list_plan(
+                relation, AccessPath(f"referring_{key.column}", (key.column,), ("ordinal",)), codec, dialect
+            )
+            for key in relation.foreign_keys
+            if relation.mirrored
+        },
     )

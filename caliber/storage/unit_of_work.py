@@ -7,6 +7,7 @@ events are published after the commit, and nothing of either happens when the tr
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,12 +15,18 @@ from typing import Any, NamedTuple
 from caliber.model.entities import Event, LockToken
 from caliber.model.enums import EntityType
 from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, LockExpired, NotFound
-from caliber.schema.relation import Relation
-from caliber.schema.relations import CONTENT_VERSION, EVENT
+from caliber.schema.relation import ForeignKey, Relation
+from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, MIRRORED
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
+
+_REFERRERS: dict[str, list[tuple[Relation, ForeignKey]]] = {}
+"""Mirrored relations that refer to a relation, and by which key."""
+for _relation in MIRRORED:
+    for _key in _relation.foreign_keys:
+        _REFERRERS.setdefault(_key.relation, []).append((_relation, _key))
 
 
 class RowChange(NamedTuple):
@@ -168,21 +175,22 @@ class UnitOfWork:
         values = [new[plans.codec.index(name)] for name in plans.update.binds[: -len(key) - 1]]
         if self._session.changed(plans.update, (*values, *key, old[place])) != 1:
             raise Conflict(entity_type=relation.name, id=_show_key(key), reason="another writer changed it first")
-        self._keep_old_content(plans, old, new)
+        self._content_replaced(plans, old, new)
         self._held[relation.name, key] = new
         if relation.mirrored:
             self.changes.append(RowChange(relation, UPSERT, new))
         return plans.codec.decode(new)
 
     def delete(self, relation: Relation, entity: Any) -> None:
-        """Delete an entity that was read in this unit of work, keeping its content for replay."""
+        """Delete an entity that was read in this unit of work, and what is owned by it, keeping content for replay."""
         plans = self._plans[relation.name]
         key = plans.codec.key_of(plans.codec.encode(entity))
+        self._release_referrers(plans, self._old_row(plans, key))
         old = self._old_row(plans, key)
         del self._held[relation.name, key]
         if self._session.changed(plans.delete, key) != 1:
             raise NotFound(entity_type=relation.name, id=_show_key(key))
-        self._keep_old_content(plans, old, None)
+        self._content_replaced(plans, old, None)
         if relation.mirrored:
             self.changes.append(RowChange(relation, DELETE, old))
 
@@ -257,13 +265,33 @@ class UnitOfWork:
             raise InternalError(f"{plans.relation.name} was changed without being read first")
         return held
 
-    def _keep_old_content(self, plans: RelationPlans, old: Row, new: Row | None) -> None:
+    def _release_referrers(self, plans: RelationPlans, old: Row) -> None:
+        """Do what the foreign keys say with mirrored rows that refer to a row about to go.
+
+        The database would do it too, but tell nobody: mirrors would keep the rows, and their content would be lost.
+        """
+        for relation, key in _REFERRERS.get(plans.relation.name, ()):
+            referrer = self._plans[relation.name]
+            target = old[plans.codec.index(key.target)]
+            for row in self._session.run(referrer.references[key.column], (target,)):
+                entity = self._hold(referrer, row)
+                if key.on_delete == "cascade":
+                    self.delete(relation, entity)
+                else:
+                    self.update(relation, dataclasses.replace(entity, **{key.column: None}))
+
+    def _content_replaced(self, plans: RelationPlans, old: Row, new: Row | None) -> None:
+        """When content changes or goes, keep what it said, and drop the vectors that no longer say it."""
         relation = plans.relation
-        if not self._keep_content or not relation.content_columns:
+        if not relation.content_columns:
             return
         offset = 1 if relation.ordinal else 0
         places = [relation.index(name) + offset for name in relation.content_columns]
         if new is not None and all(old[place] == new[place] for place in places):
+            return
+        owner = old[relation.index(relation.key[0]) + offset]
+        self.remove(EMBEDDING, "embedding.drop_owner", owner)
+        if not self._keep_content:
             return
         keep = self._plans[CONTENT_VERSION.name]
         self._session.run(
@@ -272,7 +300,7 @@ class UnitOfWork:
                 EntityType(relation.name).value,
                 old[0],
                 old[plans.codec.version_place],
-                old[relation.index(relation.key[0]) + offset],
+                owner,
                 pack_content(relation, old),
                 self.now_us,
             ),

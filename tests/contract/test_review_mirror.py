@@ -6,15 +6,17 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from support.providers import CountingEmbeddings, outage
 
 from caliber.knowledge.notes import NewNote, add_note
-from caliber.model import EmbedMode, Note, NoteType
+from caliber.model import EmbedMode, EventType, Note, NoteType
 from caliber.model.errors import NotFound, StorageError
 from caliber.storage.changes import UPSERT, pack_changes
 from caliber.storage.unit_of_work import UnitOfWork
 
+ONCE = {"llm_retry_config__max_retries": 0}
 BEHIND = {"embedding__embed_notes": EmbedMode.BEHIND.value, "embedding__worker_idle_ms": 20}
 
 
@@ -178,7 +180,7 @@ def test_a_changed_note_gets_a_new_vector_by_itself(backend: Any, start: Any) ->
 
 def test_a_change_that_touches_no_content_keeps_the_vector(backend: Any, start: Any) -> None:
     embeddings = CountingEmbeddings()
-    memory = backend.open(embedding_provider=embeddings, **BEHIND)
+    memory = backend.open(embedding_provider=embeddings, **BEHIND, **ONCE)
     note = start(memory).note("alpha beta gamma")
     memory.flush()
     embeddings.failure = outage
@@ -212,7 +214,7 @@ def test_the_worker_survives_whatever_a_provider_raises(backend: Any, start: Any
 
 def test_an_outage_is_waited_out_and_reported_once(backend: Any, start: Any) -> None:
     embeddings = CountingEmbeddings()
-    memory = backend.open(embedding_provider=embeddings, **{**BEHIND, "embedding__worker_idle_ms": 150})
+    memory = backend.open(embedding_provider=embeddings, **{**BEHIND, **ONCE, "embedding__worker_idle_ms": 150})
     embeddings.failure = outage
     agent = start(memory)
     for number in range(20):
@@ -221,9 +223,32 @@ def test_an_outage_is_waited_out_and_reported_once(backend: Any, start: Any) -> 
     time.sleep(0.2)
     asked = len(embeddings.asked)
     memory._engine.behind.flush()
-    errors = [event for event in memory.storage.events.all() if event.event_type == "error"]
+    errors = [event for event in memory.storage.events.all() if event.event_type == EventType.ERROR]
     embeddings.failure = None
     assert len(errors) == 1
     assert asked < 20 * 20  # once a pause, not once a commit
     memory.flush()
     assert memory.storage.embeddings.count() == 20
+
+
+def test_an_owner_that_moves_while_a_search_begins_is_found_where_it_was(
+    backend: Any, start: Any, monkeypatch: Any
+) -> None:
+    memory = backend.open()
+    note = start(memory).note("alpha beta gamma")
+    memory.flush()
+    resident = memory._engine.memory
+    snapshot = resident.snapshot
+    owners, vectors = snapshot["note"], next(found for (kind, _), found in snapshot.vectors.items() if kind == "note")
+    index = next(found for (kind, _), found in resident._indexes.items() if kind == "note")
+    look = np.flatnonzero
+
+    def moved_meanwhile(array: Any) -> Any:
+        found = look(array)
+        index.owner_moved(note.note_id.bytes, owners.length + 7)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "flatnonzero", moved_meanwhile)
+        rows = vectors.owner_rows(owners)
+    assert rows.tolist() == [owners.find(note.note_id.bytes)]

@@ -36,7 +36,7 @@ def rendered(dialect: Dialect, irregular: dict[str, Plan]) -> str:
         for statement in plans.create:
             out += [f"{statement};", ""]
         regular = [plans.insert, plans.insert_or_ignore, plans.upsert, plans.get, plans.update, plans.delete]
-        regular += [plans.count, plans.page, plans.get_many, *plans.lists.values()]
+        regular += [plans.count, plans.page, plans.get_many, *plans.lists.values(), *plans.references.values()]
         for plan in regular:
             if plan is not None:
                 out += _shown(plan)

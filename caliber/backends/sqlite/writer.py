@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.model.enums import Durability
-from caliber.model.errors import CaliberError, Conflict, Unavailable
+from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row
 from caliber.storage.plan import Plan, RelationPlans
@@ -141,7 +141,7 @@ class SqliteWriter:
                 batch = [own]
             for request in batch:
                 request.done = True
-                request.error = request.error or _copy_for(error, batch)
+                request.error = request.error or (error if request is own else _copy_for(error))
             self._after_conflicts(batch)
             if not isinstance(error, CaliberError):
                 raise
@@ -176,8 +176,8 @@ class SqliteWriter:
         try:
             self._connection.command("BEGIN")
             follower.follow(self._connection)
-        except CaliberError as error:
-            follower.lost(error)
+        except Exception as error:
+            follower.lost(error)  # our own commit stands, whatever became of following the others
         finally:
             self._roll_back()
 
@@ -230,10 +230,11 @@ class SqliteWriter:
             self._connection.command("ROLLBACK")
 
 
-def _copy_for(error: BaseException, batch: list[_Request]) -> BaseException:
-    """Return the error itself for a lone request, else a fresh one: threads must not share a traceback."""
-    if len(batch) == 1 or not isinstance(error, CaliberError):
-        return error
-    copy = type(error)(error.message, retryable=error.retryable, **error.context)
+def _copy_for(error: BaseException) -> CaliberError:
+    """Return a fresh error for a companion: threads must not share a traceback, nor one's interrupt stop another."""
+    if isinstance(error, CaliberError):
+        copy = type(error)(error.message, retryable=error.retryable, **error.context)
+    else:
+        copy = TransactionFailed(reason=type(error).__name__, retryable=True)
     copy.__cause__ = error
     return copy
