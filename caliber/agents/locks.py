@@ -118,14 +118,13 @@ def _require_token(token: LockToken) -> None:
 
 def _try(uow: UnitOfWork, resource: str, holder: str, lease_ms: int, mode: LockMode) -> Lock | None:
     now = uow.now_us
-    for lock in uow.select_path(LOCK, "list_by_resource", resource):
-        if to_us(lock.expires_at) <= now:
-            continue
-        if lock.holder == holder:
-            # Asking again renews; the old token ends here.
-            uow.update(LOCK, dataclasses.replace(lock, expires_at=from_us(now)))
-        elif mode is LockMode.EXCLUSIVE or lock.mode is LockMode.EXCLUSIVE:
-            return None
+    held = [lock for lock in uow.select_path(LOCK, "list_by_resource", resource) if to_us(lock.expires_at) > now]
+    own = [lock for lock in held if lock.holder == holder]
+    if any(LockMode.EXCLUSIVE in (mode, lock.mode) for lock in held if lock not in own):
+        return None
+    for lock in own:
+        # Asking again renews; the old token ends here.
+        uow.update(LOCK, dataclasses.replace(lock, expires_at=from_us(now)))
     fresh = Lock(
         lock_id=LockId(uuid7()),
         resource=resource,

@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 
 from caliber.model.entities import Event, StoredWindow
-from caliber.model.errors import CaliberError, Unavailable
-from caliber.schema.relations import CONTEXT_WINDOW, EVENT, USAGE
+from caliber.model.errors import CaliberError, InternalError, Unavailable
+from caliber.schema.relations import CONTEXT_WINDOW, EVENT, TRAJECTORY, USAGE
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork
 
@@ -132,6 +132,9 @@ class WriteBehind:
             while self._size() or self._busy:
                 self._urgent = True
                 self._condition.notify_all()
+                if self._stop and not (self._thread is not None and self._thread.is_alive()):
+                    self._raise_failure()
+                    raise Unavailable("the handle is closed", reason="closed", retryable=False)
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     self._raise_failure()
@@ -176,11 +179,17 @@ class WriteBehind:
                 self._busy = True
                 self._urgent = False
                 self._condition.notify_all()
-            for owners, at_us in used_in:
-                for kind, owner in owners():
-                    known = usage.get(owner)
-                    usage[owner] = (kind, 1 if known is None else known[1] + 1, at_us)
-            failure = self._write(events, [build() for build in self._writing.values()], usage)
+            failure: CaliberError | None
+            try:
+                for owners, at_us in used_in:
+                    for kind, owner in owners():
+                        known = usage.get(owner)
+                        usage[owner] = (kind, 1 if known is None else known[1] + 1, at_us)
+                failure = self._write(events, [build() for build in self._writing.values()], usage)
+            except Exception as error:
+                # Whatever it was, the thread goes on and who waits for it hears of it.
+                failure = InternalError(f"what reads leave behind could not be made: {type(error).__name__}")
+                failure.__cause__ = error
             with self._condition:
                 self._attempts += 1
                 self._failure = failure
@@ -210,8 +219,12 @@ class WriteBehind:
         events = [event for event in pending if isinstance(event, Event)]
 
         def work(uow: UnitOfWork) -> None:
+            # A window goes with its trajectory, also when that was deleted before the window reached the disk.
+            trajectories = {window.trajectory_id.bytes for window in windows}
+            alive = {key for key in trajectories if uow.find(TRAJECTORY, key) is not None}
             for window in windows:
-                uow.insert_new(CONTEXT_WINDOW, window)
+                if window.trajectory_id.bytes in alive:
+                    uow.insert_new(CONTEXT_WINDOW, window)
             for event in events:
                 uow.insert_new(EVENT, event)
             for owner, (kind, count, at) in usage.items():

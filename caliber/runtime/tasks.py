@@ -268,16 +268,16 @@ class Tasks:
 
         Interrupted half way it leaves the trajectory active; completing it again goes on from there.
         """
-        snapshot = self._snapshot()
-        trajectory = self.find(snapshot, "trajectory", trajectory_id)
-        assert isinstance(trajectory, Trajectory)
-        states.TRAJECTORY.check(trajectory.status, lifecycle.status_of(status))
-        self._settle_children(snapshot, trajectory, deadline_ms)
-        for scope in self.scopes_of(snapshot, trajectory_id):
-            if scope.is_open:
-                self.close_scope(scope.scope_id, guard, deadline_ms)
 
         def attempt() -> TrajectoryOutcome:
+            snapshot = self._snapshot()
+            trajectory = self.find(snapshot, "trajectory", trajectory_id)
+            assert isinstance(trajectory, Trajectory)
+            states.TRAJECTORY.check(trajectory.status, lifecycle.status_of(status))
+            self._settle_children(snapshot, trajectory, deadline_ms)
+            for scope in self.scopes_of(snapshot, trajectory_id):
+                if scope.is_open:
+                    self.close_scope(scope.scope_id, guard, deadline_ms)
             now = self._snapshot()
             scopes = self.scopes_of(now, trajectory_id)
             last = scopes[-1] if scopes else None
@@ -293,6 +293,11 @@ class Tasks:
                 if uow.select_path(SCOPE, "list_open", trajectory_id.bytes):
                     raise Changed(
                         entity_type="trajectory", id=trajectory_id, reason="a scope was opened while it was completing"
+                    )
+                children = uow.select_path(TRAJECTORY, "list_children", trajectory_id.bytes)
+                if any(not states.TRAJECTORY.is_terminal(child.status) for child in children):
+                    raise Changed(
+                        entity_type="trajectory", id=trajectory_id, reason="a sub-trajectory was started meanwhile"
                     )
                 _, notes, _ = self.policies.apply(uow, subject, prepared)
                 self.policies.prune(uow, Trigger.TASK_END, subject, prepared.prunes)

@@ -16,6 +16,7 @@ def maintain(engine: Engine) -> dict[str, int]:
 
     Knowledge, turns and audit records are never removed here. Artifacts past their TTL are retired, not deleted.
     """
+    engine.check_open()
     retention = engine.config.retention
 
     def work(uow: UnitOfWork) -> dict[str, int]:

@@ -179,7 +179,8 @@ def newest(
             continue
         rows = np.flatnonzero(allowed)
         created = owners.column("opened_at" if kind == "scope" else "created_at")[rows]
-        for at in np.argsort(-created, kind="stable")[:limit].tolist():
+        ties = owners.ties()[rows]
+        for at in np.lexsort((ties[:, 1], ties[:, 0], -created))[:limit].tolist():
             row = int(rows[at])
             found.append((-int(created[at]), owners.entity_id(row).bytes, Found(owners, row, 0.0, {"recency": 1.0})))
     found.sort(key=lambda item: item[:2])

@@ -14,12 +14,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from caliber.kernels import uuid7
-from caliber.model.entities import TTL, Artifact, Scope, Trajectory
+from caliber.model.entities import TTL, Artifact, Scope, Session, Trajectory
 from caliber.model.enums import ArtifactType, ExtractionMethod, TrajectoryStatus, TTLKind
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue
 from caliber.model.ids import ArtifactId
 from caliber.model.time import from_us
-from caliber.schema.relations import ARTIFACT, SCOPE, TRAJECTORY
+from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 from caliber.trajectory.lifecycle import retire_artifact
@@ -82,8 +82,8 @@ def create_artifact(
 ) -> tuple[Artifact, bool]:
     """Store an artifact, or find the same content already active in its trajectory; return it and whether it is new.
 
-    Raises: NotFound; ConstraintViolation for a closed scope; Conflict when an idempotency key comes again with
-        other content; InvalidValue for ``ttl='session'`` outside a session.
+    Raises: NotFound; ConstraintViolation for a closed scope or an ended session; Conflict when an idempotency key
+        comes again with other content; InvalidValue for ``ttl='session'`` outside a session.
     """
     scope: Scope = uow.get(SCOPE, scope_id.bytes)
     trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
@@ -115,8 +115,8 @@ def create_artifact(
         if same_artifact.expires_at is None or same_artifact.expires_at > now:
             return _update_provenance(uow, same_artifact, new, now), False
         retire_artifact(uow, same_artifact)
-    if new.ttl.kind is TTLKind.SESSION and trajectory.session_id is None:
-        raise InvalidValue(field="ttl", reason="'session' needs a trajectory that was started with a session")
+    if new.ttl.kind is TTLKind.SESSION:
+        _check_session(uow, trajectory)
     expires = None
     if new.ttl.duration_ms is not None:
         expires = now + timedelta(milliseconds=new.ttl.duration_ms)
@@ -143,6 +143,14 @@ def create_artifact(
     uow.insert(ARTIFACT, artifact)
     uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now))
     return artifact, True
+
+
+def _check_session(uow: UnitOfWork, trajectory: Trajectory) -> None:
+    if trajectory.session_id is None:
+        raise InvalidValue(field="ttl", reason="'session' needs a trajectory that was started with a session")
+    session: Session = uow.get(SESSION, trajectory.session_id.bytes)
+    if session.ended_at is not None:
+        raise ConstraintViolation(constraint="session_open", reason="the session has ended: nothing would retire it")
 
 
 def _update_provenance(uow: UnitOfWork, artifact: Artifact, new: NewArtifact, now: datetime) -> Artifact:
