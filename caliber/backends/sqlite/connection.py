@@ -72,13 +72,14 @@ def check_version() -> None:
 class SqliteConnection:
     """A connection that runs plans and speaks our errors. Not for several threads at once."""
 
-    __slots__ = ("_counter", "_options", "raw")
+    __slots__ = ("_counter", "_options", "closed", "raw")
 
     def __init__(
         self, options: OpenOptions, counter: Counter, *, memory_name: str, create: bool = False, read_only: bool = False
     ) -> None:
         self._counter = counter
         self._options = options
+        self.closed = False
         path = f"file:/{memory_name}?vfs=memdb" if options.in_memory else options.path
         flags = apsw.SQLITE_OPEN_URI | (apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE)
         if create or options.in_memory:
@@ -139,6 +140,7 @@ class SqliteConnection:
         return not self.raw.get_autocommit()
 
     def close(self) -> None:
+        self.closed = True
         try:
             self.raw.close(True)
         except apsw.Error as error:

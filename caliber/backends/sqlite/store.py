@@ -285,6 +285,9 @@ class SqliteStore:
     def read(self) -> Iterator[StatementSession]:
         self._check_open()
         connection = self._readers.get()
+        if self._closed:
+            self._readers.put(connection)  # for whoever else waits
+            self._check_open()
         if connection is None:
             try:
                 connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name)
@@ -295,9 +298,13 @@ class SqliteStore:
             connection.command("BEGIN")
             yield connection
         finally:
-            if connection.in_transaction:
-                connection.command("ROLLBACK")
-            self._readers.put(connection)
+            try:
+                if connection.in_transaction:
+                    connection.command("ROLLBACK")
+            finally:
+                if self._closed:
+                    connection.close()
+                self._readers.put(None if self._closed else connection)
 
     def follow(self, follower: Follower | None) -> None:
         self._writer.follower = follower
@@ -307,15 +314,13 @@ class SqliteStore:
         # report our own commits (design, section 5).
         if self._options.in_memory:
             return False
-        self._check_open()
-        with self._writer.exclusive():
+        with self._exclusive():
             return self._ask_data_version() != self._data_version
 
     def catch_up(self) -> None:
         if self._writer.follower is None or self._options.in_memory:
             return
-        self._check_open()
-        with self._writer.exclusive():
+        with self._exclusive():
             version = self._ask_data_version()
             self._connection.command("BEGIN")
             try:
@@ -332,8 +337,7 @@ class SqliteStore:
         return self._counter.here()
 
     def facts(self) -> dict[str, Any]:
-        self._check_open()
-        with self._writer.exclusive():
+        with self._exclusive():
             page_size = self._connection.pragma("page_size")
             pages = self._connection.pragma("page_count")
             journal = self._connection.pragma("journal_mode")
@@ -374,6 +378,15 @@ class SqliteStore:
                 if connection is not None:
                     connection.close()
             self._connection.close()
+        self._readers.put(None)  # wakes who waits for a connection; those in use are closed when given back
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Keep transactions out while the writer's connection is used for something else."""
+        self._check_open()
+        with self._writer.exclusive():
+            self._check_open()  # it may have been closed while this waited
+            yield
 
     def _check_open(self) -> None:
         if self._closed:

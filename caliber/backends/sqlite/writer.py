@@ -79,6 +79,8 @@ class SqliteWriter:
             return self._give_up(request)  # type: ignore[no-any-return]
         try:
             if not request.done:
+                if self._connection.closed:
+                    raise Unavailable("the store was closed; open it again", reason="closed", retryable=False)
                 batch = self._take_batch(request)
                 self._transaction(batch, request, deadline)
         finally:
