@@ -7,6 +7,7 @@ events, waiting for other processes' commits, flushing, closing, and what happen
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import uuid
@@ -93,9 +94,22 @@ class Engine:
                     )
             self.repeat("feed", self._follow, resident.feed_poll_ms)
         except BaseException:
-            self.store.close()
+            self._abandon()
             raise
         _engines.add(self)
+
+    def _abandon(self) -> None:
+        """Release what an opening that failed had begun: threads too, whose owner nobody will ever hold."""
+        self._state = "closed"
+        for repeating in self._repeating:
+            repeating.stop()
+        if self.embedder is not None:
+            self.embedder.close()
+        behind: WriteBehind | None = getattr(self, "behind", None)
+        if behind is not None:
+            with contextlib.suppress(CaliberError):  # what made the opening fail is what the caller hears
+                behind.close(self.config.write_behind.shutdown_ms)
+        self.store.close()
 
     def _open_providers(
         self, embedding_provider: EmbeddingProvider | None, summarization_provider: SummarizationProvider | None
@@ -321,8 +335,9 @@ def _after_fork_in_child() -> None:
 
 
 def _at_exit() -> None:
-    for engine in list(_engines):
-        engine.close()
+    with contextlib.ExitStack() as stack:  # one that fails to close does not keep the others from draining
+        for engine in list(_engines):
+            stack.callback(engine.close)
 
 
 if hasattr(os, "register_at_fork"):

@@ -247,3 +247,17 @@ def test_a_reader_that_closing_overtakes_gives_its_connection_back_closed(backen
         session.run(store.plans["turn"].count, ())
         store.close()
     assert session.closed
+
+
+def test_an_opening_that_fails_leaves_no_thread(backend: Any, monkeypatch: Any) -> None:
+    settings = backend.config(embedding__embed_notes="behind", resident__feed_poll_ms=10)
+    backend.open(settings).close()
+    before = set(threading.enumerate())
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise StorageError("planted")
+
+    monkeypatch.setattr("caliber.runtime.engine.LockService", broken)
+    with pytest.raises(StorageError, match="planted"):
+        backend.open(settings)
+    assert set(threading.enumerate()) <= before
