@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import USER
-from support.entities import plain
+from support.entities import hash_of, plain
 
 import caliber
 from caliber.model import FixedClock
@@ -215,7 +215,8 @@ def test_changed_pair_is_seen_changed_together(backend: Any, start: Any) -> None
         for note in pair:
             current = uow.get(NOTE, note.note_id.bytes)
             fingerprint = f"{note.entity}{at}".encode().ljust(32, b"\x00")
-            uow.update(NOTE, dataclasses.replace(current, content=str(at), fingerprint=fingerprint))
+            said = {"content": str(at), "content_hash": hash_of(str(at))}
+            uow.update(NOTE, dataclasses.replace(current, fingerprint=fingerprint, **said))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -407,7 +408,8 @@ def _rewrite(uow: UnitOfWork, note: Any, at: int) -> None:
     import dataclasses
 
     current = uow.get(NOTE, note.note_id.bytes)
-    uow.update(NOTE, dataclasses.replace(current, content=str(at), fingerprint=at.to_bytes(32, "big")))
+    said = {"content": str(at), "content_hash": hash_of(str(at))}
+    uow.update(NOTE, dataclasses.replace(current, fingerprint=at.to_bytes(32, "big"), **said))
 
 
 def test_reload_gives_the_same_memory(backend: Any, start: Any) -> None:

@@ -177,8 +177,8 @@ def test_build_that_does_not_sync_is_caught(
 
 
 def _shape(fault: str) -> str:
-    """Return a fault without the id in it."""
-    return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "…", fault)
+    """Return a fault without the ids and folders in it."""
+    return re.sub(r"/\S*/", "", re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "…", fault))
 
 
 def test_disk_forgets_what_was_not_synced_and_nothing_else(disk: Disk, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import uuid
 from datetime import UTC, datetime
 from typing import Any
@@ -126,7 +127,14 @@ def plain(relation: Relation, /, **fixed: Any) -> Any:
             inner = {attribute: _plain_value(relation.column(name)) for attribute, name in composite.parts}
             values[composite.field] = composite.cls(**inner)
     values.update(fixed)
+    if "content" in values and "content_hash" in values and "content_hash" not in fixed:
+        values["content_hash"] = hash_of(values["content"])
     return relation.entity(**values)
+
+
+def hash_of(content: str | bytes) -> bytes:
+    """Return the hash that a record's content is stored with."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).digest()
 
 
 def _plain_value(column: Column) -> Any:
