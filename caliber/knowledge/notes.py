@@ -62,7 +62,8 @@ def fingerprint_of(note: NewNote | Note) -> bytes:
         None if note.valid_from is None else to_us(note.valid_from),
         None if note.valid_until is None else to_us(note.valid_until),
         note.namespace,
-        None if note.visible_to is None else sorted(note.visible_to),
+        # What not everybody sees is its author's own: nobody gets, or adds to, a note hidden from him.
+        None if note.visible_to is None else [*sorted(note.visible_to), note.created_by],
     ]
     return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).digest()
 

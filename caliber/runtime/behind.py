@@ -1,8 +1,10 @@
 """The write-behind queue: what a read leaves behind reaches the disk a little later, in batches.
 
 Usage counts, trace events and persisted windows go through here; knowledge, turns, artifacts, locks and audit
-records never do. The queue is bounded: when it is full, the reader waits for the writer. A writer that failed is
-reported at the next call, not swallowed. Source: O-10, O-12, design section 4.
+records never do. The queue is bounded: when it is full, the reader waits for the writer. What fails is kept and tried
+again; it is reported by ``flush`` and ``close``, and to readers once there is no room left.
+
+Source: O-10, O-12, design section 4.
 """
 
 from __future__ import annotations

@@ -91,8 +91,9 @@ class Caliber(AbstractContextManager["Caliber"]):
         wanted = inputs.as_uuid(session_id, "session_id")
 
         def work(uow: UnitOfWork) -> Session:
-            session = lifecycle.end_session(uow, wanted)
-            uow.emit(self._event(EventType.SESSION_END, (EntityType.SESSION, session.session_id)))
+            session, ended = lifecycle.end_session(uow, wanted)
+            if ended:
+                uow.emit(self._event(EventType.SESSION_END, (EntityType.SESSION, session.session_id)))
             return session
 
         return self._engine.write(work, deadline_ms=deadline_ms)
@@ -242,7 +243,7 @@ class Caliber(AbstractContextManager["Caliber"]):
 
         stored, appended = engine.write(work, deadline_ms=deadline_ms)
         if appended:
-            self._tasks.after_append(stored[0].trajectory_id)
+            self._tasks.after_append(stored[0])
         return stored
 
     # --- artifacts ---------------------------------------------------------------------------------

@@ -151,12 +151,14 @@ class Tasks:
         )
         uow.emit(event)
 
-    def run(self, trigger: Trigger, trajectory_id: uuid.UUID) -> None:
-        """Run a trigger's policies outside closing and completing."""
+    def run(self, trigger: Trigger, trajectory_id: uuid.UUID, scope_id: uuid.UUID | None = None) -> None:
+        """Run a trigger's policies outside closing and completing, on one scope or on the current one."""
 
         def attempt() -> None:
             snapshot = self._snapshot()
-            scope = self.current_scope(snapshot, trajectory_id)
+            scopes = self.scopes_of(snapshot, trajectory_id)
+            named = next((scope for scope in scopes if scope.scope_id == scope_id), None)
+            scope = named or self.current_scope(snapshot, trajectory_id)
             subject = self.subject(snapshot, trajectory_id, scope, all_turns=False)
             prepared = self.policies.prepare(trigger, subject)
 
@@ -169,12 +171,12 @@ class Tasks:
 
         self._retry(attempt)
 
-    def after_append(self, trajectory_id: uuid.UUID) -> None:
-        """Run the turn policies, and checkpoint when every turn is to have one (C-235, C-253)."""
+    def after_append(self, turn: Turn) -> None:
+        """Run the turn policies on the turn's scope, and checkpoint when every turn is to have one (C-235, C-253)."""
         if self.policies.actions(Trigger.TURN):
-            self.run(Trigger.TURN, trajectory_id)
+            self.run(Trigger.TURN, turn.trajectory_id, turn.scope_id)
         if self._frequency is RecoveryFrequency.PER_TURN:
-            self.checkpoint(trajectory_id)
+            self.checkpoint(turn.trajectory_id)
 
     def checkpoint(self, trajectory_id: uuid.UUID) -> uuid.UUID:
         """Store a checkpoint of a trajectory as it is now; return its id."""

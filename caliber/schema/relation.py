@@ -131,7 +131,6 @@ class Relation:
     paths: tuple[AccessPath, ...] = ()
     groups: tuple[str, ...] = ()
     auto_key: bool = False
-    without_rowid: bool = False
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from caliber.storage.codec import Row
@@ -18,8 +18,4 @@ class StatementSession(Protocol):
 
     def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
         """Run a plan and return how many rows it changed."""
-        ...
-
-    def stream(self, plan: Plan, parameters: Sequence[Any]) -> Iterable[Row]:
-        """Run a plan and yield its rows one by one."""
         ...

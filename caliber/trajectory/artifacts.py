@@ -154,21 +154,18 @@ def _check_session(uow: UnitOfWork, trajectory: Trajectory) -> None:
 
 
 def _update_provenance(uow: UnitOfWork, artifact: Artifact, new: NewArtifact, now: datetime) -> Artifact:
-    """Take over the newer provenance of the same content (C-230); nothing is written when it is the same."""
-    if (artifact.extraction_method, artifact.confidence, artifact.source_turn) == (
-        new.extraction_method,
-        new.confidence,
-        new.source_turn,
-    ):
-        return artifact
-    updated: Artifact = uow.update(
-        ARTIFACT,
-        dataclasses.replace(
-            artifact,
-            extraction_method=new.extraction_method,
-            confidence=new.confidence,
-            source_turn=new.source_turn,
-            updated_at=now,
-        ),
+    """Take over the newer provenance of the same content (C-230); nothing is written when it is the same.
+
+    Content that had no idempotency key takes the one it came with now: the key must not come again with other content.
+    """
+    changed = dataclasses.replace(
+        artifact,
+        extraction_method=new.extraction_method,
+        confidence=new.confidence,
+        source_turn=new.source_turn,
+        idempotency_key=artifact.idempotency_key or new.idempotency_key,
     )
+    if changed == artifact:
+        return artifact
+    updated: Artifact = uow.update(ARTIFACT, dataclasses.replace(changed, updated_at=now))
     return updated

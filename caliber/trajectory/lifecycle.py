@@ -11,7 +11,7 @@ from caliber.kernels import uuid7
 from caliber.model import states
 from caliber.model.entities import Artifact, EntityRef, Scope, Session, Trajectory, TrajectoryOutcome
 from caliber.model.enums import OutcomeStatus, ScopeStatus, TrajectoryStatus, TTLKind
-from caliber.model.errors import ConstraintViolation, InvalidStateTransition, NotFound
+from caliber.model.errors import ConstraintViolation, InvalidStateTransition
 from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId
 from caliber.model.time import from_us
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
@@ -41,17 +41,20 @@ def start_session(uow: UnitOfWork, initiator: EntityRef) -> Session:
     return session
 
 
-def end_session(uow: UnitOfWork, session_id: uuid.UUID) -> Session:
-    """Close a session and retire what lived only as long as it; ending an ended session changes nothing (C-013)."""
+def end_session(uow: UnitOfWork, session_id: uuid.UUID) -> tuple[Session, bool]:
+    """Close a session and retire what lived only as long as it; ending an ended session changes nothing (C-013).
+
+    Return the session and whether this call ended it.
+    """
     session: Session = uow.get(SESSION, session_id.bytes)
     if session.ended_at is not None:
-        return session
+        return session, False
     now = from_us(uow.now_us)
     for artifact in uow.select_path(ARTIFACT, "list_by_session", session_id.bytes):
         if artifact.ttl.kind is TTLKind.SESSION:
             retire_artifact(uow, artifact)
     ended: Session = uow.update(SESSION, dataclasses.replace(session, ended_at=now, last_active_at=now))
-    return ended
+    return ended, True
 
 
 def end_idle_session(uow: UnitOfWork, trajectory: Trajectory) -> None:
@@ -263,10 +266,3 @@ def close_scope(
         ),
     )
     return closed
-
-
-def require_scope(scope: Scope | None, scope_id: uuid.UUID) -> Scope:
-    """Return the scope, or raise NotFound."""
-    if scope is None:
-        raise NotFound(entity_type="scope", id=scope_id)
-    return scope

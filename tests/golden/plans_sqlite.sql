@@ -1512,11 +1512,6 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM note WHERE idempotency_key = ?1;
 
--- note.mergeable
---   takes: entity, entity_type, note_type
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM note WHERE entity = ?1 AND entity_type = ?2 AND note_type = ?3 AND archived_at IS NULL AND superseded_by IS NULL ORDER BY created_at, ordinal;
-
 -- note.of_trajectory
 --   takes: trajectory_id
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
@@ -1531,11 +1526,6 @@ SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1
 --   takes: trajectory_id, idempotency_key
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE trajectory_id = ?1 AND idempotency_key = ?2;
-
--- turn.last_in_scope
---   takes: scope_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE scope_id = ?1 ORDER BY sequence DESC LIMIT 1;
 
 -- usage.bump
 --   takes: owner_type, owner_id, count, now

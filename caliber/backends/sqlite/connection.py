@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,13 +112,6 @@ class SqliteConnection:
         try:
             self.raw.execute(plan.sql, parameters).fetchall()
             return self.raw.changes()
-        except apsw.Error as error:
-            raise translate(error, self._options.shown) from error
-
-    def stream(self, plan: Plan, parameters: Sequence[Any]) -> Iterable[Row]:
-        self._counter.add()
-        try:
-            yield from self.raw.execute(plan.sql, parameters)
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error
 

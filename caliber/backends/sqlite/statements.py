@@ -31,7 +31,6 @@ _TEXTS = {
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
     "turn.by_idempotency": f"SELECT {_ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND idempotency_key = ?2",
-    "turn.last_in_scope": f"SELECT {_ROW['turn']} FROM turn WHERE scope_id = ?1 ORDER BY sequence DESC LIMIT 1",
     "artifact.by_idempotency": (
         f"SELECT {_ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND idempotency_key = ?2"
     ),
@@ -47,10 +46,6 @@ _TEXTS = {
     "note.by_fingerprint": (
         f"SELECT {_ROW['note']} FROM note WHERE fingerprint = ?1 AND archived_at IS NULL AND superseded_by IS NULL"
         " AND idempotency_key IS NULL"
-    ),
-    "note.mergeable": (
-        f"SELECT {_ROW['note']} FROM note WHERE entity = ?1 AND entity_type = ?2 AND note_type = ?3"
-        " AND archived_at IS NULL AND superseded_by IS NULL ORDER BY created_at, ordinal"
     ),
     # Ids are whole multiples of 16 bytes in the array; a match elsewhere is not an id.
     "note.of_trajectory": (

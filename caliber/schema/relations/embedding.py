@@ -72,7 +72,6 @@ EMBEDDING_CACHE = Relation(
     code=22,
     comment="Vectors of texts seen before, so that a provider is asked once.",
     key=("content_hash", "model_id", "dimensions"),
-    without_rowid=False,
     columns=(
         blob("content_hash", length=32),
         text("model_id"),
