@@ -48,8 +48,8 @@ from caliber.model.errors import DTypeError, PermissionDenied
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime.embedder import note_text
 from caliber.runtime.engine import Engine
+from caliber.runtime.named import Tables
 from caliber.runtime.reading import Reader
-from caliber.runtime.tables import Tables
 from caliber.runtime.tasks import Tasks
 from caliber.runtime.upkeep import maintain
 from caliber.storage.unit_of_work import UnitOfWork

@@ -1,44 +1,44 @@
-"""``Caliber.storage``: each relation by its plural, for administrators and tools.
+"""One relation as a table: what every relation of ``Caliber.storage`` offers; see ``caliber.runtime.named``.
 
-Reads go to the store, not to memory. Writes are checked against the schema only: the rules of the lifecycle are
-in ``Caliber``'s own methods. Source: C §11, K-018.
+Reads go to the store, not to memory. Writes are checked against the schema and what it cannot say; the rules of the
+lifecycle are in ``Caliber``'s own methods. Source: C §11, K-018.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from enum import Enum
 from typing import Any
 
 from caliber.knowledge.notes import change_note
 from caliber.model import states
 from caliber.model.entities import Artifact, Scope, Trajectory, Turn
 from caliber.model.enums import ScopeStatus, TrajectoryStatus
-from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound
+from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue
 from caliber.model.time import to_us
 from caliber.runtime.engine import Engine
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.schema.relations import RELATIONS, SCOPE
+from caliber.schema.relations import SCOPE
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 
 _PAGE = 1_000
+_TYPES: dict[ColumnType, type[Any]] = {ColumnType.TEXT: str, ColumnType.BYTES: bytes, ColumnType.INT: int}
 
 
 def _bound(column: Column, value: Any) -> Any:
     """Return a value as the driver takes it; ids may be given as text, as everywhere."""
-    if column.type is ColumnType.UUID and isinstance(value, str):
-        value = inputs.as_uuid(value, column.name)
-    if isinstance(value, uuid.UUID):
-        return value.bytes
-    if isinstance(value, Enum):
-        return value.value
+    if column.type is ColumnType.UUID:
+        return inputs.as_uuid(value, column.name).bytes
+    if column.enum is not None:
+        return inputs.as_enum(value, column.enum, column.name).value
     if isinstance(value, datetime):
-        return to_us(value)
+        return to_us(value, column.name)
+    wanted = _TYPES.get(column.type)
+    if wanted is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
+        raise DTypeError(field=column.name, expected=wanted.__name__, got=type(value).__name__)
     return value
 
 
@@ -90,12 +90,26 @@ class Table:
         if not isinstance(entity, self._relation.entity):
             raise DTypeError(field="entity", expected=self._relation.entity.__name__, got=type(entity).__name__)
 
+        self._encodable(entity)
+
         def work(uow: UnitOfWork) -> None:
             check_insert(uow, entity)
-            uow.insert(self._relation, entity)
+            self._insert(uow, entity)
 
         self._engine.write(work)
         return entity
+
+    def _insert(self, uow: UnitOfWork, entity: Any) -> None:
+        uow.insert(self._relation, entity)
+
+    def _encodable(self, entity: Any) -> None:
+        """Raise DTypeError for a field whose value is no value of its column."""
+        try:
+            self._plans.codec.encode(entity)
+        except (AttributeError, TypeError, ValueError, KeyError) as error:
+            raise DTypeError(
+                field=self._relation.name, expected="values of the fields' types", got=str(error)
+            ) from error
 
     def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:
         """Change fields of an entity and return it as stored.
@@ -124,6 +138,7 @@ class Table:
     def _write_changed(self, uow: UnitOfWork, entity: Any, changes: dict[str, Any]) -> Any:
         check_update(entity, changes)
         if self._relation.name == "note":
+            self._encodable(dataclasses.replace(entity, **changes))
             changed = change_note(uow, entity, self._engine.count_bytes, **changes)
         else:
             if self._relation.name == "artifact" and "content" in changes:
@@ -131,6 +146,7 @@ class Table:
                 derived = {"content_hash": hashlib.sha256(content).digest()}
                 changes = {**derived, "token_count": self._engine.count_bytes(content), **changes, "content": content}
             replaced = dataclasses.replace(entity, **changes)
+            self._encodable(replaced)
             check_hash(replaced)
             changed = uow.update(self._relation, replaced)
         return changed
@@ -194,6 +210,14 @@ class Table:
         found = [self._plans.codec.decode(row) for row in rows]
         return found if limit is None else found[:limit]
 
+    def _count(self, path: str, *by: Any) -> int:
+        declared = next(item for item in self._relation.paths if item.name == path)
+        parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
+        self._engine.check_open()
+        with self._engine.store.read() as session:
+            total: int = session.run(self._plans.counts[path], parameters)[0][0]
+        return total
+
     def __getattr__(self, name: str) -> Callable[..., list[Any]]:
         if name.startswith("_") or name not in self._plans.lists:
             paths = ", ".join(sorted(self.__dict__["_plans"].lists)) if "_plans" in self.__dict__ else ""
@@ -203,26 +227,3 @@ class Table:
             return self._list(name, *by, limit=limit)
 
         return listed
-
-
-class Tables:
-    """The tables of a tenant, by plural: ``storage.turns``, ``storage.notes``…"""
-
-    def __init__(self, engine: Engine) -> None:
-        self._tables = {relation.plural: Table(engine, relation) for relation in RELATIONS}
-
-    def __getattr__(self, name: str) -> Table:
-        tables = self.__dict__.get("_tables", {})
-        if name not in tables:
-            raise AttributeError(f"there is no relation {name}; there are {', '.join(tables)}")
-        table: Table = tables[name]
-        return table
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tables)
-
-    def get(self, relation_plural: str) -> Table:
-        """Return a table by its name. Raises: NotFound."""
-        if relation_plural not in self._tables:
-            raise NotFound(entity_type="relation", id=relation_plural)
-        return self._tables[relation_plural]

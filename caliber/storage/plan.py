@@ -65,6 +65,7 @@ class RelationPlans:
     page: Plan
     get_many: Plan | None
     lists: dict[str, Plan] = field(default_factory=dict)
+    counts: dict[str, Plan] = field(default_factory=dict)
     references: dict[str, Plan] = field(default_factory=dict)
     """For each foreign key's column, the rows that refer to one target; for mirrored relations only."""
 
@@ -144,12 +145,21 @@ def _ddl(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
     return tuple(statements)
 
 
-def _list_plan(relation: Relation, path: AccessPath, codec: Codec, dialect: Dialect) -> Plan:
+def _count_plan(relation: Relation, path: AccessPath, dialect: Dialect) -> Plan:
+    where = _path_conditions(path, dialect)
+    return Plan(f"{relation.name}.count_{path.name}", f"SELECT count(*) FROM {quote(relation.name)}{where}", path.by)
+
+
+def _path_conditions(path: AccessPath, dialect: Dialect) -> str:
     conditions = [f"{quote(name)} = {dialect.placeholder(at)}" for at, name in enumerate(path.by, start=1)]
-    binds = list(path.by)
     if path.where:
         conditions.append(_where(path.where))
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _list_plan(relation: Relation, path: AccessPath, codec: Codec, dialect: Dialect) -> Plan:
+    binds = list(path.by)
+    where = _path_conditions(path, dialect)
     direction = " DESC" if path.descending else ""
     order = ", ".join(quote(name) + direction for name in path.order)
     limit = ""
@@ -234,6 +244,7 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
         ),
         get_many=get_many,
         lists={path.name: _list_plan(relation, path, codec, dialect) for path in relation.paths},
+        counts={path.name: _count_plan(relation, path, dialect) for path in relation.paths},
         references={
             key.column: _list_plan(
                 relation, AccessPath(f"referring_{key.column}", (key.column,), ("ordinal",)), codec, dialect

@@ -42,6 +42,7 @@ IRREGULAR: dict[str, Irregular] = {
     "content.prune": Irregular(()),
     "window.prune": Irregular(("now", "older_than")),
     "event.prune": Irregular(("older_than",)),
+    "event.drop_trace": Irregular(("trajectory_id",)),
     "embedding_cache.prune": Irregular(("older_than",)),
     "embedding.pending_turn": Irregular(("space_id", "limit"), results=("owner_id", "content")),
     "embedding.pending_artifact": Irregular(("space_id", "limit"), results=("owner_id", "content")),

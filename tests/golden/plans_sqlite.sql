@@ -1484,6 +1484,10 @@ SELECT turn_id, content FROM turn AS owner WHERE content IS NOT NULL AND length(
 --   takes: older_than
 DELETE FROM embedding_cache WHERE created_at < ?1;
 
+-- event.drop_trace
+--   takes: trajectory_id
+DELETE FROM event WHERE trajectory_id = ?1 AND family = 'trace';
+
 -- event.prune
 --   takes: older_than
 DELETE FROM event WHERE created_at < ?1 AND family <> 'audit';

@@ -77,6 +77,7 @@ _TEXTS = {
     ),
     "window.prune": "DELETE FROM context_window WHERE expires_at <= ?1 OR assembled_at < ?2",
     "event.prune": "DELETE FROM event WHERE created_at < ?1 AND family <> 'audit'",
+    "event.drop_trace": "DELETE FROM event WHERE trajectory_id = ?1 AND family = 'trace'",
     "embedding_cache.prune": "DELETE FROM embedding_cache WHERE created_at < ?1",
     "embedding.pending_turn": _pending("turn", "turn_id", "content", "AND length(content) > 0"),
     "embedding.pending_artifact": _pending(

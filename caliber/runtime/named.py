@@ -1,0 +1,259 @@
+"""``Caliber.storage``: the tables of a tenant by plural, with what C §11 asks of single relations besides.
+
+Source: C-318 to C-361, K-018.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.kernels import estimate_tokens
+from caliber.model.entities import Artifact, Checkpoint, Scope, Turn
+from caliber.model.errors import DimensionMismatch, InvalidValue, NotFound, ProviderNotConfigured
+from caliber.model.time import from_us
+from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.validity import valid_artifacts, valid_notes
+from caliber.runtime.engine import Engine
+from caliber.runtime.tables import Table
+from caliber.schema.relations import (
+    ARTIFACT,
+    CHECKPOINT,
+    CONTEXT_WINDOW,
+    EMBEDDING_CACHE,
+    EVENT,
+    NOTE,
+    RELATIONS,
+    SCOPE,
+    TURN,
+    Relation,
+)
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import inputs, lifecycle
+
+_LIMIT_MAX = 999
+_NO_TIME = -(2**63)
+
+
+class ScopeTable(Table):
+    """Scopes."""
+
+    def get_current(self, trajectory_id: Any) -> Scope | None:
+        """Return the open scope with the highest sequence number, or None (C-327)."""
+        found: list[Scope] = self._list("list_open", trajectory_id)
+        return found[-1] if found else None
+
+    def close(
+        self,
+        scope_id: Any,
+        *,
+        summary: str | None = None,
+        artifact_ids: tuple[uuid.UUID, ...] = (),
+        checkpoint_id: uuid.UUID | None = None,
+    ) -> Scope:
+        """Close a scope without running policies. Raises: NotFound, InvalidStateTransition (C-325)."""
+        wanted = inputs.as_uuid(scope_id, "scope_id")
+        if summary is not None:
+            inputs.as_text(summary, "summary")
+        tokens = 0 if summary is None else estimate_tokens(summary, estimator=self._engine.estimator)
+
+        def work(uow: UnitOfWork) -> Scope:
+            return lifecycle.close_scope(
+                uow,
+                wanted,
+                summary=summary,
+                summary_tokens=tokens,
+                artifact_ids=[inputs.as_uuid(item, "artifact_ids") for item in artifact_ids],
+                checkpoint_id=None if checkpoint_id is None else inputs.as_uuid(checkpoint_id, "checkpoint_id"),
+            )
+
+        return self._engine.write(work)
+
+    def count_by_trajectory(self, trajectory_id: Any) -> int:
+        """Return how many scopes a trajectory has (C-328)."""
+        return self._count("list_by_trajectory", trajectory_id)
+
+
+class TurnTable(Table):
+    """Turns."""
+
+    def count_by_scope(self, scope_id: Any) -> int:
+        """Return how many turns a scope has (C-347)."""
+        return self._count("list_by_scope", scope_id)
+
+    def delete_by_scope(self, scope_id: Any) -> int:
+        """Delete a scope's turns, keeping their content for replay; return how many (C-346)."""
+        wanted = inputs.as_uuid(scope_id, "scope_id")
+
+        def work(uow: UnitOfWork) -> int:
+            turns: list[Turn] = uow.select_path(TURN, "list_by_scope", wanted.bytes)
+            for turn in turns:
+                uow.delete(TURN, turn)
+            return len(turns)
+
+        return self._engine.write(work)
+
+
+class _Similar(Table):
+    """A relation whose records have vectors."""
+
+    def search_similar(self, embedding: Any, limit: int, min_similarity: float = 0.0) -> list[tuple[uuid.UUID, float]]:
+        """Return (id, similarity) of the most similar records in use, best first, ties by id (C-336, C-342).
+
+        Raises: InvalidValue, DimensionMismatch, ProviderNotConfigured.
+        """
+        engine = self._engine
+        engine.check_open()
+        if engine.embedder is None:
+            raise ProviderNotConfigured(capability="embedding")
+        inputs.as_whole(limit, "limit", 1)
+        if limit > _LIMIT_MAX:
+            raise InvalidValue(field="limit", reason=f"must be at most {_LIMIT_MAX}")
+        least = inputs.as_fraction(min_similarity, "min_similarity")
+        query = np.ascontiguousarray(embedding, np.float32)
+        if query.ndim != 1 or not np.isfinite(query).all():
+            raise InvalidValue(field="embedding", reason="must be one finite vector")
+        space = engine.embedder.space
+        if len(query) != space.dimensions:
+            raise DimensionMismatch(expected=space.dimensions, got=len(query))
+        snapshot = engine.snapshot()
+        owners = snapshot[self._relation.name]
+        vectors = snapshot.vectors.get((self._relation.name, space.space_id))
+        if vectors is None or not owners.length:
+            return []
+        rows, scores = vectors.best(query, owners, self._in_use(owners), limit, least)
+        return [(owners.entity_id(row), score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]
+
+    def _in_use(self, owners: RelationSnapshot) -> NDArray[np.bool_]:
+        """Return which records count. Shapes: ``bool[owners.length]``."""
+        return owners.live_mask
+
+
+class ArtifactTable(_Similar):
+    """Artifacts."""
+
+    def get_by_hash(self, trajectory_id: Any, content_hash: bytes) -> Artifact | None:
+        """Return the artifact of this content that is in use in a trajectory, or None (C-331)."""
+        found: list[Artifact] = self._list("list_by_hash", trajectory_id, content_hash)
+        return next((artifact for artifact in found if self._is_in_use(artifact)), None)
+
+    def list_by_trajectory(
+        self, trajectory_id: Any, *, include_superseded: bool = False, limit: int | None = None
+    ) -> list[Artifact]:
+        """Return a trajectory's artifacts, without those that were superseded unless asked (C-334)."""
+        found: list[Artifact] = self._list("list_by_trajectory", trajectory_id)
+        kept = [artifact for artifact in found if include_superseded or artifact.superseded_by is None]
+        return kept if limit is None else kept[: inputs.as_whole(limit, "limit")]
+
+    def count_by_trajectory(self, trajectory_id: Any) -> int:
+        """Return how many artifacts a trajectory has, whatever became of them (C-337)."""
+        return self._count("list_by_trajectory", trajectory_id)
+
+    def _is_in_use(self, artifact: Artifact) -> bool:
+        ended = artifact.superseded_by or artifact.rolled_back_at or artifact.retired_at
+        now = from_us(self._engine.clock.now_us())
+        return ended is None and (artifact.expires_at is None or artifact.expires_at > now)
+
+    def _in_use(self, owners: RelationSnapshot) -> NDArray[np.bool_]:
+        mask = np.zeros(owners.length, np.bool_)
+        mask[valid_artifacts(owners, owners.rows(), self._engine.clock.now_us())] = True
+        return mask
+
+
+class NoteTable(_Similar):
+    """Notes."""
+
+    def count_by_trajectory(self, trajectory_id: Any) -> int:
+        """Return how many notes name a trajectory as their source (C-343)."""
+        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
+        self._engine.check_open()
+        with self._engine.store.read() as session:
+            return len(session.run(self._engine.store.statements["note.of_trajectory"], (wanted.bytes,)))
+
+    def _in_use(self, owners: RelationSnapshot) -> NDArray[np.bool_]:
+        return valid_notes(owners, self._engine.clock.now_us())
+
+
+class CheckpointTable(Table):
+    """Checkpoints."""
+
+    def get_latest(self, trajectory_id: Any) -> Checkpoint | None:
+        """Return a trajectory's newest checkpoint, or None (C-351)."""
+        found: list[Checkpoint] = self._list("list_by_trajectory", trajectory_id, limit=1)
+        return found[0] if found else None
+
+    def delete_oldest(self, trajectory_id: Any, keep: int) -> int:
+        """Delete all but a trajectory's newest ``keep`` checkpoints; return how many (C-352)."""
+        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
+        inputs.as_whole(keep, "keep")
+        return self._engine.write(lambda uow: uow.execute("checkpoint.prune", wanted.bytes, keep))
+
+
+class WindowTable(Table):
+    """Persisted windows."""
+
+    def delete_expired(self) -> int:
+        """Delete windows whose time is over; return how many (C-355)."""
+        self._engine.behind.flush()
+        return self._engine.write(lambda uow: uow.execute("window.prune", uow.now_us, _NO_TIME))
+
+
+class EventTable(Table):
+    """The event log."""
+
+    def delete_by_trajectory(self, trajectory_id: Any) -> int:
+        """Delete a trajectory's trace, but no audit record; return how many events (C-358)."""
+        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
+        self._engine.behind.flush()
+        return self._engine.write(lambda uow: uow.execute("event.drop_trace", wanted.bytes))
+
+
+class EmbeddingCacheTable(Table):
+    """Vectors of texts seen before."""
+
+    def _insert(self, uow: UnitOfWork, entity: Any) -> None:
+        uow.upsert(self._relation, entity)  # C-360
+
+    def delete_older_than(self, age_ms: int) -> int:
+        """Delete what was cached longer ago than ``age_ms``; return how many vectors (C-361)."""
+        inputs.as_whole(age_ms, "age_ms")
+        return self._engine.write(lambda uow: uow.execute("embedding_cache.prune", uow.now_us - age_ms * 1_000))
+
+
+_TABLES: dict[str, Callable[[Engine, Relation], Table]] = {
+    SCOPE.name: ScopeTable,
+    TURN.name: TurnTable,
+    ARTIFACT.name: ArtifactTable,
+    NOTE.name: NoteTable,
+    CHECKPOINT.name: CheckpointTable,
+    CONTEXT_WINDOW.name: WindowTable,
+    EVENT.name: EventTable,
+    EMBEDDING_CACHE.name: EmbeddingCacheTable,
+}
+
+
+class Tables:
+    """The tables of a tenant, by plural: ``storage.turns``, ``storage.notes``…"""
+
+    def __init__(self, engine: Engine) -> None:
+        self._tables = {relation.plural: _TABLES.get(relation.name, Table)(engine, relation) for relation in RELATIONS}
+
+    def __getattr__(self, name: str) -> Table:
+        tables = self.__dict__.get("_tables", {})
+        if name not in tables:
+            raise AttributeError(f"there is no relation {name}; there are {', '.join(tables)}")
+        table: Table = tables[name]
+        return table
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def get(self, relation_plural: str) -> Table:
+        """Return a table by its name. Raises: NotFound."""
+        if relation_plural not in self._tables:
+            raise NotFound(entity_type="relation", id=relation_plural)
+        return self._tables[relation_plural]
