@@ -11,12 +11,38 @@
 typedef void (*cal_reduce)(const float *const rows[CAL_ROWS], const float *query, size_t dimensions,
                            double out[CAL_ROWS]);
 
+/* A query in one byte an element; see vectors/codes.h. */
+typedef struct {
+    const int8_t *codes;
+    double scale, error, norm;
+    int32_t offset; /* 128 times the sum of the codes: what the rows' codes have too much */
+} cal_code_query;
+
+/* Rows whose codes are looked at before their bounds: a bit each in a filter's answer. */
+#define CAL_BLOCK 64
+
+/* dots[i] = sum of codes[i * stride + j] * query[j], for j < stride, a multiple of 64, exact. */
+typedef void (*cal_code_dots)(const uint8_t *codes, size_t stride, size_t count, const int8_t *query,
+                              int32_t *dots);
+
+/* Bit i: whether row i of at most CAL_BLOCK could have a score that cal_filter_limit turned into limit. */
+typedef uint64_t (*cal_code_filter)(int32_t metric, const cal_code_query *query, const int32_t *dots,
+                                    const float *scales, const float *errors, const double *norms, size_t count,
+                                    double limit);
+
 typedef struct {
     cal_reduce dot;
     cal_reduce squared_distance;
+    cal_code_dots code_dots;
+    cal_code_filter code_filter;
 } cal_vector_ops;
 
 extern const cal_vector_ops cal_vectors_scalar;
+
+/* Also the last rows of the other paths. */
+uint64_t cal_code_filter_scalar(int32_t metric, const cal_code_query *query, const int32_t *dots,
+                                const float *scales, const float *errors, const double *norms, size_t count,
+                                double limit);
 
 /* Consumes blocks of 64 bytes into the eight state words. */
 typedef void (*cal_sha256_compress)(uint32_t state[8], const uint8_t *data, size_t blocks);

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference
-from caliber.kernels.vectors import METRIC_CODES, Metric, row_norms, search
+from caliber.kernels import checks, dispatch, reference, scoring
+from caliber.kernels.scoring import Segment, row_norms
+from caliber.kernels.vectors import METRIC_CODES, Metric
 from caliber.model.errors import InvalidValue, ShapeError
 
 _COSINE = METRIC_CODES[Metric.COSINE]
@@ -47,17 +48,11 @@ def cosine_topk(
     """
     rows = _matrix(rows, "rows")
     norms = row_norms(rows, field="rows")
-    return search(
-        [(rows, norms, None, rows.shape[0])],
-        rows.shape[0],
-        rows.shape[1],
-        _COSINE,
-        query,
-        k,
-        min_similarity=min_similarity,
-        mask=mask,
-        tie=tie,
-    )
+    count, dimensions = rows.shape
+    query = checks.shaped(query, checks.F32, (dimensions,), field="query")
+    asked = scoring.bounds(count, k, min_similarity, mask, tie)
+    # Without codes: making them costs more than one search saves.
+    return scoring.search([Segment(rows, norms, None, None, count)], dimensions, _COSINE, query, asked)
 
 
 def cosine_batch(rows: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -585,7 +585,7 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 
 static void *_cffi_types[] = {
 /*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, cal_rank_entry *, int64_t *, int64_t *, int64_t *, int64_t *, uint8_t *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 129), // cal_rank_columns const *
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 158), // cal_rank_columns const *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -593,135 +593,166 @@ static void *_cffi_types[] = {
 /*  6 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /*  7 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  8 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 130), // cal_rank_entry *
+/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // cal_rank_entry *
 /* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t *
 /* 11 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
 /* 12 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
 /* 13 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 137), // uint8_t *
+/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // uint8_t *
 /* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 132), // cal_uuid7_state *
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 161), // cal_uuid7_state *
 /* 18 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 19 */ _CFFI_OP(_CFFI_OP_POINTER, 137), // uint8_t const *
+/* 19 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // uint8_t const *
 /* 20 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 22 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
 /* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 24 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 25 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 24 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
+/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float const *
+/* 26 */ _CFFI_OP(_CFFI_OP_POINTER, 109), // double const *
 /* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 28 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 29 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 33 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 34 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t const *
+/* 28 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 29 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 31 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float *
+/* 32 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
+/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
 /* 35 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 40 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, double const *, size_t, size_t, float, size_t, int64_t *, int64_t *, float *, size_t *, int32_t *)
-/* 41 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float const *
-/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 68), // double const *
-/* 44 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 39 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 43 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 44 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t const *
 /* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 46 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 47 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 46 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 47 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 48 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 49 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 50 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float *
-/* 51 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
-/* 52 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // int32_t *
-/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
-/* 55 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 50 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, double const *, size_t, size_t, float, size_t, int64_t *, int64_t *, float *, size_t *, int32_t *)
+/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
+/* 53 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
+/* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 55 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 56 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
 /* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 58 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 68), // double *
-/* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, double, size_t, float, uint8_t const *, uint64_t const *, int64_t *, float *, size_t *)
-/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 64 */ _CFFI_OP(_CFFI_OP_POINTER, 131), // cal_segment const *
-/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 67 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
-/* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
-/* 72 */ _CFFI_OP(_CFFI_OP_POINTER, 18), // uint64_t const *
-/* 73 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 74 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
-/* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 51),
-/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 77 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 78 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 79 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 80 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
-/* 81 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 83 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 84 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 58 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
+/* 61 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
+/* 62 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // int32_t *
+/* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
+/* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 109), // double *
+/* 70 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 71 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
+/* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 74 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // cal_segment const *
+/* 75 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 76 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
+/* 77 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 78 */ _CFFI_OP(_CFFI_OP_POINTER, 166), // int8_t *
+/* 79 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
+/* 80 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
+/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 82 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 84 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 74),
 /* 87 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 88 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
-/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 91 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 92 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 95 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 88 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 89 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
+/* 90 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 91 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 92 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
+/* 94 */ _CFFI_OP(_CFFI_OP_POINTER, 18), // uint64_t const *
+/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 168), // void *
 /* 96 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 98 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 100 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
-/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
-/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 98 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
+/* 99 */ _CFFI_OP(_CFFI_OP_NOOP, 61),
+/* 100 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
+/* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 104 */ _CFFI_OP(_CFFI_OP_NOOP, 74),
+/* 105 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 107 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
-/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
-/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
-/* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 116 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 119 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
-/* 122 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 125 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 127 */ _CFFI_OP(_CFFI_OP_FUNCTION, 41), // uint32_t()(void)
-/* 128 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 129 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_rank_columns
-/* 130 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_rank_entry
-/* 131 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_segment
-/* 132 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_uuid7_state
-/* 133 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 134 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 135 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
-/* 136 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
-/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
+/* 109 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 110 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
+/* 111 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 112 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
+/* 113 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
+/* 115 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 116 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
+/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
+/* 119 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
+/* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
+/* 123 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
+/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 129 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
+/* 130 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 131 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 132 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
+/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 69),
+/* 134 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 136 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 137 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
+/* 138 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 140 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 144 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 145 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
+/* 146 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 147 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
+/* 148 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 149 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 150 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 151 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
+/* 152 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 153 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 154 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 155 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // uint32_t()(void)
+/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 158 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_rank_columns
+/* 159 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_rank_entry
+/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_segment
+/* 161 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_uuid7_state
+/* 162 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 163 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 164 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
+/* 165 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
+/* 166 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 168 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -890,6 +921,9 @@ static void _cffi_checkfld_typedef_cal_segment(cal_segment *p)
   (void)p;
   { float const * *tmp = &p->rows; (void)tmp; }
   { double const * *tmp = &p->norms; (void)tmp; }
+  { uint8_t const * *tmp = &p->codes; (void)tmp; }
+  { float const * *tmp = &p->scales; (void)tmp; }
+  { float const * *tmp = &p->errors; (void)tmp; }
   { uint8_t const * *tmp = &p->live; (void)tmp; }
   (void)((p->count) | 0);  /* check that 'cal_segment.count' is an integer */
 }
@@ -904,6 +938,110 @@ static void _cffi_checkfld_typedef_cal_uuid7_state(cal_uuid7_state *p)
   (void)((p->counter) | 0);  /* check that 'cal_uuid7_state.counter' is an integer */
 }
 struct _cffi_align_typedef_cal_uuid7_state { char x; cal_uuid7_state y; };
+
+static int32_t _cffi_d_cal_code_rows_f32(float const * x0, double const * x1, size_t x2, size_t x3, size_t x4, uint8_t * x5, float * x6, float * x7)
+{
+  return cal_code_rows_f32(x0, x1, x2, x3, x4, x5, x6, x7);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
+{
+  float const * x0;
+  double const * x1;
+  size_t x2;
+  size_t x3;
+  size_t x4;
+  uint8_t * x5;
+  float * x6;
+  float * x7;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+
+  if (!PyArg_UnpackTuple(args, "cal_code_rows_f32", 8, 8, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(25), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(25), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(26), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(26), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(14), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(14), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(31), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(31), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(31), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(31), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_code_rows_f32(x0, x1, x2, x3, x4, x5, x6, x7); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_code_rows_f32 _cffi_d_cal_code_rows_f32
+#endif
 
 static uint32_t _cffi_d_cal_cpu_features(void)
 {
@@ -962,10 +1100,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg1, (char **)&x1);
+      _cffi_type(25), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(25), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -979,10 +1117,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg4, (char **)&x4);
+      _cffi_type(69), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(69), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1047,19 +1185,19 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg1, (char **)&x1);
+      _cffi_type(25), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(25), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg2, (char **)&x2);
+      _cffi_type(26), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(26), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1099,28 +1237,28 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg9, (char **)&x9);
+      _cffi_type(31), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(31), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(51), arg10, (char **)&x10);
+      _cffi_type(61), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(51), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(61), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(52), arg11, (char **)&x11);
+      _cffi_type(62), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(52), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(62), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1345,19 +1483,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg2, (char **)&x2);
+      _cffi_type(25), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(25), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg3, (char **)&x3);
+      _cffi_type(26), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(26), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1371,19 +1509,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg6, (char **)&x6);
+      _cffi_type(25), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(25), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg7, (char **)&x7);
+      _cffi_type(26), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(26), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1393,10 +1531,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg9, (char **)&x9);
+      _cffi_type(31), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(31), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1414,6 +1552,127 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_cal_score_batch_f32 _cffi_d_cal_score_batch_f32
+#endif
+
+static int32_t _cffi_d_cal_score_bounds_f32(uint32_t x0, int32_t x1, cal_segment const * x2, size_t x3, float const * x4, float x5, int8_t * x6, float * x7, float * x8, uint8_t * x9)
+{
+  return cal_score_bounds_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
+{
+  uint32_t x0;
+  int32_t x1;
+  cal_segment const * x2;
+  size_t x3;
+  float const * x4;
+  float x5;
+  int8_t * x6;
+  float * x7;
+  float * x8;
+  uint8_t * x9;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
+
+  if (!PyArg_UnpackTuple(args, "cal_score_bounds_f32", 10, 10, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, uint32_t);
+  if (x0 == (uint32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x1 = _cffi_to_c_int(arg1, int32_t);
+  if (x1 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(74), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(74), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(25), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(25), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x5 = (float)_cffi_to_c_float(arg5);
+  if (x5 == (float)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(78), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(78), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(31), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(31), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(31), arg8, (char **)&x8);
+  if (datasize != 0) {
+    x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(31), arg8, (char **)&x8,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(14), arg9, (char **)&x9);
+  if (datasize != 0) {
+    x9 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(14), arg9, (char **)&x9,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_score_bounds_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_score_bounds_f32 _cffi_d_cal_score_bounds_f32
 #endif
 
 static int32_t _cffi_d_cal_scores_f32(uint32_t x0, int32_t x1, cal_segment const * x2, size_t x3, size_t x4, size_t x5, float const * x6, double x7, int64_t const * x8, size_t x9, float * x10)
@@ -1463,10 +1722,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(64), arg2, (char **)&x2);
+      _cffi_type(74), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(64), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(74), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1484,10 +1743,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg6, (char **)&x6);
+      _cffi_type(25), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(25), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1497,10 +1756,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg8, (char **)&x8);
+      _cffi_type(44), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(44), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1510,10 +1769,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg10, (char **)&x10);
+      _cffi_type(31), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(31), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1661,10 +1920,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg3, (char **)&x3);
+      _cffi_type(44), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(44), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1736,10 +1995,10 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg2, (char **)&x2);
+      _cffi_type(25), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(25), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1753,19 +2012,19 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg5, (char **)&x5);
+      _cffi_type(25), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(25), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg6, (char **)&x6);
+      _cffi_type(69), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(69), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1895,10 +2154,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg1, (char **)&x1);
+      _cffi_type(44), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(44), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1939,9 +2198,9 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
 #  define _cffi_f_cal_tokens_bytes_spans_i64 _cffi_d_cal_tokens_bytes_spans_i64
 #endif
 
-static int32_t _cffi_d_cal_topk_f32(uint32_t x0, int32_t x1, cal_segment const * x2, size_t x3, size_t x4, float const * x5, double x6, size_t x7, float x8, uint8_t const * x9, uint64_t const * x10, int64_t * x11, float * x12, size_t * x13)
+static int32_t _cffi_d_cal_topk_f32(uint32_t x0, int32_t x1, cal_segment const * x2, size_t x3, size_t x4, float const * x5, size_t x6, size_t x7, float x8, uint8_t const * x9, uint64_t const * x10, void * x11, size_t x12, int64_t * x13, float * x14, size_t * x15)
 {
-  return cal_topk_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13);
+  return cal_topk_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -1953,14 +2212,16 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
   size_t x3;
   size_t x4;
   float const * x5;
-  double x6;
+  size_t x6;
   size_t x7;
   float x8;
   uint8_t const * x9;
   uint64_t const * x10;
-  int64_t * x11;
-  float * x12;
-  size_t * x13;
+  void * x11;
+  size_t x12;
+  int64_t * x13;
+  float * x14;
+  size_t * x15;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1979,8 +2240,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
   PyObject *arg11;
   PyObject *arg12;
   PyObject *arg13;
+  PyObject *arg14;
+  PyObject *arg15;
 
-  if (!PyArg_UnpackTuple(args, "cal_topk_f32", 14, 14, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12, &arg13))
+  if (!PyArg_UnpackTuple(args, "cal_topk_f32", 16, 16, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12, &arg13, &arg14, &arg15))
     return NULL;
 
   x0 = _cffi_to_c_int(arg0, uint32_t);
@@ -1992,10 +2255,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(64), arg2, (char **)&x2);
+      _cffi_type(74), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(64), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(74), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2009,16 +2272,16 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg5, (char **)&x5);
+      _cffi_type(25), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(25), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
-  x6 = (double)_cffi_to_c_double(arg6);
-  if (x6 == (double)-1 && PyErr_Occurred())
+  x6 = _cffi_to_c_int(arg6, size_t);
+  if (x6 == (size_t)-1 && PyErr_Occurred())
     return NULL;
 
   x7 = _cffi_to_c_int(arg7, size_t);
@@ -2039,44 +2302,57 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(72), arg10, (char **)&x10);
+      _cffi_type(94), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(72), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(94), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg11, (char **)&x11);
+      _cffi_type(95), arg11, (char **)&x11);
   if (datasize != 0) {
-    x11 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg11, (char **)&x11,
+    x11 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(95), arg11, (char **)&x11,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x12 = _cffi_to_c_int(arg12, size_t);
+  if (x12 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(10), arg13, (char **)&x13);
+  if (datasize != 0) {
+    x13 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(10), arg13, (char **)&x13,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg12, (char **)&x12);
+      _cffi_type(31), arg14, (char **)&x14);
   if (datasize != 0) {
-    x12 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg12, (char **)&x12,
+    x14 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(31), arg14, (char **)&x14,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(51), arg13, (char **)&x13);
+      _cffi_type(61), arg15, (char **)&x15);
   if (datasize != 0) {
-    x13 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(51), arg13, (char **)&x13,
+    x15 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(61), arg15, (char **)&x15,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = cal_topk_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13); }
+  { result = cal_topk_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -2087,6 +2363,52 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_cal_topk_f32 _cffi_d_cal_topk_f32
+#endif
+
+static size_t _cffi_d_cal_topk_scratch(size_t x0, size_t x1, size_t x2)
+{
+  return cal_topk_scratch(x0, x1, x2);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_topk_scratch(PyObject *self, PyObject *args)
+{
+  size_t x0;
+  size_t x1;
+  size_t x2;
+  size_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+
+  if (!PyArg_UnpackTuple(args, "cal_topk_scratch", 3, 3, &arg0, &arg1, &arg2))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, size_t);
+  if (x0 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_topk_scratch(x0, x1, x2); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, size_t);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_topk_scratch _cffi_d_cal_topk_scratch
 #endif
 
 static int32_t _cffi_d_cal_uuid7(cal_uuid7_state * x0, uint64_t x1, uint8_t const * x2, size_t x3, size_t x4, uint8_t * x5)
@@ -2191,18 +2513,21 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_METRIC_INNER_PRODUCT", (void *)_cffi_const_CAL_METRIC_INNER_PRODUCT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_METRIC_L2", (void *)_cffi_const_CAL_METRIC_L2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_OK", (void *)_cffi_const_CAL_OK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 127), (void *)_cffi_d_cal_cpu_features },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_cal_norms_f32 },
-  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 40), (void *)_cffi_d_cal_pairs_above_f32 },
+  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 24), (void *)_cffi_d_cal_code_rows_f32 },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 156), (void *)_cffi_d_cal_cpu_features },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 64), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 50), (void *)_cffi_d_cal_pairs_above_f32 },
   { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 90), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 77), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 119), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 102), (void *)_cffi_d_cal_sums_f32 },
-  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 24), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
-  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 32), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 114), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 71), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 101), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 135), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 143), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 126), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 34), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
+  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 42), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 83), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 151), (void *)_cffi_d_cal_topk_scratch },
   { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 16), (void *)_cffi_d_cal_uuid7 },
 };
 
@@ -2212,16 +2537,16 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "relevance", offsetof(cal_rank_columns, relevance),
                  sizeof(((cal_rank_columns *)0)->relevance),
-                 _CFFI_OP(_CFFI_OP_NOOP, 42) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 25) },
   { "age_us", offsetof(cal_rank_columns, age_us),
               sizeof(((cal_rank_columns *)0)->age_us),
-              _CFFI_OP(_CFFI_OP_NOOP, 34) },
+              _CFFI_OP(_CFFI_OP_NOOP, 44) },
   { "tokens", offsetof(cal_rank_columns, tokens),
               sizeof(((cal_rank_columns *)0)->tokens),
               _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "tie", offsetof(cal_rank_columns, tie),
            sizeof(((cal_rank_columns *)0)->tie),
-           _CFFI_OP(_CFFI_OP_NOOP, 72) },
+           _CFFI_OP(_CFFI_OP_NOOP, 94) },
   { "group", offsetof(cal_rank_columns, group),
              sizeof(((cal_rank_columns *)0)->group),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -2239,10 +2564,19 @@ static const struct _cffi_field_s _cffi_fields[] = {
              _CFFI_OP(_CFFI_OP_NOOP, 4) },
   { "rows", offsetof(cal_segment, rows),
             sizeof(((cal_segment *)0)->rows),
-            _CFFI_OP(_CFFI_OP_NOOP, 42) },
+            _CFFI_OP(_CFFI_OP_NOOP, 25) },
   { "norms", offsetof(cal_segment, norms),
              sizeof(((cal_segment *)0)->norms),
-             _CFFI_OP(_CFFI_OP_NOOP, 43) },
+             _CFFI_OP(_CFFI_OP_NOOP, 26) },
+  { "codes", offsetof(cal_segment, codes),
+             sizeof(((cal_segment *)0)->codes),
+             _CFFI_OP(_CFFI_OP_NOOP, 19) },
+  { "scales", offsetof(cal_segment, scales),
+              sizeof(((cal_segment *)0)->scales),
+              _CFFI_OP(_CFFI_OP_NOOP, 25) },
+  { "errors", offsetof(cal_segment, errors),
+              sizeof(((cal_segment *)0)->errors),
+              _CFFI_OP(_CFFI_OP_NOOP, 25) },
   { "live", offsetof(cal_segment, live),
             sizeof(((cal_segment *)0)->live),
             _CFFI_OP(_CFFI_OP_NOOP, 19) },
@@ -2254,38 +2588,38 @@ static const struct _cffi_field_s _cffi_fields[] = {
                _CFFI_OP(_CFFI_OP_NOOP, 18) },
   { "counter", offsetof(cal_uuid7_state, counter),
                sizeof(((cal_uuid7_state *)0)->counter),
-               _CFFI_OP(_CFFI_OP_NOOP, 41) },
+               _CFFI_OP(_CFFI_OP_NOOP, 51) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_rank_columns", 129, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_columns", 158, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 0, 7 },
-  { "$cal_rank_entry", 130, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_entry", 159, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_entry), offsetof(struct _cffi_align_typedef_cal_rank_entry, y), 7, 3 },
-  { "$cal_segment", 131, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 10, 4 },
-  { "$cal_uuid7_state", 132, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 14, 2 },
+  { "$cal_segment", 160, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 10, 7 },
+  { "$cal_uuid7_state", 161, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 17, 2 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 133, _cffi_prim_int(4, 0),
+  { "$1", 162, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW" },
-  { "$2", 134, _cffi_prim_int(4, 0),
+  { "$2", 163, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI" },
-  { "$3", 135, _cffi_prim_int(4, 0),
+  { "$3", 164, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 136, _cffi_prim_int(4, 0),
+  { "$4", 165, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_rank_columns", 129 },
-  { "cal_rank_entry", 130 },
-  { "cal_segment", 131 },
-  { "cal_uuid7_state", 132 },
+  { "cal_rank_columns", 158 },
+  { "cal_rank_entry", 159 },
+  { "cal_segment", 160 },
+  { "cal_uuid7_state", 161 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -2295,12 +2629,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  32,  /* num_globals */
+  35,  /* num_globals */
   4,  /* num_struct_unions */
   4,  /* num_enums */
   4,  /* num_typenames */
   NULL,  /* no includes */
-  138,  /* num_types */
+  169,  /* num_types */
   0,  /* flags */
 };
 

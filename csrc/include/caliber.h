@@ -72,12 +72,16 @@ uint32_t cal_cpu_features(void);
 /*
  * One run of rows. Row ids of a list of segments are consecutive: the first row of segment s has the sum of
  * the counts before it. live may be NULL (all live), else live[i] == 0 marks row i as retired.
- * norms[i] is what cal_norms_f32 wrote for row i. Four machine words, so a table of segments is an array.
+ * norms[i] is what cal_norms_f32 wrote for row i; codes, scales and errors what cal_code_rows_f32 wrote, or all
+ * NULL. Seven machine words, so a table of segments is an array.
  */
 typedef struct {
-    const float *rows;    /* f32[count, dimensions], row-major */
-    const double *norms;  /* f64[count] */
-    const uint8_t *live;  /* u8[count] or NULL */
+    const float *rows;     /* f32[count, dimensions], row-major */
+    const double *norms;   /* f64[count] */
+    const uint8_t *codes;  /* u8[count, stride] */
+    const float *scales;   /* f32[count] */
+    const float *errors;   /* f32[count] */
+    const uint8_t *live;   /* u8[count] or NULL */
     size_t count;
 } cal_segment;
 
@@ -93,13 +97,36 @@ int32_t cal_sums_f32(uint32_t features, int32_t metric, const float *rows, size_
                      const float *query, double *sums);
 
 /*
- * The best k rows in canonical order, among rows that are live, that mask (u8 per row id, or NULL) lets
- * through, and whose score is >= min_similarity. tie is u64[n, 2] per row id, or NULL.
- * ids and scores hold k entries; *found says how many were written. query_norm as from cal_norms_f32.
+ * Codes: a byte an element, a quarter of the rows, from which a search learns which rows need scoring. Same bits on
+ * every machine. csrc/vectors/codes.h says what they are and proves the bounds they give. dimensions in
+ * [64, 65536], else there are none; stride is dimensions rounded up to a multiple of 64.
+ */
+int32_t cal_code_rows_f32(const float *rows, const double *norms, size_t count, size_t dimensions, size_t stride,
+                          uint8_t *codes, float *scales, float *errors);
+
+/*
+ * What a search knows of each row of a segment from its codes: bounds of its score, and in passed whether the filter
+ * before them lets it through at a threshold. For tests: lower <= score <= upper, and passed[i] = 1 wherever
+ * score >= threshold. query_codes is scratch of stride bytes. CAL_E_ARGUMENT without codes or for a query of length 0.
+ */
+int32_t cal_score_bounds_f32(uint32_t features, int32_t metric, const cal_segment *segment, size_t dimensions,
+                             const float *query, float threshold, int8_t *query_codes, float *lower, float *upper,
+                             uint8_t *passed);
+
+/* Bytes of scratch that cal_topk_f32 needs. */
+size_t cal_topk_scratch(size_t dimensions, size_t k, size_t query_count);
+
+/*
+ * For each query the best k rows in canonical order, among rows that are live, that mask (u8 per row id, or NULL)
+ * lets through, and whose score is >= min_similarity. tie is u64[n, 2] per row id, or NULL. The result does not
+ * depend on whether segments have codes; with them a search is several times as fast.
+ * queries f32[query_count, dimensions]; ids and scores hold query_count * k entries; found[q] says how many were
+ * written from q * k on. Less scratch than cal_topk_scratch says: CAL_E_ARGUMENT.
  */
 int32_t cal_topk_f32(uint32_t features, int32_t metric, const cal_segment *segments, size_t segment_count,
-                     size_t dimensions, const float *query, double query_norm, size_t k, float min_similarity,
-                     const uint8_t *mask, const uint64_t *tie, int64_t *ids, float *scores, size_t *found);
+                     size_t dimensions, const float *queries, size_t query_count, size_t k, float min_similarity,
+                     const uint8_t *mask, const uint64_t *tie, void *scratch, size_t scratch_size, int64_t *ids,
+                     float *scores, size_t *found);
 
 /*
  * scores[i] = canonical score of row ids[i], retired rows included. The segments before the last must all

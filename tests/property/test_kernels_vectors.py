@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from caliber import kernels
-from caliber.kernels import reference, vectors
+from caliber.kernels import reference, scoring
 
 PATHS = [path for path in kernels.available_paths() if path != "off"]
 METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
@@ -60,8 +60,8 @@ def test_sums_equal_the_twin_before_rounding(path: str, metric: str, problem: tu
     """In f64, because rounding to f32 hides a wrong order of additions in all but one case of half a billion."""
     rows, query = problem
     with kernels.forced_path(path):
-        found = vectors.row_sums(rows, query, metric=METRICS[metric])
-        norms = vectors.row_norms(rows, field="rows")
+        found = scoring.row_sums(rows, query, metric=METRICS[metric])
+        norms = scoring.row_norms(rows, field="rows")
     same_bits(found, reference.sums(rows, query, metric=METRICS[metric]))
     same_bits(norms, reference.norms(rows))
 
@@ -74,7 +74,7 @@ def test_sums_of_random_rows_equal_the_twin(path: str, metric: str, dimensions: 
     rows = generator.standard_normal((50, dimensions), dtype=np.float32)
     query = generator.standard_normal(dimensions, dtype=np.float32)
     with kernels.forced_path(path):
-        found = vectors.row_sums(rows, query, metric=METRICS[metric])
+        found = scoring.row_sums(rows, query, metric=METRICS[metric])
     same_bits(found, reference.sums(rows, query, metric=METRICS[metric]))
 
 
