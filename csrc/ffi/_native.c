@@ -584,8 +584,8 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, cal_rank_entry *, int64_t *, int64_t *, int64_t *, int64_t *, uint8_t *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 158), // cal_rank_columns const *
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // cal_rank_columns const *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -593,166 +593,167 @@ static void *_cffi_types[] = {
 /*  6 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /*  7 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  8 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // cal_rank_entry *
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t *
-/* 11 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 12 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 13 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // uint8_t *
-/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 161), // cal_uuid7_state *
-/* 18 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 19 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // uint8_t const *
-/* 20 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 22 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 24 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
-/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float const *
-/* 26 */ _CFFI_OP(_CFFI_OP_POINTER, 109), // double const *
+/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 16), // uint64_t *
+/* 10 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 11 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t *
+/* 12 */ _CFFI_OP(_CFFI_OP_POINTER, 168), // uint8_t *
+/* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 162), // cal_uuid7_state *
+/* 16 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 168), // uint8_t const *
+/* 18 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 19 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 20 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
+/* 23 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float const *
+/* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 107), // double const *
+/* 25 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 26 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 28 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 29 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 31 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float *
-/* 32 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
-/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 28 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float *
+/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 33 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 34 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 35 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 39 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
+/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 40 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 41 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t const *
 /* 43 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 44 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t const *
-/* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 46 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 47 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 48 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 50 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, double const *, size_t, size_t, float, size_t, int64_t *, int64_t *, float *, size_t *, int32_t *)
-/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
-/* 53 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
-/* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 44 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
+/* 47 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, double const *, size_t, size_t, float, size_t, int64_t *, int64_t *, float *, size_t *, int32_t *)
+/* 49 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 51 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
+/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 53 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
 /* 55 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 56 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 58 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
-/* 61 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
-/* 62 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // int32_t *
-/* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
-/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
-/* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 109), // double *
-/* 70 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 71 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
-/* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 74 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // cal_segment const *
-/* 75 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 76 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
-/* 77 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 78 */ _CFFI_OP(_CFFI_OP_POINTER, 166), // int8_t *
-/* 79 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
-/* 80 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
-/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 82 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
-/* 84 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 74),
-/* 87 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
+/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
+/* 58 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
+/* 60 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // int32_t *
+/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 62 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 64 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 107), // double *
+/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 69 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
+/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 71 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 72 */ _CFFI_OP(_CFFI_OP_POINTER, 161), // cal_segment const *
+/* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 74 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 75 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 76 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // int8_t *
+/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 79 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 81 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 83 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 84 */ _CFFI_OP(_CFFI_OP_NOOP, 72),
+/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 87 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
 /* 88 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 89 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
-/* 90 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 91 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 92 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
-/* 94 */ _CFFI_OP(_CFFI_OP_POINTER, 18), // uint64_t const *
-/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 168), // void *
-/* 96 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 98 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
-/* 99 */ _CFFI_OP(_CFFI_OP_NOOP, 61),
-/* 100 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 104 */ _CFFI_OP(_CFFI_OP_NOOP, 74),
+/* 89 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 90 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 91 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 92 */ _CFFI_OP(_CFFI_OP_POINTER, 16), // uint64_t const *
+/* 93 */ _CFFI_OP(_CFFI_OP_POINTER, 169), // void *
+/* 94 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
+/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
+/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
+/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 101 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 102 */ _CFFI_OP(_CFFI_OP_NOOP, 72),
+/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 105 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 107 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
-/* 109 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
-/* 110 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
-/* 111 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 112 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
-/* 113 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 115 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 116 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
-/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
-/* 119 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
-/* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
-/* 123 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
-/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
-/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 129 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
-/* 130 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 131 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 132 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
-/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 69),
-/* 134 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
-/* 136 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 137 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
+/* 106 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 107 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 109 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 110 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 112 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
+/* 113 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
+/* 117 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 118 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 120 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
+/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 124 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 125 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 129 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 67),
+/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 136 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 137 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 138 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 140 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 144 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 145 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
+/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 140 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 142 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 144 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 145 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
 /* 146 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 147 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
-/* 148 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 149 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 150 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 151 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
-/* 152 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 153 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 147 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 149 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 151 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
 /* 154 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 155 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // uint32_t()(void)
+/* 155 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 156 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 158 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_rank_columns
-/* 159 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_rank_entry
-/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_segment
-/* 161 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_uuid7_state
-/* 162 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 163 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 164 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
-/* 165 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
-/* 166 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
-/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
-/* 168 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 158 */ _CFFI_OP(_CFFI_OP_FUNCTION, 49), // uint32_t()(void)
+/* 159 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_rank_columns
+/* 161 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_segment
+/* 162 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_uuid7_state
+/* 163 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 164 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 165 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
+/* 166 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
+/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 168 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 169 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -904,17 +905,6 @@ static void _cffi_checkfld_typedef_cal_rank_columns(cal_rank_columns *p)
 struct _cffi_align_typedef_cal_rank_columns { char x; cal_rank_columns y; };
 
 _CFFI_UNUSED_FN
-static void _cffi_checkfld_typedef_cal_rank_entry(cal_rank_entry *p)
-{
-  /* only to generate compile-time warnings or errors */
-  (void)p;
-  (void)((p->rank) | 0);  /* check that 'cal_rank_entry.rank' is an integer */
-  (void)((p->age) | 0);  /* check that 'cal_rank_entry.age' is an integer */
-  (void)((p->index) | 0);  /* check that 'cal_rank_entry.index' is an integer */
-}
-struct _cffi_align_typedef_cal_rank_entry { char x; cal_rank_entry y; };
-
-_CFFI_UNUSED_FN
 static void _cffi_checkfld_typedef_cal_segment(cal_segment *p)
 {
   /* only to generate compile-time warnings or errors */
@@ -972,19 +962,19 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg0, (char **)&x0);
+      _cffi_type(23), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(26), arg1, (char **)&x1);
+      _cffi_type(24), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(26), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1002,28 +992,28 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg5, (char **)&x5);
+      _cffi_type(12), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg6, (char **)&x6);
+      _cffi_type(29), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg7, (char **)&x7);
+      _cffi_type(29), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1100,10 +1090,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg1, (char **)&x1);
+      _cffi_type(23), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1117,10 +1107,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(69), arg4, (char **)&x4);
+      _cffi_type(67), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(69), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(67), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1185,19 +1175,19 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg1, (char **)&x1);
+      _cffi_type(23), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(26), arg2, (char **)&x2);
+      _cffi_type(24), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(26), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1219,46 +1209,46 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg7, (char **)&x7);
+      _cffi_type(11), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(11), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg8, (char **)&x8);
+      _cffi_type(11), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(11), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg9, (char **)&x9);
+      _cffi_type(29), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(61), arg10, (char **)&x10);
+      _cffi_type(59), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(61), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(59), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(62), arg11, (char **)&x11);
+      _cffi_type(60), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(62), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(60), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1278,9 +1268,9 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
 #  define _cffi_f_cal_pairs_above_f32 _cffi_d_cal_pairs_above_f32
 #endif
 
-static int32_t _cffi_d_cal_rank_and_fill(cal_rank_columns const * x0, size_t x1, size_t x2, int64_t x3, int32_t const * x4, int32_t const * x5, int32_t x6, float x7, cal_rank_entry * x8, int64_t * x9, int64_t * x10, int64_t * x11, int64_t * x12, uint8_t * x13)
+static int32_t _cffi_d_cal_rank_and_fill(cal_rank_columns const * x0, size_t x1, size_t x2, int64_t x3, int32_t const * x4, int32_t const * x5, int32_t x6, float x7, uint64_t * x8, size_t x9, int64_t * x10, uint8_t * x11)
 {
-  return cal_rank_and_fill(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13);
+  return cal_rank_and_fill(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -1294,12 +1284,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
   int32_t const * x5;
   int32_t x6;
   float x7;
-  cal_rank_entry * x8;
-  int64_t * x9;
+  uint64_t * x8;
+  size_t x9;
   int64_t * x10;
-  int64_t * x11;
-  int64_t * x12;
-  uint8_t * x13;
+  uint8_t * x11;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1316,10 +1304,8 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
   PyObject *arg9;
   PyObject *arg10;
   PyObject *arg11;
-  PyObject *arg12;
-  PyObject *arg13;
 
-  if (!PyArg_UnpackTuple(args, "cal_rank_and_fill", 14, 14, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12, &arg13))
+  if (!PyArg_UnpackTuple(args, "cal_rank_and_fill", 12, 12, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11))
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
@@ -1372,60 +1358,37 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(9), arg8, (char **)&x8);
   if (datasize != 0) {
-    x8 = ((size_t)datasize) <= 640 ? (cal_rank_entry *)alloca((size_t)datasize) : NULL;
+    x8 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(9), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg9, (char **)&x9);
-  if (datasize != 0) {
-    x9 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg9, (char **)&x9,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
+  x9 = _cffi_to_c_int(arg9, size_t);
+  if (x9 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg10, (char **)&x10);
+      _cffi_type(11), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(11), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg11, (char **)&x11);
+      _cffi_type(12), arg11, (char **)&x11);
   if (datasize != 0) {
-    x11 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg11, (char **)&x11,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg12, (char **)&x12);
-  if (datasize != 0) {
-    x12 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg12, (char **)&x12,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg13, (char **)&x13);
-  if (datasize != 0) {
-    x13 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg13, (char **)&x13,
+    x11 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(12), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = cal_rank_and_fill(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13); }
+  { result = cal_rank_and_fill(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -1436,6 +1399,46 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_cal_rank_and_fill _cffi_d_cal_rank_and_fill
+#endif
+
+static size_t _cffi_d_cal_rank_scratch(size_t x0, size_t x1)
+{
+  return cal_rank_scratch(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_rank_scratch(PyObject *self, PyObject *args)
+{
+  size_t x0;
+  size_t x1;
+  size_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "cal_rank_scratch", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, size_t);
+  if (x0 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_rank_scratch(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, size_t);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_rank_scratch _cffi_d_cal_rank_scratch
 #endif
 
 static int32_t _cffi_d_cal_score_batch_f32(uint32_t x0, int32_t x1, float const * x2, double const * x3, size_t x4, size_t x5, float const * x6, double const * x7, size_t x8, float * x9)
@@ -1483,19 +1486,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg2, (char **)&x2);
+      _cffi_type(23), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(26), arg3, (char **)&x3);
+      _cffi_type(24), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(26), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1509,19 +1512,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg6, (char **)&x6);
+      _cffi_type(23), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(26), arg7, (char **)&x7);
+      _cffi_type(24), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(26), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1531,10 +1534,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg9, (char **)&x9);
+      _cffi_type(29), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1599,10 +1602,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(74), arg2, (char **)&x2);
+      _cffi_type(72), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(74), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(72), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1612,10 +1615,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg4, (char **)&x4);
+      _cffi_type(23), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1625,37 +1628,37 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(78), arg6, (char **)&x6);
+      _cffi_type(76), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(78), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(76), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg7, (char **)&x7);
+      _cffi_type(29), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg8, (char **)&x8);
+      _cffi_type(29), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg9, (char **)&x9);
+      _cffi_type(12), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1722,10 +1725,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(74), arg2, (char **)&x2);
+      _cffi_type(72), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(74), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(72), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1743,10 +1746,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg6, (char **)&x6);
+      _cffi_type(23), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1756,10 +1759,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(44), arg8, (char **)&x8);
+      _cffi_type(42), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(44), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(42), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1769,10 +1772,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg10, (char **)&x10);
+      _cffi_type(29), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1825,10 +1828,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(19), arg1, (char **)&x1);
+      _cffi_type(17), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(19), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1851,10 +1854,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg5, (char **)&x5);
+      _cffi_type(12), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1907,10 +1910,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(19), arg1, (char **)&x1);
+      _cffi_type(17), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(19), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1920,10 +1923,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(44), arg3, (char **)&x3);
+      _cffi_type(42), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(44), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(42), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1933,10 +1936,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg5, (char **)&x5);
+      _cffi_type(12), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1995,10 +1998,10 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg2, (char **)&x2);
+      _cffi_type(23), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2012,19 +2015,19 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg5, (char **)&x5);
+      _cffi_type(23), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(69), arg6, (char **)&x6);
+      _cffi_type(67), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(69), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(67), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2098,10 +2101,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg5, (char **)&x5);
+      _cffi_type(11), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(11), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2154,10 +2157,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(44), arg1, (char **)&x1);
+      _cffi_type(42), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(44), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(42), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2175,10 +2178,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg5, (char **)&x5);
+      _cffi_type(11), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(11), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2255,10 +2258,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(74), arg2, (char **)&x2);
+      _cffi_type(72), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(74), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(72), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2272,10 +2275,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg5, (char **)&x5);
+      _cffi_type(23), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2293,28 +2296,28 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(19), arg9, (char **)&x9);
+      _cffi_type(17), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(19), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(94), arg10, (char **)&x10);
+      _cffi_type(92), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(94), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(92), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(95), arg11, (char **)&x11);
+      _cffi_type(93), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(95), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(93), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2324,28 +2327,28 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg13, (char **)&x13);
+      _cffi_type(11), arg13, (char **)&x13);
   if (datasize != 0) {
     x13 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg13, (char **)&x13,
+    if (_cffi_convert_array_argument(_cffi_type(11), arg13, (char **)&x13,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg14, (char **)&x14);
+      _cffi_type(29), arg14, (char **)&x14);
   if (datasize != 0) {
     x14 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg14, (char **)&x14,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg14, (char **)&x14,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(61), arg15, (char **)&x15);
+      _cffi_type(59), arg15, (char **)&x15);
   if (datasize != 0) {
     x15 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(61), arg15, (char **)&x15,
+    if (_cffi_convert_array_argument(_cffi_type(59), arg15, (char **)&x15,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2440,10 +2443,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg0, (char **)&x0);
+      _cffi_type(15), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_uuid7_state *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2453,10 +2456,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(19), arg2, (char **)&x2);
+      _cffi_type(17), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(19), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2470,10 +2473,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg5, (char **)&x5);
+      _cffi_type(12), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2513,22 +2516,23 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_METRIC_INNER_PRODUCT", (void *)_cffi_const_CAL_METRIC_INNER_PRODUCT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_METRIC_L2", (void *)_cffi_const_CAL_METRIC_L2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_OK", (void *)_cffi_const_CAL_OK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 24), (void *)_cffi_d_cal_code_rows_f32 },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 156), (void *)_cffi_d_cal_cpu_features },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 64), (void *)_cffi_d_cal_norms_f32 },
-  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 50), (void *)_cffi_d_cal_pairs_above_f32 },
+  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_cal_code_rows_f32 },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 158), (void *)_cffi_d_cal_cpu_features },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 62), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 48), (void *)_cffi_d_cal_pairs_above_f32 },
   { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 114), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 71), (void *)_cffi_d_cal_score_bounds_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 101), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 135), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 143), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 126), (void *)_cffi_d_cal_sums_f32 },
-  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 34), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
-  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 42), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 83), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 151), (void *)_cffi_d_cal_topk_scratch },
-  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 16), (void *)_cffi_d_cal_uuid7 },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 149), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 112), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 69), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 99), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 133), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 141), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 124), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 32), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
+  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 40), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 81), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 153), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_cal_uuid7 },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
@@ -2537,89 +2541,77 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "relevance", offsetof(cal_rank_columns, relevance),
                  sizeof(((cal_rank_columns *)0)->relevance),
-                 _CFFI_OP(_CFFI_OP_NOOP, 25) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 23) },
   { "age_us", offsetof(cal_rank_columns, age_us),
               sizeof(((cal_rank_columns *)0)->age_us),
-              _CFFI_OP(_CFFI_OP_NOOP, 44) },
+              _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "tokens", offsetof(cal_rank_columns, tokens),
               sizeof(((cal_rank_columns *)0)->tokens),
               _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "tie", offsetof(cal_rank_columns, tie),
            sizeof(((cal_rank_columns *)0)->tie),
-           _CFFI_OP(_CFFI_OP_NOOP, 94) },
+           _CFFI_OP(_CFFI_OP_NOOP, 92) },
   { "group", offsetof(cal_rank_columns, group),
              sizeof(((cal_rank_columns *)0)->group),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "section", offsetof(cal_rank_columns, section),
                sizeof(((cal_rank_columns *)0)->section),
                _CFFI_OP(_CFFI_OP_NOOP, 5) },
-  { "rank", offsetof(cal_rank_entry, rank),
-            sizeof(((cal_rank_entry *)0)->rank),
-            _CFFI_OP(_CFFI_OP_NOOP, 18) },
-  { "age", offsetof(cal_rank_entry, age),
-           sizeof(((cal_rank_entry *)0)->age),
-           _CFFI_OP(_CFFI_OP_NOOP, 18) },
-  { "index", offsetof(cal_rank_entry, index),
-             sizeof(((cal_rank_entry *)0)->index),
-             _CFFI_OP(_CFFI_OP_NOOP, 4) },
   { "rows", offsetof(cal_segment, rows),
             sizeof(((cal_segment *)0)->rows),
-            _CFFI_OP(_CFFI_OP_NOOP, 25) },
+            _CFFI_OP(_CFFI_OP_NOOP, 23) },
   { "norms", offsetof(cal_segment, norms),
              sizeof(((cal_segment *)0)->norms),
-             _CFFI_OP(_CFFI_OP_NOOP, 26) },
+             _CFFI_OP(_CFFI_OP_NOOP, 24) },
   { "codes", offsetof(cal_segment, codes),
              sizeof(((cal_segment *)0)->codes),
-             _CFFI_OP(_CFFI_OP_NOOP, 19) },
+             _CFFI_OP(_CFFI_OP_NOOP, 17) },
   { "scales", offsetof(cal_segment, scales),
               sizeof(((cal_segment *)0)->scales),
-              _CFFI_OP(_CFFI_OP_NOOP, 25) },
+              _CFFI_OP(_CFFI_OP_NOOP, 23) },
   { "errors", offsetof(cal_segment, errors),
               sizeof(((cal_segment *)0)->errors),
-              _CFFI_OP(_CFFI_OP_NOOP, 25) },
+              _CFFI_OP(_CFFI_OP_NOOP, 23) },
   { "live", offsetof(cal_segment, live),
             sizeof(((cal_segment *)0)->live),
-            _CFFI_OP(_CFFI_OP_NOOP, 19) },
+            _CFFI_OP(_CFFI_OP_NOOP, 17) },
   { "count", offsetof(cal_segment, count),
              sizeof(((cal_segment *)0)->count),
              _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "unix_ms", offsetof(cal_uuid7_state, unix_ms),
                sizeof(((cal_uuid7_state *)0)->unix_ms),
-               _CFFI_OP(_CFFI_OP_NOOP, 18) },
+               _CFFI_OP(_CFFI_OP_NOOP, 16) },
   { "counter", offsetof(cal_uuid7_state, counter),
                sizeof(((cal_uuid7_state *)0)->counter),
-               _CFFI_OP(_CFFI_OP_NOOP, 51) },
+               _CFFI_OP(_CFFI_OP_NOOP, 49) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_rank_columns", 158, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_columns", 160, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 0, 7 },
-  { "$cal_rank_entry", 159, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_rank_entry), offsetof(struct _cffi_align_typedef_cal_rank_entry, y), 7, 3 },
-  { "$cal_segment", 160, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 10, 7 },
-  { "$cal_uuid7_state", 161, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 17, 2 },
+  { "$cal_segment", 161, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 7, 7 },
+  { "$cal_uuid7_state", 162, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 14, 2 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 162, _cffi_prim_int(4, 0),
+  { "$1", 163, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW" },
-  { "$2", 163, _cffi_prim_int(4, 0),
+  { "$2", 164, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI" },
-  { "$3", 164, _cffi_prim_int(4, 0),
+  { "$3", 165, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 165, _cffi_prim_int(4, 0),
+  { "$4", 166, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_rank_columns", 158 },
-  { "cal_rank_entry", 159 },
-  { "cal_segment", 160 },
-  { "cal_uuid7_state", 161 },
+  { "cal_rank_columns", 160 },
+  { "cal_segment", 161 },
+  { "cal_uuid7_state", 162 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -2629,12 +2621,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  35,  /* num_globals */
-  4,  /* num_struct_unions */
+  36,  /* num_globals */
+  3,  /* num_struct_unions */
   4,  /* num_enums */
-  4,  /* num_typenames */
+  3,  /* num_typenames */
   NULL,  /* no includes */
-  169,  /* num_types */
+  170,  /* num_types */
   0,  /* flags */
 };
 

@@ -211,12 +211,8 @@ typedef struct {
     const int32_t *section;  /* in [0, sections) */
 } cal_rank_columns;
 
-/* Scratch of one candidate; the caller passes 2 * n of them. */
-typedef struct {
-    uint64_t rank;  /* priority and relevance, packed so that lower comes first */
-    uint64_t age;   /* age_us, packed likewise */
-    int64_t index;
-} cal_rank_entry;
+/* Bytes of scratch that cal_rank_and_fill needs. */
+size_t cal_rank_scratch(size_t n, size_t sections);
 
 /*
  * order: all n candidates by priority desc, relevance desc, age asc, tie asc, index asc; the members of a
@@ -235,13 +231,12 @@ typedef struct {
  * may still fit. Nothing is charged between sections: what joins them belongs into section_overhead.
  * section_used thus contains overhead and separators, and used is the sum of section_used.
  *
- * Scratch, all written: entries[2n], group_head i64[n], group_next i64[n], section_used i64[sections].
+ * Less scratch than cal_rank_scratch says: CAL_E_ARGUMENT.
  */
 int32_t cal_rank_and_fill(const cal_rank_columns *columns, size_t n, size_t sections, int64_t budget,
                           const int32_t *section_budget, const int32_t *section_overhead,
-                          int32_t separator_tokens, float min_relevance, cal_rank_entry *entries,
-                          int64_t *group_head, int64_t *group_next, int64_t *section_used, int64_t *order,
-                          uint8_t *decision);
+                          int32_t separator_tokens, float min_relevance, uint64_t *scratch, size_t scratch_size,
+                          int64_t *order, uint8_t *decision);
 
 /* cdef end */
 

@@ -118,7 +118,6 @@ def test_every_pointer_type_of_python_matches_the_struct_of_c() -> None:
     from caliber.kernels import identifiers, rank
 
     assert identifiers.STATE.itemsize == ffi.sizeof("cal_uuid7_state")
-    assert ffi.sizeof("cal_rank_entry") == 24
     assert ffi.sizeof("cal_segment") == 7 * ffi.sizeof("void *")
     fields = {name: field.type.cname.replace(" const", "") for name, field in ffi.typeof("cal_rank_columns").fields}
-    assert fields == rank._C_TYPES
+    assert list(fields.items()) == list(rank._C_TYPES.items())
