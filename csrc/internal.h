@@ -47,17 +47,32 @@ uint64_t cal_code_filter_scalar(int32_t metric, const cal_code_query *query, con
 /* Consumes blocks of 64 bytes into the eight state words. */
 typedef void (*cal_sha256_compress)(uint32_t state[8], const uint8_t *data, size_t blocks);
 
+/* The same in several lanes at once, each with its own state and data. */
+typedef void (*cal_sha256_compress_many)(uint32_t *const *states, const uint8_t *const *data, size_t blocks);
+
+#define CAL_SHA256_LANES 8 /* at most */
+
+typedef struct {
+    cal_sha256_compress one;
+    cal_sha256_compress_many many;
+    size_t lanes;  /* of many */
+    size_t fewest; /* with fewer spans than this, one after the other is faster; at least 1 */
+} cal_sha256_ops;
+
+extern const cal_sha256_ops cal_sha256_scalar;
+
 void cal_sha256_compress_scalar(uint32_t state[8], const uint8_t *data, size_t blocks);
 
 #if defined(CALIBER_X86)
 extern const cal_vector_ops cal_vectors_avx2;
-void cal_sha256_compress_shani(uint32_t state[8], const uint8_t *data, size_t blocks);
+extern const cal_sha256_ops cal_sha256_avx2;
+extern const cal_sha256_ops cal_sha256_shani;
 #endif
 
 extern const uint32_t cal_sha256_constants[64];
 
 /* dispatch.c: NULL if features asks for what this machine or build lacks. */
 const cal_vector_ops *cal_choose_vectors(uint32_t features);
-cal_sha256_compress cal_choose_sha256(uint32_t features);
+const cal_sha256_ops *cal_choose_sha256(uint32_t features);
 
 #endif

@@ -63,20 +63,51 @@ def test_sha256_at_block_edges(path: str, size: int) -> None:
     assert {row.tobytes() for row in found} == {hashlib.sha256(item[:size]).digest()}
 
 
-def test_sha256_without_its_instructions_equals_hashlib() -> None:
-    """AVX2 is asked for without SHA-NI, as on older CPUs, so that both compressions run."""
+def sha256_features() -> list[int]:
+    """Each compression there is: plain C, eight spans at once where SHA-NI is missing, SHA-NI."""
+    from caliber._native import lib
+
+    present = lib.cal_cpu_features()
+    return sorted({0, present & lib.CAL_CPU_AVX2, present & lib.CAL_CPU_SHANI})
+
+
+def hashed(features: int, data: bytes, offsets: np.ndarray) -> list[bytes]:
     from caliber._native import ffi, lib
 
-    item = os.urandom(1000)
-    offsets = np.array([0, 1000])
-    for features in {0, lib.cal_cpu_features() & ~lib.CAL_CPU_SHANI, lib.cal_cpu_features()}:
-        out = bytearray(32)
-        buffer = ffi.from_buffer
+    out = bytearray(32 * (len(offsets) - 1))
+    buffer = ffi.from_buffer
+    status = lib.cal_sha256_spans_i64(
+        features, buffer("uint8_t[]", data), len(data), buffer("int64_t[]", offsets), len(offsets) - 1,
+        buffer("uint8_t[]", out),
+    )  # fmt: skip
+    assert status == lib.CAL_OK
+    return [bytes(out[at : at + 32]) for at in range(0, len(out), 32)]
+
+
+@pytest.mark.parametrize("features", sha256_features())
+@given(lengths=st.lists(st.integers(0, 260) | st.sampled_from([55, 56, 63, 64, 119, 120, 128, 1000]), max_size=40))
+def test_sha256_lanes_equal_hashlib(features: int, lengths: list[int]) -> None:
+    """Lengths that differ, so that lanes begin and end at different times, and every number of spans."""
+    offsets = np.cumsum([0, *lengths])
+    data = np.random.default_rng(len(lengths)).bytes(int(offsets[-1]))
+    expected = [hashlib.sha256(data[a:b]).digest() for a, b in pairwise(offsets.tolist())]
+    assert hashed(features, data, offsets) == expected
+
+
+@pytest.mark.parametrize("features", sha256_features())
+@pytest.mark.parametrize("at", range(12))
+def test_sha256_refuses_wrong_offsets_wherever_they_are(features: int, at: int) -> None:
+    from caliber._native import ffi, lib
+
+    buffer = ffi.from_buffer
+    for wrong in (-1, 1201, 2**62):
+        offsets = np.arange(0, 1300, 100)
+        offsets[at] = wrong
+        out = bytearray(32 * 12)
         status = lib.cal_sha256_spans_i64(
-            features, buffer("uint8_t[]", item), 1000, buffer("int64_t[]", offsets), 1, buffer("uint8_t[]", out)
+            features, buffer("uint8_t[]", bytes(1200)), 1200, buffer("int64_t[]", offsets), 12, buffer("uint8_t[]", out)
         )
-        assert status == lib.CAL_OK
-        assert bytes(out) == hashlib.sha256(item).digest()
+        assert status == lib.CAL_E_OFFSETS
 
 
 @pytest.mark.parametrize("path", PATHS)
