@@ -22,6 +22,7 @@ class _Lib:
     CAL_E_OVERFLOW: int
     CAL_CPU_AVX2: int
     CAL_CPU_SHANI: int
+    CAL_PAIR_ROWS: int
     CAL_METRIC_COSINE: int
     CAL_METRIC_L2: int
     CAL_METRIC_INNER_PRODUCT: int

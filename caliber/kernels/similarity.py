@@ -111,20 +111,23 @@ def pairs_above(rows: npt.NDArray[np.float32], threshold: float, *, max_pairs: i
         raise InvalidValue(field="max_pairs", reason=f"{limit} pairs do not fit into memory") from error
     ffi = native.ffi
     found, truncated = ffi.new("size_t *"), ffi.new("int32_t *")
+    segment = Segment(rows, norms, scoring.code_rows(rows, norms), None, count)
+    owner, table = scoring.segment_table(native, [segment])
+    query_codes = bytearray(native.lib.CAL_PAIR_ROWS * scoring.code_stride(rows.shape[1]))
     status = native.lib.cal_pairs_above_f32(
         native.features,
-        ffi.from_buffer("float[]", rows),
-        ffi.from_buffer("double[]", norms),
-        count,
+        table,
         rows.shape[1],
         floor,
         capacity,
+        ffi.from_buffer("int8_t[]", query_codes),
         ffi.from_buffer("int64_t[]", left),
         ffi.from_buffer("int64_t[]", right),
         ffi.from_buffer("float[]", scores),
         found,
         truncated,
     )
+    del owner  # kept until C has returned
     dispatch.check(status)
     index = np.stack([left[: found[0]], right[: found[0]]], axis=1)
     return Pairs(index, scores[: found[0]].copy(), bool(truncated[0]))

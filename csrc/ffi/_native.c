@@ -585,7 +585,7 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 
 static void *_cffi_types[] = {
 /*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // cal_rank_columns const *
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // cal_rank_columns const *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -599,7 +599,7 @@ static void *_cffi_types[] = {
 /* 12 */ _CFFI_OP(_CFFI_OP_POINTER, 168), // uint8_t *
 /* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 162), // cal_uuid7_state *
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 161), // cal_uuid7_state *
 /* 16 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
 /* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 168), // uint8_t const *
 /* 18 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -608,7 +608,7 @@ static void *_cffi_types[] = {
 /* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
 /* 23 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float const *
-/* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 107), // double const *
+/* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // double const *
 /* 25 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 26 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -632,125 +632,125 @@ static void *_cffi_types[] = {
 /* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
 /* 47 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, double const *, size_t, size_t, float, size_t, int64_t *, int64_t *, float *, size_t *, int32_t *)
+/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
 /* 49 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 51 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
-/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 50 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // cal_segment const *
+/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
 /* 53 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 55 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 54 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // int8_t *
+/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
 /* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
-/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
-/* 58 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
-/* 60 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // int32_t *
-/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 62 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
-/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 64 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 58 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
+/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // int32_t *
+/* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 63 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 64 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 107), // double *
-/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 69 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
-/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 71 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 72 */ _CFFI_OP(_CFFI_OP_POINTER, 161), // cal_segment const *
-/* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 74 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 75 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 76 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // int8_t *
+/* 66 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // double *
+/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
+/* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
+/* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 73 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 54),
+/* 76 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
 /* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 79 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 81 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
-/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 83 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 84 */ _CFFI_OP(_CFFI_OP_NOOP, 72),
+/* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 81 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
+/* 84 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 87 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 87 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 88 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 89 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 90 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 91 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
-/* 92 */ _CFFI_OP(_CFFI_OP_POINTER, 16), // uint64_t const *
-/* 93 */ _CFFI_OP(_CFFI_OP_POINTER, 169), // void *
-/* 94 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
-/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
-/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 101 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 102 */ _CFFI_OP(_CFFI_OP_NOOP, 72),
+/* 89 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 91 */ _CFFI_OP(_CFFI_OP_POINTER, 16), // uint64_t const *
+/* 92 */ _CFFI_OP(_CFFI_OP_POINTER, 169), // void *
+/* 93 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
+/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 97 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
+/* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
+/* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 105 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 106 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 107 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
-/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 109 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 110 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 112 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 113 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
+/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
+/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 113 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
+/* 116 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 117 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 118 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 120 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
-/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 124 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
-/* 125 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
+/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 125 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 126 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 129 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 67),
-/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
-/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
-/* 136 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 137 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 138 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 140 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 142 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
-/* 144 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 145 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 146 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 147 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 149 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 129 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 66),
+/* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 133 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 134 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 135 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 136 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 140 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 141 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 142 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 143 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 146 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 147 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 151 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
+/* 151 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
+/* 153 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 154 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 155 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 156 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 158 */ _CFFI_OP(_CFFI_OP_FUNCTION, 49), // uint32_t()(void)
-/* 159 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_rank_columns
-/* 161 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_segment
-/* 162 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_uuid7_state
-/* 163 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 164 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 165 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
-/* 166 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
+/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION, 49), // uint32_t()(void)
+/* 158 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 159 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_rank_columns
+/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_segment
+/* 161 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_uuid7_state
+/* 162 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 163 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 164 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
+/* 165 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
+/* 166 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $5
 /* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
 /* 168 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
 /* 169 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
@@ -851,6 +851,13 @@ static int _cffi_const_CAL_METRIC_INNER_PRODUCT(unsigned long long *o)
 {
   int n = (CAL_METRIC_INNER_PRODUCT) <= 0;
   *o = (unsigned long long)((CAL_METRIC_INNER_PRODUCT) | 0);  /* check that CAL_METRIC_INNER_PRODUCT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PAIR_ROWS(unsigned long long *o)
+{
+  int n = (CAL_PAIR_ROWS) <= 0;
+  *o = (unsigned long long)((CAL_PAIR_ROWS) | 0);  /* check that CAL_PAIR_ROWS is an integer */
   return n;
 }
 
@@ -1107,10 +1114,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(67), arg4, (char **)&x4);
+      _cffi_type(66), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(67), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(66), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1130,26 +1137,25 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
 #  define _cffi_f_cal_norms_f32 _cffi_d_cal_norms_f32
 #endif
 
-static int32_t _cffi_d_cal_pairs_above_f32(uint32_t x0, float const * x1, double const * x2, size_t x3, size_t x4, float x5, size_t x6, int64_t * x7, int64_t * x8, float * x9, size_t * x10, int32_t * x11)
+static int32_t _cffi_d_cal_pairs_above_f32(uint32_t x0, cal_segment const * x1, size_t x2, float x3, size_t x4, int8_t * x5, int64_t * x6, int64_t * x7, float * x8, size_t * x9, int32_t * x10)
 {
-  return cal_pairs_above_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11);
+  return cal_pairs_above_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10);
 }
 #ifndef PYPY_VERSION
 static PyObject *
 _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
 {
   uint32_t x0;
-  float const * x1;
-  double const * x2;
-  size_t x3;
+  cal_segment const * x1;
+  size_t x2;
+  float x3;
   size_t x4;
-  float x5;
-  size_t x6;
+  int8_t * x5;
+  int64_t * x6;
   int64_t * x7;
-  int64_t * x8;
-  float * x9;
-  size_t * x10;
-  int32_t * x11;
+  float * x8;
+  size_t * x9;
+  int32_t * x10;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1165,9 +1171,8 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
   PyObject *arg8;
   PyObject *arg9;
   PyObject *arg10;
-  PyObject *arg11;
 
-  if (!PyArg_UnpackTuple(args, "cal_pairs_above_f32", 12, 12, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11))
+  if (!PyArg_UnpackTuple(args, "cal_pairs_above_f32", 11, 11, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10))
     return NULL;
 
   x0 = _cffi_to_c_int(arg0, uint32_t);
@@ -1175,38 +1180,43 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg1, (char **)&x1);
+      _cffi_type(50), arg1, (char **)&x1);
   if (datasize != 0) {
-    x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg1, (char **)&x1,
+    x1 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(50), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg2, (char **)&x2);
-  if (datasize != 0) {
-    x2 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg2, (char **)&x2,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
 
-  x3 = _cffi_to_c_int(arg3, size_t);
-  if (x3 == (size_t)-1 && PyErr_Occurred())
+  x3 = (float)_cffi_to_c_float(arg3);
+  if (x3 == (float)-1 && PyErr_Occurred())
     return NULL;
 
   x4 = _cffi_to_c_int(arg4, size_t);
   if (x4 == (size_t)-1 && PyErr_Occurred())
     return NULL;
 
-  x5 = (float)_cffi_to_c_float(arg5);
-  if (x5 == (float)-1 && PyErr_Occurred())
-    return NULL;
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(54), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(54), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
 
-  x6 = _cffi_to_c_int(arg6, size_t);
-  if (x6 == (size_t)-1 && PyErr_Occurred())
-    return NULL;
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(11), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(11), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
 
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(11), arg7, (char **)&x7);
@@ -1218,19 +1228,19 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(11), arg8, (char **)&x8);
+      _cffi_type(29), arg8, (char **)&x8);
   if (datasize != 0) {
-    x8 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(11), arg8, (char **)&x8,
+    x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(29), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg9, (char **)&x9);
+      _cffi_type(58), arg9, (char **)&x9);
   if (datasize != 0) {
-    x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg9, (char **)&x9,
+    x9 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(58), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1238,24 +1248,15 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(59), arg10, (char **)&x10);
   if (datasize != 0) {
-    x10 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    x10 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(59), arg10, (char **)&x10,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(60), arg11, (char **)&x11);
-  if (datasize != 0) {
-    x11 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(60), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = cal_pairs_above_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11); }
+  { result = cal_pairs_above_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -1602,10 +1603,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(72), arg2, (char **)&x2);
+      _cffi_type(50), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(72), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(50), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1628,10 +1629,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(76), arg6, (char **)&x6);
+      _cffi_type(54), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(76), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(54), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1725,10 +1726,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(72), arg2, (char **)&x2);
+      _cffi_type(50), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(72), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(50), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2024,10 +2025,10 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(67), arg6, (char **)&x6);
+      _cffi_type(66), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(67), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(66), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2258,10 +2259,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(72), arg2, (char **)&x2);
+      _cffi_type(50), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(72), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(50), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2305,19 +2306,19 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(92), arg10, (char **)&x10);
+      _cffi_type(91), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(92), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(91), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(93), arg11, (char **)&x11);
+      _cffi_type(92), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(93), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(92), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2345,10 +2346,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg15, (char **)&x15);
+      _cffi_type(58), arg15, (char **)&x15);
   if (datasize != 0) {
     x15 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg15, (char **)&x15,
+    if (_cffi_convert_array_argument(_cffi_type(58), arg15, (char **)&x15,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2516,22 +2517,23 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_METRIC_INNER_PRODUCT", (void *)_cffi_const_CAL_METRIC_INNER_PRODUCT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_METRIC_L2", (void *)_cffi_const_CAL_METRIC_L2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_OK", (void *)_cffi_const_CAL_OK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_PAIR_ROWS", (void *)_cffi_const_CAL_PAIR_ROWS, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_cal_code_rows_f32 },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 158), (void *)_cffi_d_cal_cpu_features },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 62), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 157), (void *)_cffi_d_cal_cpu_features },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_cal_norms_f32 },
   { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 48), (void *)_cffi_d_cal_pairs_above_f32 },
   { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 149), (void *)_cffi_d_cal_rank_scratch },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 112), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 69), (void *)_cffi_d_cal_score_bounds_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 99), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 133), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 141), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 124), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 148), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 68), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 98), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 132), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 140), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 123), (void *)_cffi_d_cal_sums_f32 },
   { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 32), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
   { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 40), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 81), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 153), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 152), (void *)_cffi_d_cal_topk_scratch },
   { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_cal_uuid7 },
 };
 
@@ -2550,7 +2552,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "tie", offsetof(cal_rank_columns, tie),
            sizeof(((cal_rank_columns *)0)->tie),
-           _CFFI_OP(_CFFI_OP_NOOP, 92) },
+           _CFFI_OP(_CFFI_OP_NOOP, 91) },
   { "group", offsetof(cal_rank_columns, group),
              sizeof(((cal_rank_columns *)0)->group),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -2587,31 +2589,33 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_rank_columns", 160, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_columns", 159, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 0, 7 },
-  { "$cal_segment", 161, _CFFI_F_CHECK_FIELDS,
+  { "$cal_segment", 160, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 7, 7 },
-  { "$cal_uuid7_state", 162, _CFFI_F_CHECK_FIELDS,
+  { "$cal_uuid7_state", 161, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 14, 2 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 163, _cffi_prim_int(4, 0),
+  { "$1", 162, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW" },
-  { "$2", 164, _cffi_prim_int(4, 0),
+  { "$2", 163, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI" },
-  { "$3", 165, _cffi_prim_int(4, 0),
+  { "$3", 164, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 166, _cffi_prim_int(4, 0),
+  { "$4", 165, _cffi_prim_int(4, 0),
+    "CAL_PAIR_ROWS" },
+  { "$5", 166, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_rank_columns", 160 },
-  { "cal_segment", 161 },
-  { "cal_uuid7_state", 162 },
+  { "cal_rank_columns", 159 },
+  { "cal_segment", 160 },
+  { "cal_uuid7_state", 161 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -2621,9 +2625,9 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  36,  /* num_globals */
+  37,  /* num_globals */
   3,  /* num_struct_unions */
-  4,  /* num_enums */
+  5,  /* num_enums */
   3,  /* num_typenames */
   NULL,  /* no includes */
   170,  /* num_types */

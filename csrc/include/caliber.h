@@ -141,13 +141,19 @@ int32_t cal_score_batch_f32(uint32_t features, int32_t metric, const float *rows
                             size_t count, size_t dimensions, const float *queries, const double *query_norms,
                             size_t query_count, float *scores);
 
+enum {
+    CAL_PAIR_ROWS = 32 /* rows that cal_pairs_above_f32 looks at together */
+};
+
 /*
- * Pairs i < j whose cosine is >= threshold: the best max_pairs of them by score descending, then i, then j.
- * left and right receive i and j. *truncated is 1 if there were more than max_pairs.
+ * Pairs i < j of a segment's rows (all live) whose cosine is >= threshold: the best max_pairs of them by score
+ * descending, then i, then j. left and right receive i and j. *truncated is 1 if there were more than max_pairs. The
+ * result does not depend on whether the segment has codes. query_codes: scratch of CAL_PAIR_ROWS * stride bytes, or
+ * NULL without codes.
  */
-int32_t cal_pairs_above_f32(uint32_t features, const float *rows, const double *norms, size_t count,
-                            size_t dimensions, float threshold, size_t max_pairs, int64_t *left,
-                            int64_t *right, float *scores, size_t *found, int32_t *truncated);
+int32_t cal_pairs_above_f32(uint32_t features, const cal_segment *segment, size_t dimensions, float threshold,
+                            size_t max_pairs, int8_t *query_codes, int64_t *left, int64_t *right, float *scores,
+                            size_t *found, int32_t *truncated);
 
 /* ---- UUIDv7 (RFC 9562, section 5.7; counter in rand_a by section 6.2, method 1) ----------------------- */
 

@@ -144,6 +144,31 @@ def check_search(problem: Problem, metric: int, k: int, *, seed: int) -> None:
         assert found.tobytes() == scores[expected].tobytes(), problem.kind
 
 
+def check_pairs(problem: Problem, *, seed: int) -> None:
+    """Assert that the pairs found by codes are those of the twin, cut off anywhere."""
+    generator = np.random.default_rng(seed)
+    rows = problem.rows[: int(generator.integers(60, 140))]
+    n = rows.shape[0]
+    everything = reference.pairs_above(rows, -1.0, max_pairs=n * n)
+    scores = everything[1]
+    for threshold in (float(generator.choice(scores)) if n > 1 else 0.5, 0.0, 0.9, 1.0):
+        reached = scores >= np.float32(threshold)
+        total = int(reached.sum())
+        for limit in {0, 1, total // 2, max(0, total - 1), total, total + 1}:
+            pairs = kernels.pairs_above(rows, threshold, max_pairs=limit)
+            assert pairs.index.tolist() == everything[0][reached][:limit].tolist(), problem.kind
+            assert pairs.score.tobytes() == scores[reached][:limit].tobytes(), problem.kind
+            assert pairs.truncated == (total > limit), problem.kind
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(problem=problems(), seed=st.integers(0, 2**32))
+@settings(max_examples=1000 if SOAK else 50)
+def test_pairs_found_by_codes_equal_the_twin(path: str, problem: Problem, seed: int) -> None:
+    with kernels.forced_path(path):
+        check_pairs(problem, seed=seed)
+
+
 @pytest.mark.parametrize("path", PATHS)
 @given(problem=problems())
 def test_codes_equal_the_twin(path: str, problem: Problem) -> None:
@@ -334,6 +359,17 @@ MUTANTS = {
     "retired rows found": ("vectors/topk.c", "(!segment->live || segment->live[first + i]) && (!mask", "(!mask"),
     "mask of the wrong row": ("vectors/topk.c", "|| mask[first + i]);", "|| mask[first]);"),
     "sums saturated": ("vectors/codes.c", "most * shrink / 127.0", "most * shrink / 150.0"),
+    "limit of pairs raised too early": (
+        "vectors/pairs.c",
+        "if (s->truncated && s->best.capacity > 0) {",
+        "if (s->best.count > 0) {",
+    ),
+    "pair of neighbours lost": ("vectors/pairs.c", "block : first + q + 1;", "block : first + q + 2;"),
+    "pairs of zero rows lost": (
+        "vectors/pairs.c",
+        "for (size_t j = first + q + 1; j",
+        "for (size_t j = first + q + 2; j",
+    ),
     "lanes folded in another order": (
         "vectors/vectors_avx2.c",
         "_mm256_add_pd(low, high);",
@@ -356,6 +392,7 @@ def every_check() -> None:
                 assert (sums == reference.sums(problem.rows, problem.query, metric=metric)).all()
                 check_bounds(problem, metric)
                 check_search(problem, metric, 20, seed=number)
+        check_pairs(drawn(number, 140, 65, kind, 1.0), seed=number)
 
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
