@@ -398,18 +398,26 @@ def every_check() -> None:
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 
 
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kernels") / "built"
+    build(folder)
+    return folder
+
+
 @needs_compiler
 @pytest.mark.parametrize("path", PATHS)
-def test_the_kernels_built_for_mutants_are_right_without_one(path: str, tmp_path: Path) -> None:
-    with running(on_path(build(tmp_path / "built"), path)):
+def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchanged: Path, tmp_path: Path) -> None:
+    with running(on_path(build(tmp_path / "built", unchanged=unchanged), path)):
         every_check()
 
 
 @needs_compiler
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_planted_fault_is_seen(name: str, tmp_path: Path) -> None:
+def test_a_planted_fault_is_seen(name: str, unchanged: Path, tmp_path: Path) -> None:
     change = MUTANTS[name]
     if "avx2" in change[0] and "avx2" not in PATHS:
         pytest.skip("this machine does not run the file with the fault")
-    with running(build(tmp_path / "built", [change])), pytest.raises(AssertionError):
+    native = build(tmp_path / "built", [change], unchanged=unchanged)
+    with running(native), pytest.raises(AssertionError):
         every_check()

@@ -20,8 +20,11 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 Change = tuple[str, str, str]
 
 
-def build(folder: Path, changes: Sequence[Change] = (), *, optimise: str = "-O1") -> dispatch.Native:
-    """Return the kernels of this checkout with ``changes``, built in ``folder`` with the flags of each file."""
+def build(folder: Path, changes: Sequence[Change] = (), *, unchanged: Path | None = None) -> dispatch.Native:
+    """Return the kernels of this checkout with ``changes``, built in ``folder`` with the flags of each file.
+
+    Objects that no change can have touched are taken from ``unchanged``, a folder that was built in before.
+    """
     assert COMPILER is not None
     source = folder / "csrc"
     shutil.copytree(ROOT / "csrc", source)
@@ -36,12 +39,18 @@ def build(folder: Path, changes: Sequence[Change] = (), *, optimise: str = "-O1"
     }
     x86 = _is_x86()
     objects = []
+    rooms = {name.rsplit("/", 1)[0] for name, _, _ in changes if name.endswith(".h")}
+    touched = {name for name, _, _ in changes}
     for path in sorted(source.rglob("*.c")):
         name = path.relative_to(folder).as_posix()
         if name.startswith("csrc/ffi/") or (name in special and not x86):
             continue
         target = path.with_suffix(".o")
-        command = [COMPILER, "-c", optimise, "-std=gnu11", "-fPIC", "-ffp-contract=off", "-fno-math-errno"]
+        inside = path.relative_to(source)
+        if unchanged is not None and inside.as_posix() not in touched and inside.parent.as_posix() not in rooms:
+            objects.append(str(unchanged / target.relative_to(folder)))
+            continue
+        command = [COMPILER, "-c", "-O1", "-std=gnu11", "-fPIC", "-ffp-contract=off", "-fno-math-errno"]
         command += ["-I", str(source / "include"), *(["-DCALIBER_X86=1"] if x86 else []), *special.get(name, [])]
         subprocess.run([*command, str(path), "-o", str(target)], check=True, capture_output=True, text=True)
         objects.append(str(target))
