@@ -5,10 +5,8 @@ Source: C-223, C-456 to C-461; design sections 5 and 6; the exact arithmetic is 
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +54,6 @@ _C_TYPES = {
     "group": "int32_t *",
     "section": "int32_t *",
 }  # in the order of the struct
-_KEPT_SCRATCH = 1 << 20
 
 
 def rank_and_fill(
@@ -102,7 +99,8 @@ def rank_and_fill(
     buffer = ffi.from_buffer
     # Pointers of the struct do not keep their arrays alive; `columns` does until C has returned.
     struct = ffi.new("cal_rank_columns *", [buffer(kind, getattr(columns, name)) for name, kind in _C_TYPES.items()])
-    scratch, size = _scratch.of(native, count, sections)
+    size = native.lib.cal_rank_scratch(count, sections)
+    scratch = buffer("uint64_t[]", np.empty(size // 8, dtype=np.uint64))
     order, decision = np.empty(count, checks.I64), np.empty(count, checks.U8)
     status = native.lib.cal_rank_and_fill(
         struct,
@@ -132,28 +130,6 @@ def rank_and_fill(
         _check_values(columns, caps, overhead)
         dispatch.check(status)
     return order, decision
-
-
-class _Scratch(threading.local):
-    """Memory that ranking writes to, used only while C runs; each thread keeps one of usual size."""
-
-    module: Any = None
-    key: tuple[int, int] | None = None
-    memory: Any = None
-    size: int = 0
-
-    def of(self, native: dispatch.Native, count: int, sections: int) -> tuple[Any, int]:
-        key = (count, sections)
-        if key == self.key and native.lib is self.module:
-            return self.memory, self.size
-        size = native.lib.cal_rank_scratch(count, sections)
-        memory = native.ffi.from_buffer("uint64_t[]", np.empty(size // 8 + 1, dtype=np.uint64))
-        if size <= _KEPT_SCRATCH:
-            self.module, self.key, self.memory, self.size = native.lib, key, memory, size
-        return memory, size
-
-
-_scratch = _Scratch()
 
 
 def _checked(columns: RankColumns) -> RankColumns:
