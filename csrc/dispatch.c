@@ -65,14 +65,17 @@ const cal_vector_ops *cal_choose_vectors(uint32_t features) {
     return &cal_vectors_scalar;
 }
 
-cal_sha256_compress cal_choose_sha256(uint32_t features) {
+const cal_sha256_ops *cal_choose_sha256(uint32_t features) {
     if (!available(features)) {
         return NULL;
     }
 #if defined(CALIBER_X86)
     if (features & CAL_CPU_SHANI) {
-        return cal_sha256_compress_shani;
+        return &cal_sha256_shani;
+    }
+    if (features & CAL_CPU_AVX2) {
+        return &cal_sha256_avx2;
     }
 #endif
-    return cal_sha256_compress_scalar;
+    return &cal_sha256_scalar;
 }

@@ -48,6 +48,9 @@ def shaped(array: Any, dtype: np.dtype[Any], shape: Sequence[int | None], *, fie
 
     Raises:  DTypeError, ShapeError, InvalidValue
     """
+    # What nearly every call passes, told apart with the fewest questions.
+    if type(array) is np.ndarray and array.dtype is dtype and array.shape == shape and array.flags.carray:
+        return array
     checked = view(array, dtype, len(shape), field=field)
     for got, expected in zip(checked.shape, shape, strict=True):
         if expected is not None and got != expected:
@@ -96,6 +99,8 @@ def whole(value: Any, *, field: str, low: int = 0, high: int = 2**63 - 1) -> int
 
     Raises:  DTypeError, InvalidValue
     """
+    if type(value) is int and low <= value <= high:
+        return value
     if isinstance(value, bool):
         raise DTypeError(field=field, expected="an integer", got="bool")
     try:

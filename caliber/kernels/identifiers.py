@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+from itertools import repeat
+from operator import add
 from typing import Any
 from uuid import UUID, SafeUUID
 
@@ -15,10 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch, reference
-from caliber.model.errors import InternalError
+from caliber.model.errors import InternalError, InvalidValue
 
 ENTROPY_PER_ID = 10
-_BUFFERED_IDS = 400
+_TIMESTAMP_LIMIT = 1 << 48
+_COUNTER_MAX = 0xFFF
+_COUNTER_SEED = 0x7FF  # the top bit starts at 0, which leaves room to count
+_MOST_AHEAD = 128  # of some 4,000 that one thread makes in a millisecond
+_BUFFERED = 512
+_TWO, _VARIANT = np.uint64(2), np.uint64(1 << 63)
+_COUNTS = [k << 64 for k in range(_MOST_AHEAD)]
 STATE = np.dtype([("unix_ms", np.uint64), ("counter", np.uint32)], align=True)  # cal_uuid7_state
 
 # UUID refuses assignment; its slots are set as UUID's own constructor does, without parsing text or fields.
@@ -26,6 +34,7 @@ _new_uuid = UUID.__new__
 _set_int = UUID.__dict__["int"].__set__
 _set_is_safe = UUID.__dict__["is_safe"].__set__
 _UNKNOWN = SafeUUID.unknown
+_time_ns = time.time_ns
 
 
 def fill(state: npt.NDArray[Any], unix_ms: int, entropy: bytes, count: int) -> bytes:
@@ -58,44 +67,114 @@ def fill(state: npt.NDArray[Any], unix_ms: int, entropy: bytes, count: int) -> b
 
 
 class _Generator:
-    """The state of this process: last id, a buffer of entropy, and the lock around both."""
+    """The state of this process: the last id, ids of the current millisecond made in advance, and entropy.
+
+    One id costs one look at the clock and one ``list.pop``, which is atomic, and no lock. ``numbers`` holds ids of the
+    millisecond that ends at ``end_ns``, the lowest last; a clock before that, even one set back, takes the next of
+    them. What is left when the millisecond ends is thrown away. Only making more takes the lock; whoever else is
+    within a call meanwhile may get an id of before or after, as calls at the same time have no order.
+    """
+
+    __slots__ = ("_ahead", "_counter", "_entropy", "_made", "_unix_ms", "end_ns", "lock", "numbers")
 
     def __init__(self) -> None:
-        self.state = np.zeros((), dtype=STATE)
+        self._unix_ms = 0
+        self._counter = 0
+        self._made = 0
+        self.numbers: list[int] = []
         self.reset()
 
     def reset(self) -> None:
-        """Forget the entropy and the lock, but not the last id; a forked child starts here."""
+        """Forget ids and entropy made in advance, and the lock, but not the last id; a forked child starts here."""
         # Reentrant, so that a signal handler may make an id while the thread it interrupts is making one.
         self.lock = threading.RLock()
-        self.entropy = b""
-        self.position = 0
-        self.native: dispatch.Native | None = None
-        self.pointers: tuple[Any, Any] = (None, None)
-        self.out = bytearray(16)
+        self.numbers.clear()  # in place: a call that the fork interrupted may be about to take from it
+        self._entropy: list[int] = []
+        self._ahead = 1
+        self._made += 1
+        self.end_ns = 0
 
-    def next(self) -> int:
-        """Return the next id as a number; the caller holds the lock."""
-        start = self.position
-        if start >= len(self.entropy):
-            self.entropy = os.urandom(ENTROPY_PER_ID * _BUFFERED_IDS)
-            start = 0
-        self.position = start + ENTROPY_PER_ID  # every byte of entropy is used at most once
-        random = self.entropy[start : start + ENTROPY_PER_ID]
-        now = time.time_ns() // 1_000_000
-        native = dispatch.native()
-        if native is None:
-            return int.from_bytes(fill(self.state, now, random, 1), "big")
-        if native is not self.native:
-            ffi = native.ffi
-            state = ffi.cast("cal_uuid7_state *", ffi.from_buffer("uint8_t[]", self.state))
-            self.native, self.pointers = native, (state, ffi.from_buffer("uint8_t[]", self.out))
-        state, out = self.pointers
-        # cffi passes bytes as they are: the cheapest way to hand ten of them over.
-        status = native.lib.cal_uuid7(state, now, random, ENTROPY_PER_ID, 1, out)
-        if status:
-            dispatch.check(status, argument="unix_ms")
-        return int.from_bytes(self.out, "big")
+    def more(self) -> int:
+        """Return the next id as a number, and leave some more of its millisecond in ``numbers``."""
+        with self.lock:
+            while True:
+                made = self._made
+                unix_ms = time.time_ns() // 1_000_000
+                if unix_ms <= self._unix_ms and self.numbers:
+                    try:
+                        return self.numbers.pop()  # another thread was faster
+                    except IndexError:
+                        continue
+                # One at first, as most milliseconds see one call or none.
+                ahead = 1 if unix_ms > self._unix_ms else min(self._ahead * 4, _MOST_AHEAD)
+                unix_ms, counter = self._following(unix_ms)
+                ahead = min(ahead, _COUNTER_MAX + 1 - counter)
+                number = (unix_ms << 80) + (0x7000 + counter << 64)
+                numbers: list[int] = []
+                if ahead > 1:
+                    numbers += map(add, map(add, repeat(number), _COUNTS[:ahead]), self._many_random(ahead))
+                    number = numbers[0]
+                    numbers.reverse()
+                    numbers.pop()
+                else:
+                    number += self._random()
+                # A signal handler may have made ids since; then these would be late. Handlers run at calls and
+                # where loops return, of which there is none from here to the end.
+                if made == self._made:
+                    self._made = made + 1
+                    self._unix_ms = unix_ms
+                    self._counter = counter + ahead - 1
+                    self._ahead = ahead
+                    self.numbers[:] = numbers
+                    self.end_ns = (unix_ms + 1) * 1_000_000
+                    return number
+
+    def batch(self, count: int) -> bytes:
+        """Return the next ids, 16 bytes each."""
+        entropy = os.urandom(ENTROPY_PER_ID * count)
+        with self.lock:
+            self.numbers.clear()
+            while True:
+                made = self._made
+                state = np.array((self._unix_ms, self._counter), dtype=STATE)
+                raw = fill(state, time.time_ns() // 1_000_000, entropy, count)
+                unix_ms, counter = int(state["unix_ms"]), int(state["counter"])
+                if made == self._made:  # as in ``more``
+                    self._made = made + 1
+                    self._unix_ms = unix_ms
+                    self._counter = counter
+                    self._ahead = 1  # what single calls make ahead now is lost to the next batch
+                    self.numbers[:] = ()
+                    self.end_ns = 0
+                    return raw
+
+    def _following(self, unix_ms: int) -> tuple[int, int]:
+        """Return timestamp and counter of the next id, by the rules of caliber.h."""
+        if unix_ms > self._unix_ms:
+            if unix_ms >= _TIMESTAMP_LIMIT:
+                raise InvalidValue(field="unix_ms", reason="the clock is beyond what a UUIDv7 can hold")
+            return unix_ms, self._random() & _COUNTER_SEED
+        if self._counter < _COUNTER_MAX:
+            return self._unix_ms, self._counter + 1
+        if self._unix_ms + 1 == _TIMESTAMP_LIMIT:
+            raise InternalError("the 48-bit timestamp of UUIDv7 is used up")
+        return self._unix_ms + 1, self._random() & _COUNTER_SEED
+
+    def _random(self) -> int:
+        """Return the low half of an id: the variant and 62 bits that were never used before."""
+        try:
+            return self._entropy.pop()
+        except IndexError:
+            return self._many_random(1)[0]
+
+    def _many_random(self, count: int) -> list[int]:
+        while True:
+            taken = self._entropy[-count:]
+            del self._entropy[-count:]
+            if len(taken) == count:
+                return taken
+            raw = np.frombuffer(os.urandom(8 * _BUFFERED), dtype=np.uint64)
+            self._entropy = (raw >> _TWO | _VARIANT).tolist()
 
 
 _generator = _Generator()
@@ -103,12 +182,17 @@ os.register_at_fork(after_in_child=_generator.reset)
 
 
 def uuid7() -> UUID:
-    """Return a new UUIDv7, greater than every earlier one of this process.
+    """Return a new UUIDv7, greater than every one that was returned in this process before the call.
 
-    Raises:  nothing
+    Raises:  InvalidValue for a clock beyond the year 10889
     """
-    with _generator.lock:
-        number = _generator.next()
+    if _time_ns() < _generator.end_ns:
+        try:
+            number = _generator.numbers.pop()
+        except IndexError:
+            number = _generator.more()
+    else:
+        number = _generator.more()
     made = _new_uuid(UUID)
     _set_int(made, number)
     _set_is_safe(made, _UNKNOWN)
@@ -116,13 +200,10 @@ def uuid7() -> UUID:
 
 
 def uuid7_batch(n: int) -> npt.NDArray[np.uint8]:
-    """Return n new UUIDv7, increasing, each greater than every earlier one of this process.
+    """Return n new UUIDv7, increasing, each greater than every one that was returned before the call.
 
     Shapes:  -> uint8[n, 16]
     Raises:  DTypeError, InvalidValue
     """
     count = checks.whole(n, field="n", high=2**32)
-    entropy = os.urandom(ENTROPY_PER_ID * count)
-    with _generator.lock:
-        raw = fill(_generator.state, time.time_ns() // 1_000_000, entropy, count)
-    return np.frombuffer(bytearray(raw), dtype=np.uint8).reshape(count, 16)
+    return np.frombuffer(bytearray(_generator.batch(count)), dtype=np.uint8).reshape(count, 16)

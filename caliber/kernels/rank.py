@@ -5,7 +5,7 @@ Source: C-223, C-456 to C-461; design sections 5 and 6; the exact arithmetic is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -53,7 +53,7 @@ _C_TYPES = {
     "tie": "uint64_t *",
     "group": "int32_t *",
     "section": "int32_t *",
-}
+}  # in the order of the struct
 
 
 def rank_and_fill(
@@ -82,11 +82,10 @@ def rank_and_fill(
     separator = checks.whole(separator_tokens, field="separator_tokens", high=2**31 - 1)
     floor = checks.threshold(min_relevance, field="min_relevance")
     caps = checks.view(section_budget, checks.I32, 1, field="section_budget")
-    overhead = checks.shaped(section_overhead, checks.I32, (caps.shape[0],), field="section_overhead")
-    _check_limits(columns, caps, overhead)
+    overhead = checks.shaped(section_overhead, checks.I32, caps.shape, field="section_overhead")
     native = dispatch.native()
     if native is None:
-        _check_columns(columns, caps.shape[0])
+        _check_values(columns, caps, overhead)
         return reference.rank_and_fill(
             columns,
             budget=limit,
@@ -99,14 +98,10 @@ def rank_and_fill(
     ffi = native.ffi
     buffer = ffi.from_buffer
     # Pointers of the struct do not keep their arrays alive; `columns` does until C has returned.
-    struct = ffi.new(
-        "cal_rank_columns *",
-        {name: ffi.cast(kind, buffer("uint8_t[]", getattr(columns, name))) for name, kind in _C_TYPES.items()},
-    )
-    entries = np.empty((2 * count, 3), dtype=np.uint64)
-    links = np.empty((2, count), dtype=np.int64)
-    section_used = np.empty(sections, dtype=np.int64)
-    order, decision = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.uint8)
+    struct = ffi.new("cal_rank_columns *", [buffer(kind, getattr(columns, name)) for name, kind in _C_TYPES.items()])
+    size = native.lib.cal_rank_scratch(count, sections)
+    scratch = buffer("uint64_t[]", np.empty(size // 8, dtype=np.uint64))
+    order, decision = np.empty(count, checks.I64), np.empty(count, checks.U8)
     status = native.lib.cal_rank_and_fill(
         struct,
         count,
@@ -116,53 +111,61 @@ def rank_and_fill(
         buffer("int32_t[]", overhead),
         separator,
         floor,
-        ffi.cast("cal_rank_entry *", buffer("uint8_t[]", entries)),
-        buffer("int64_t[]", links[0]),
-        buffer("int64_t[]", links[1]),
-        buffer("int64_t[]", section_used),
+        scratch,
+        size,
         buffer("int64_t[]", order),
         buffer("uint8_t[]", decision),
     )
-    dispatch.check(status, non_finite="relevance", section="section", group="group", negative="tokens")
+    if status:
+        if status == native.lib.CAL_E_GROUP and count and int(columns.group.max()) >= count:
+            # C wants group numbers below n, so that its tables are arrays.
+            return rank_and_fill(
+                replace(columns, group=_dense(columns.group)),
+                budget=limit,
+                section_budget=caps,
+                section_overhead=overhead,
+                separator_tokens=separator,
+                min_relevance=floor,
+            )
+        _check_values(columns, caps, overhead)
+        dispatch.check(status)
     return order, decision
 
 
 def _checked(columns: RankColumns) -> RankColumns:
+    """Check types and shapes; values are checked by C, or by ``_check_values``."""
     priority = checks.view(columns.priority, checks.I32, 1, field="priority")
-    n = priority.shape[0]
-    group = checks.shaped(columns.group, checks.I32, (n,), field="group")
-    if n and int(group.max()) >= n:
-        # C wants group numbers below n, so that its tables are arrays.
-        dense = np.unique(group, return_inverse=True)[1].astype(np.int32)
-        group = np.ascontiguousarray(dense - (1 if int(group.min()) == -1 else 0))
-    return RankColumns(
-        priority=priority,
-        relevance=checks.shaped(columns.relevance, checks.F32, (n,), field="relevance"),
-        age_us=checks.shaped(columns.age_us, checks.I64, (n,), field="age_us"),
-        tokens=checks.shaped(columns.tokens, checks.I32, (n,), field="tokens"),
-        tie=checks.shaped(columns.tie, checks.U64, (n, 2), field="tie"),
-        group=group,
-        section=checks.shaped(columns.section, checks.I32, (n,), field="section"),
-    )
+    shape = priority.shape
+    checks.shaped(columns.relevance, checks.F32, shape, field="relevance")
+    checks.shaped(columns.age_us, checks.I64, shape, field="age_us")
+    checks.shaped(columns.tokens, checks.I32, shape, field="tokens")
+    checks.shaped(columns.tie, checks.U64, (*shape, 2), field="tie")
+    checks.shaped(columns.group, checks.I32, shape, field="group")
+    checks.shaped(columns.section, checks.I32, shape, field="section")
+    return columns
 
 
-def _check_limits(columns: RankColumns, caps: npt.NDArray[np.int32], overhead: npt.NDArray[np.int32]) -> None:
+def _dense(group: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Number groups from 0, so that every number is below the number of candidates; below 0 stays."""
+    alone = group < 0
+    dense = np.unique(group, return_inverse=True)[1] - np.unique(group[alone]).shape[0]
+    return np.where(alone, group, dense).astype(np.int32)
+
+
+def _check_values(columns: RankColumns, caps: npt.NDArray[np.int32], overhead: npt.NDArray[np.int32]) -> None:
+    """Refuse what C refuses, by name: for the twin, which does not check, and to say what C found wrong."""
     if (caps < -1).any():
         raise InvalidValue(field="section_budget", reason="must be -1 (none) or more")
     if (overhead < 0).any():
         raise InvalidValue(field="section_overhead", reason="must not be negative")
-    if len(columns) and int(columns.group.min()) < -1:
-        raise InvalidValue(field="group", reason="must be -1 (alone) or more")
-
-
-def _check_columns(columns: RankColumns, sections: int) -> None:
-    """Refuse what C refuses, on behalf of the twin, which does not check."""
     if not np.isfinite(columns.relevance).all():
         raise NonFiniteError(field="relevance")
     if (columns.tokens < 0).any():
         raise InvalidValue(field="tokens", reason="a negative number of tokens")
-    if ((columns.section < 0) | (columns.section >= sections)).any():
+    if ((columns.section < 0) | (columns.section >= caps.shape[0])).any():
         raise InvalidValue(field="section", reason="a section number is outside [0, sections)")
+    if (columns.group < -1).any():
+        raise InvalidValue(field="group", reason="must be -1 (alone) or more")
     grouped = columns.group >= 0
     groups, first = np.unique(columns.group[grouped], return_index=True)
     home = columns.section[grouped][first]

@@ -85,6 +85,32 @@ def scores(rows: F32s, query: F32s, *, metric: int) -> F32s:
         return exact.astype(np.float32)
 
 
+def code_rows(rows: F32s, row_norms: F64s, stride: int) -> tuple[U8s, F32s, F32s]:
+    """One byte an element, the scale that turns it back, and a bound of what it leaves out; csrc/vectors/codes.h.
+
+    Shapes:  rows f32[n, d]; row_norms f64[n] -> uint8[n, stride], f32[n], f32[n]
+    """
+    count, dimensions = rows.shape
+    codes = np.full((count, stride), 128, dtype=np.uint8)
+    scales, errors = np.zeros(count, dtype=np.float32), np.zeros(count, dtype=np.float32)
+    some = row_norms > 0.0
+    if not some.any():
+        return codes, scales, errors
+    shrink = 1.0 / row_norms[some]
+    units = rows[some].astype(np.float64) * shrink[:, np.newaxis]
+    step = (np.abs(rows[some]).max(axis=1).astype(np.float64) * shrink / 127.0).astype(np.float32)
+    wide = step.astype(np.float64)[:, np.newaxis]
+    nearest = np.rint(units * (1.0 / wide))
+    left = units - wide * nearest
+    lanes = np.zeros((left.shape[0], -(-dimensions // LANES) * LANES), dtype=np.float64)
+    lanes[:, :dimensions] = left * left
+    squares = _fold(lanes.reshape(left.shape[0], -1, LANES))
+    codes[some, :dimensions] = (nearest.astype(np.int32) + 128).astype(np.uint8)
+    scales[some] = step
+    errors[some] = (np.sqrt(squares) * (1.0 + 2.0**-20) + 2.0**-30).astype(np.float32)
+    return codes, scales, errors
+
+
 def canonical_order(found: F32s, ids: I64s, tie: U64s | None) -> I64s:
     """Positions of ``found`` by score descending, tie ascending, id ascending.
 

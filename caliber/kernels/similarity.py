@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference
-from caliber.kernels.vectors import METRIC_CODES, Metric, row_norms, search
+from caliber.kernels import checks, dispatch, reference, scoring
+from caliber.kernels.scoring import Segment, row_norms
+from caliber.kernels.vectors import METRIC_CODES, Metric
 from caliber.model.errors import InvalidValue, ShapeError
 
 _COSINE = METRIC_CODES[Metric.COSINE]
@@ -47,17 +48,11 @@ def cosine_topk(
     """
     rows = _matrix(rows, "rows")
     norms = row_norms(rows, field="rows")
-    return search(
-        [(rows, norms, None, rows.shape[0])],
-        rows.shape[0],
-        rows.shape[1],
-        _COSINE,
-        query,
-        k,
-        min_similarity=min_similarity,
-        mask=mask,
-        tie=tie,
-    )
+    count, dimensions = rows.shape
+    query = checks.shaped(query, checks.F32, (dimensions,), field="query")
+    asked = scoring.bounds(count, k, min_similarity, mask, tie)
+    # Without codes: making them costs more than one search saves.
+    return scoring.search([Segment(rows, norms, None, None, count)], dimensions, _COSINE, query, asked)
 
 
 def cosine_batch(rows: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -116,20 +111,23 @@ def pairs_above(rows: npt.NDArray[np.float32], threshold: float, *, max_pairs: i
         raise InvalidValue(field="max_pairs", reason=f"{limit} pairs do not fit into memory") from error
     ffi = native.ffi
     found, truncated = ffi.new("size_t *"), ffi.new("int32_t *")
+    segment = Segment(rows, norms, scoring.code_rows(rows, norms), None, count)
+    owner, table = scoring.segment_table(native, [segment])
+    query_codes = bytearray(native.lib.CAL_PAIR_ROWS * scoring.code_stride(rows.shape[1]))
     status = native.lib.cal_pairs_above_f32(
         native.features,
-        ffi.from_buffer("float[]", rows),
-        ffi.from_buffer("double[]", norms),
-        count,
+        table,
         rows.shape[1],
         floor,
         capacity,
+        ffi.from_buffer("int8_t[]", query_codes),
         ffi.from_buffer("int64_t[]", left),
         ffi.from_buffer("int64_t[]", right),
         ffi.from_buffer("float[]", scores),
         found,
         truncated,
     )
+    del owner  # kept until C has returned
     dispatch.check(status)
     index = np.stack([left[: found[0]], right[: found[0]]], axis=1)
     return Pairs(index, scores[: found[0]].copy(), bool(truncated[0]))

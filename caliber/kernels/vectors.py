@@ -6,7 +6,6 @@ Source: design sections 5 and 6; C-190.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -14,10 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference
-from caliber.model.errors import InvalidValue, NonFiniteError
+from caliber.kernels import checks, dispatch, reference, scoring
+from caliber.kernels.scoring import Codes, Found, Segment, row_norms
+from caliber.model.errors import InvalidValue
 
 SEGMENT_ROWS = 4096
+CACHE_LINE = 64
 _LARGEST_DIMENSIONS = 1 << 20
 
 
@@ -30,10 +31,6 @@ class Metric(StrEnum):
 
 
 METRIC_CODES = {Metric.COSINE: 0, Metric.L2: 1, Metric.INNER_PRODUCT: 2}  # CAL_METRIC_* of caliber.h
-
-# Rows, their norms, live flags (None: all), and how many of them belong to the snapshot.
-Segment = tuple[npt.NDArray[np.float32], npt.NDArray[np.float64], npt.NDArray[np.uint8] | None, int]
-Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
 
 class VectorMatrix:
@@ -66,26 +63,31 @@ class VectorMatrix:
         """
         rows = checks.shaped(rows, checks.F32, (None, self.dimensions), field="rows")
         norms = row_norms(rows, field="rows")
+        codes = scoring.code_rows(rows, norms)
         with self._lock:
             first = self._size
-            done = 0
-            while done < rows.shape[0]:
-                done += self._fill(rows[done:], norms[done:])
+            self._extend(rows, norms, codes)
             self._size += rows.shape[0]
             self._live += rows.shape[0]
             self._newest = None
         return np.arange(first, first + rows.shape[0], dtype=np.int64)
 
-    def _fill(self, rows: npt.NDArray[np.float32], norms: npt.NDArray[np.float64]) -> int:
-        if not self._segments or self._segments[-1][3] == SEGMENT_ROWS:
-            self._segments.append(_empty_segment(self.dimensions))
-        kept, kept_norms, live, count = self._segments[-1]
-        taken: int = min(SEGMENT_ROWS - count, rows.shape[0])
-        # Beyond the count of every snapshot taken so far, so no reader looks here yet.
-        kept[count : count + taken] = rows[:taken]
-        kept_norms[count : count + taken] = norms[:taken]
-        self._segments[-1] = (kept, kept_norms, live, count + taken)
-        return taken
+    def _extend(self, rows: npt.NDArray[np.float32], norms: npt.NDArray[np.float64], codes: Codes | None) -> None:
+        done = 0
+        while done < rows.shape[0]:
+            if not self._segments or self._segments[-1].size == SEGMENT_ROWS:
+                self._segments.append(_empty_segment(self.dimensions))
+            last = self._segments[-1]
+            start = last.size
+            stop = min(SEGMENT_ROWS, start + rows.shape[0] - done)
+            taken = slice(done, done + stop - start)
+            # Beyond the count of every snapshot taken so far, so no reader looks here yet.
+            last.rows[start:stop] = rows[taken]
+            last.norms[start:stop] = norms[taken]
+            if last.codes is not None and codes is not None:
+                last.codes.write(start, stop, codes.part(taken.start, taken.stop))
+            self._segments[-1] = last._replace(size=stop)
+            done = taken.stop
 
     def retire(self, ids: npt.NDArray[np.int64]) -> int:
         """Take rows out of later snapshots and return how many were live; retiring twice changes nothing.
@@ -97,13 +99,13 @@ class VectorMatrix:
             ids = checks.row_ids(ids, self._size)
             retired = 0
             for number in np.unique(ids // SEGMENT_ROWS).tolist():
-                rows, norms, live, count = self._segments[number]
+                segment = self._segments[number]
                 # A copy: snapshots keep the flags they were taken with.
-                changed = np.ones(SEGMENT_ROWS, dtype=np.uint8) if live is None else live.copy()
+                changed = np.ones(SEGMENT_ROWS, dtype=np.uint8) if segment.live is None else segment.live.copy()
                 at = np.unique(ids[ids // SEGMENT_ROWS == number]) % SEGMENT_ROWS
                 retired += int(np.count_nonzero(changed[at]))
                 changed[at] = 0
-                self._segments[number] = (rows, norms, changed, count)
+                self._segments[number] = segment._replace(live=changed)
             if retired:
                 self._live -= retired
                 self._newest = None
@@ -124,15 +126,13 @@ class VectorMatrix:
             mapping[live] = np.arange(before.live_count, dtype=np.int64)
             if before.live_count == before.size:
                 return mapping
-            segments: list[Segment] = []
+            self._segments = []
             base = 0
-            self._segments = segments
-            for rows, norms, _, count in before.segments:
-                kept = np.flatnonzero(live[base : base + count])
-                base += count
-                done = 0
-                while done < kept.shape[0]:
-                    done += self._fill(rows[kept[done:]], norms[kept[done:]])
+            for segment in before.segments:
+                kept = np.flatnonzero(live[base : base + segment.size])
+                base += segment.size
+                codes = None if segment.codes is None else segment.codes.chosen(kept)
+                self._extend(segment.rows[kept], segment.norms[kept], codes)
             self._size = before.live_count
             self._newest = None
         return mapping
@@ -199,6 +199,8 @@ class Snapshot:
         self.segments = segments
         self.size = size
         self.live_count = live_count
+        self._metric_code = METRIC_CODES[metric]
+        self._query_shape = (dimensions,)
         self._table: tuple[Any, Any] | None = None
 
     def topk(
@@ -216,18 +218,9 @@ class Snapshot:
         Units:   min_similarity is rounded to f32 as the scores are; equal scores by tie, then by lower row id
         Raises:  ShapeError, DTypeError, NonFiniteError, InvalidValue
         """
-        return search(
-            self.segments,
-            self.size,
-            self.dimensions,
-            METRIC_CODES[self.metric],
-            query,
-            k,
-            min_similarity=min_similarity,
-            mask=mask,
-            tie=tie,
-            table=self._native_table,
-        )
+        query = checks.shaped(query, checks.F32, self._query_shape, field="query")
+        asked = scoring.bounds(self.size, k, min_similarity, mask, tie)
+        return scoring.search(self.segments, self.dimensions, self._metric_code, query, asked, self._native_table)
 
     def topk_many(
         self,
@@ -244,7 +237,10 @@ class Snapshot:
         Raises:  ShapeError, DTypeError, NonFiniteError, InvalidValue
         """
         queries = checks.shaped(queries, checks.F32, (None, self.dimensions), field="queries")
-        return [self.topk(query, k, min_similarity=min_similarity, mask=mask, tie=tie) for query in queries]
+        asked = scoring.bounds(self.size, k, min_similarity, mask, tie)
+        return scoring.search_many(
+            self.segments, self.dimensions, self._metric_code, queries, asked, self._native_table
+        )
 
     def scores(self, query: npt.NDArray[np.float32], ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Return the canonical scores of given rows, retired ones included.
@@ -257,13 +253,13 @@ class Snapshot:
         native = dispatch.native()
         query_norm = row_norms(query.reshape(1, -1), field="query")[0]
         if native is None:
-            return reference.scores(self.rows(ids), query, metric=METRIC_CODES[self.metric])
+            return reference.scores(self.rows(ids), query, metric=self._metric_code)
         out = np.empty(ids.shape[0], dtype=np.float32)
         buffer = native.ffi.from_buffer
         status = native.lib.cal_scores_f32(
             native.features,
-            METRIC_CODES[self.metric],
-            self._native_table(native),
+            self._metric_code,
+            self._native_table(native)[1],
             len(self.segments),
             SEGMENT_ROWS,
             self.dimensions,
@@ -287,7 +283,7 @@ class Snapshot:
         segment_of = ids // SEGMENT_ROWS
         for number in np.unique(segment_of).tolist():
             chosen = segment_of == number
-            out[chosen] = self.segments[number][0][ids[chosen] % SEGMENT_ROWS]
+            out[chosen] = self.segments[number].rows[ids[chosen] % SEGMENT_ROWS]
         return out
 
     @cached_property
@@ -298,10 +294,10 @@ class Snapshot:
         """
         out = np.ones(self.size, dtype=np.bool_)
         base = 0
-        for _, _, live, count in self.segments:
-            if live is not None:
-                out[base : base + count] = live[:count]
-            base += count
+        for segment in self.segments:
+            if segment.live is not None:
+                out[base : base + segment.size] = segment.live[: segment.size]
+            base += segment.size
         out.flags.writeable = False
         return out
 
@@ -309,8 +305,10 @@ class Snapshot:
     def nbytes(self) -> int:
         """Bytes that the rows occupy, retired ones included."""
         total = 0
-        for _, _, live, count in self.segments:
-            total += count * (4 * self.dimensions + 8) + (0 if live is None else live.nbytes)
+        stride = scoring.code_stride(self.dimensions)
+        each = 4 * self.dimensions + 8 + (stride + 8 if stride else 0)
+        for segment in self.segments:
+            total += segment.size * each + (0 if segment.live is None else segment.live.nbytes)
         return total
 
     def __len__(self) -> int:
@@ -319,132 +317,25 @@ class Snapshot:
     def _native_table(self, native: dispatch.Native) -> Any:
         # Built at the first search; a race between two threads builds it twice, to the same effect.
         if self._table is None:
-            self._table = segment_table(native, self.segments)
-        return self._table[1]
-
-
-def row_norms(rows: npt.NDArray[np.float32], *, field: str) -> npt.NDArray[np.float64]:
-    """Return the canonical length of each row.
-
-    Shapes:  rows f32[n, d], checked -> f64[n]
-    Raises:  NonFiniteError
-    """
-    native = dispatch.native()
-    if native is None:
-        if not np.isfinite(rows).all():
-            raise NonFiniteError(field=field)
-        return reference.norms(rows)
-    out = np.empty(rows.shape[0], dtype=np.float64)
-    buffer = native.ffi.from_buffer
-    status = native.lib.cal_norms_f32(
-        native.features, buffer("float[]", rows), rows.shape[0], rows.shape[1], buffer("double[]", out)
-    )
-    dispatch.check(status, non_finite=field)
-    return out
-
-
-def row_sums(rows: npt.NDArray[np.float32], query: npt.NDArray[np.float32], *, metric: int) -> npt.NDArray[np.float64]:
-    """Return what scores are made of, in f64: dot products, or for l2 squared distances.
-
-    Shapes:  rows f32[n, d]; query f32[d], both checked -> f64[n]
-    """
-    native = dispatch.native()
-    if native is None:
-        return reference.sums(rows, query, metric=metric)
-    out = np.empty(rows.shape[0], dtype=np.float64)
-    buffer = native.ffi.from_buffer
-    status = native.lib.cal_sums_f32(
-        native.features,
-        metric,
-        buffer("float[]", rows),
-        rows.shape[0],
-        rows.shape[1],
-        buffer("float[]", query),
-        buffer("double[]", out),
-    )
-    dispatch.check(status)
-    return out
-
-
-def segment_table(native: dispatch.Native, segments: Sequence[Segment]) -> tuple[Any, Any]:
-    """Return what keeps the table alive, and the ``cal_segment *`` to pass to C."""
-    table = np.zeros((len(segments), 4), dtype=np.uintp)
-    for row, (rows, norms, live, count) in zip(table, segments, strict=True):
-        row[:] = (rows.ctypes.data, norms.ctypes.data, 0 if live is None else live.ctypes.data, count)
-    owner = native.ffi.from_buffer("uint8_t[]", table)
-    return owner, native.ffi.cast("cal_segment *", owner)
-
-
-def search(
-    segments: Sequence[Segment],
-    size: int,
-    dimensions: int,
-    metric: int,
-    query: Any,
-    k: Any,
-    *,
-    min_similarity: float | None,
-    mask: npt.NDArray[Any] | None,
-    tie: npt.NDArray[np.uint64] | None,
-    table: Any = None,
-) -> Found:
-    """Check the arguments of a top-k search and run it; see ``Snapshot.topk``."""
-    query = checks.shaped(query, checks.F32, (dimensions,), field="query")
-    wanted = min(checks.whole(k, field="k"), size)
-    floor = -np.inf if min_similarity is None else checks.threshold(min_similarity, field="min_similarity")
-    if mask is not None:
-        mask = checks.flags(mask, size, field="mask")
-    if tie is not None:
-        tie = checks.shaped(tie, checks.U64, (size, 2), field="tie")
-    query_norm = row_norms(query.reshape(1, -1), field="query")[0]
-    native = dispatch.native()
-    if native is None:
-        return _search_twin(segments, dimensions, metric, query, wanted, floor=floor, mask=mask, tie=tie)
-    ids, scores = np.empty(wanted, dtype=np.int64), np.empty(wanted, dtype=np.float32)
-    ffi = native.ffi
-    owner = segment_table(native, segments) if table is None else (None, table(native))
-    found = ffi.new("size_t *")
-    status = native.lib.cal_topk_f32(
-        native.features,
-        metric,
-        owner[1],
-        len(segments),
-        dimensions,
-        ffi.from_buffer("float[]", query),
-        query_norm,
-        wanted,
-        floor,
-        ffi.NULL if mask is None else ffi.from_buffer("uint8_t[]", mask),
-        ffi.NULL if tie is None else ffi.from_buffer("uint64_t[]", tie),
-        ffi.from_buffer("int64_t[]", ids),
-        ffi.from_buffer("float[]", scores),
-        found,
-    )
-    dispatch.check(status)
-    if found[0] == wanted:
-        return ids, scores
-    return ids[: found[0]].copy(), scores[: found[0]].copy()
-
-
-def _search_twin(
-    segments: Sequence[Segment],
-    dimensions: int,
-    metric: int,
-    query: npt.NDArray[np.float32],
-    k: int,
-    *,
-    floor: float,
-    mask: npt.NDArray[np.uint8] | None,
-    tie: npt.NDArray[np.uint64] | None,
-) -> Found:
-    rows = np.concatenate([np.empty((0, dimensions), np.float32), *(s[0][: s[3]] for s in segments)])
-    live = [np.ones(s[3], np.uint8) if s[2] is None else s[2][: s[3]] for s in segments]
-    keep = np.concatenate([np.empty(0, np.uint8), *live]).astype(np.bool_)
-    if mask is not None:
-        keep &= mask.astype(np.bool_)
-    return reference.topk(rows, query, k, metric=metric, min_similarity=floor, keep=keep, tie=tie)
+            self._table = scoring.segment_table(native, self.segments)
+        return self._table
 
 
 def _empty_segment(dimensions: int) -> Segment:
+    stride = scoring.code_stride(dimensions)
+    codes = None
+    if stride:
+        codes = Codes(
+            _aligned_bytes(SEGMENT_ROWS * stride).reshape(SEGMENT_ROWS, stride),
+            np.empty(SEGMENT_ROWS, dtype=np.float32),
+            np.empty(SEGMENT_ROWS, dtype=np.float32),
+        )
     rows = np.empty((SEGMENT_ROWS, dimensions), dtype=np.float32)
-    return rows, np.empty(SEGMENT_ROWS, dtype=np.float64), None, 0
+    return Segment(rows, np.empty(SEGMENT_ROWS, dtype=np.float64), codes, None, 0)
+
+
+def _aligned_bytes(size: int) -> npt.NDArray[np.uint8]:
+    """Return memory that begins a cache line, so that no code is read from two."""
+    memory = np.empty(size + CACHE_LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size]

@@ -54,3 +54,9 @@ void cal_sha256_compress_scalar(uint32_t state[8], const uint8_t *data, size_t b
         state[7] += h;
     }
 }
+
+static void many(uint32_t *const *states, const uint8_t *const *data, size_t blocks) {
+    cal_sha256_compress_scalar(states[0], data[0], blocks);
+}
+
+const cal_sha256_ops cal_sha256_scalar = {cal_sha256_compress_scalar, many, 1, 1};

@@ -584,8 +584,8 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, cal_rank_entry *, int64_t *, int64_t *, int64_t *, int64_t *, uint8_t *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 129), // cal_rank_columns const *
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // cal_rank_columns const *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -593,135 +593,167 @@ static void *_cffi_types[] = {
 /*  6 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /*  7 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  8 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 130), // cal_rank_entry *
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t *
-/* 11 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 12 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 13 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 137), // uint8_t *
-/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 132), // cal_uuid7_state *
-/* 18 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 19 */ _CFFI_OP(_CFFI_OP_POINTER, 137), // uint8_t const *
-/* 20 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 22 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 24 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 16), // uint64_t *
+/* 10 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 11 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t *
+/* 12 */ _CFFI_OP(_CFFI_OP_POINTER, 168), // uint8_t *
+/* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 161), // cal_uuid7_state *
+/* 16 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 168), // uint8_t const *
+/* 18 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 19 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 20 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
+/* 23 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float const *
+/* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // double const *
 /* 25 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 26 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 28 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 29 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 28 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float *
+/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
 /* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
 /* 33 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 34 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t const *
+/* 34 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 35 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
 /* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 40 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, double const *, size_t, size_t, float, size_t, int64_t *, int64_t *, float *, size_t *, int32_t *)
-/* 41 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float const *
-/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 68), // double const *
-/* 44 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 46 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 47 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 48 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 49 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 50 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float *
-/* 51 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
-/* 52 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // int32_t *
-/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
-/* 55 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 58 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 68), // double *
+/* 40 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 41 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t const *
+/* 43 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 44 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
+/* 47 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
+/* 49 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 50 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // cal_segment const *
+/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 53 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 54 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // int8_t *
+/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
+/* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
+/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 58 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
+/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // int32_t *
 /* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, double, size_t, float, uint8_t const *, uint64_t const *, int64_t *, float *, size_t *)
+/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
 /* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 64 */ _CFFI_OP(_CFFI_OP_POINTER, 131), // cal_segment const *
+/* 63 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 64 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 67 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
-/* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
-/* 72 */ _CFFI_OP(_CFFI_OP_POINTER, 18), // uint64_t const *
-/* 73 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 74 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
-/* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 51),
-/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 77 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 78 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 79 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 80 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
-/* 81 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 83 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 84 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 66 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // double *
+/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
+/* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
+/* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 73 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 54),
+/* 76 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 81 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
+/* 84 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
 /* 87 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 88 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
-/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 91 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 92 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 95 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 96 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 98 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 100 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
-/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
-/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 107 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
+/* 88 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 89 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 91 */ _CFFI_OP(_CFFI_OP_POINTER, 16), // uint64_t const *
+/* 92 */ _CFFI_OP(_CFFI_OP_POINTER, 169), // void *
+/* 93 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
+/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 97 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
+/* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
+/* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
 /* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
 /* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
-/* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 113 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
 /* 116 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 119 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 19),
-/* 122 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 125 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 127 */ _CFFI_OP(_CFFI_OP_FUNCTION, 41), // uint32_t()(void)
-/* 128 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 129 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_rank_columns
-/* 130 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_rank_entry
-/* 131 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_segment
-/* 132 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_uuid7_state
-/* 133 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 134 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 135 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
-/* 136 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
-/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 117 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
+/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 125 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 126 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 129 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 66),
+/* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 133 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 134 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 135 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 136 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 140 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 141 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 142 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 143 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 146 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 147 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 151 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
+/* 153 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 154 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 155 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION, 49), // uint32_t()(void)
+/* 158 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 159 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_rank_columns
+/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_segment
+/* 161 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_uuid7_state
+/* 162 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 163 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 164 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
+/* 165 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
+/* 166 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $5
+/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 168 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 169 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -822,6 +854,13 @@ static int _cffi_const_CAL_METRIC_INNER_PRODUCT(unsigned long long *o)
   return n;
 }
 
+static int _cffi_const_CAL_PAIR_ROWS(unsigned long long *o)
+{
+  int n = (CAL_PAIR_ROWS) <= 0;
+  *o = (unsigned long long)((CAL_PAIR_ROWS) | 0);  /* check that CAL_PAIR_ROWS is an integer */
+  return n;
+}
+
 static int _cffi_const_CAL_FILL_INCLUDED(unsigned long long *o)
 {
   int n = (CAL_FILL_INCLUDED) <= 0;
@@ -873,23 +912,15 @@ static void _cffi_checkfld_typedef_cal_rank_columns(cal_rank_columns *p)
 struct _cffi_align_typedef_cal_rank_columns { char x; cal_rank_columns y; };
 
 _CFFI_UNUSED_FN
-static void _cffi_checkfld_typedef_cal_rank_entry(cal_rank_entry *p)
-{
-  /* only to generate compile-time warnings or errors */
-  (void)p;
-  (void)((p->rank) | 0);  /* check that 'cal_rank_entry.rank' is an integer */
-  (void)((p->age) | 0);  /* check that 'cal_rank_entry.age' is an integer */
-  (void)((p->index) | 0);  /* check that 'cal_rank_entry.index' is an integer */
-}
-struct _cffi_align_typedef_cal_rank_entry { char x; cal_rank_entry y; };
-
-_CFFI_UNUSED_FN
 static void _cffi_checkfld_typedef_cal_segment(cal_segment *p)
 {
   /* only to generate compile-time warnings or errors */
   (void)p;
   { float const * *tmp = &p->rows; (void)tmp; }
   { double const * *tmp = &p->norms; (void)tmp; }
+  { uint8_t const * *tmp = &p->codes; (void)tmp; }
+  { float const * *tmp = &p->scales; (void)tmp; }
+  { float const * *tmp = &p->errors; (void)tmp; }
   { uint8_t const * *tmp = &p->live; (void)tmp; }
   (void)((p->count) | 0);  /* check that 'cal_segment.count' is an integer */
 }
@@ -904,6 +935,110 @@ static void _cffi_checkfld_typedef_cal_uuid7_state(cal_uuid7_state *p)
   (void)((p->counter) | 0);  /* check that 'cal_uuid7_state.counter' is an integer */
 }
 struct _cffi_align_typedef_cal_uuid7_state { char x; cal_uuid7_state y; };
+
+static int32_t _cffi_d_cal_code_rows_f32(float const * x0, double const * x1, size_t x2, size_t x3, size_t x4, uint8_t * x5, float * x6, float * x7)
+{
+  return cal_code_rows_f32(x0, x1, x2, x3, x4, x5, x6, x7);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
+{
+  float const * x0;
+  double const * x1;
+  size_t x2;
+  size_t x3;
+  size_t x4;
+  uint8_t * x5;
+  float * x6;
+  float * x7;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+
+  if (!PyArg_UnpackTuple(args, "cal_code_rows_f32", 8, 8, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(23), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(23), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(24), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(24), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(12), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(29), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(29), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(29), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(29), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_code_rows_f32(x0, x1, x2, x3, x4, x5, x6, x7); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_code_rows_f32 _cffi_d_cal_code_rows_f32
+#endif
 
 static uint32_t _cffi_d_cal_cpu_features(void)
 {
@@ -962,10 +1097,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg1, (char **)&x1);
+      _cffi_type(23), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -979,10 +1114,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg4, (char **)&x4);
+      _cffi_type(66), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(66), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1002,26 +1137,25 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
 #  define _cffi_f_cal_norms_f32 _cffi_d_cal_norms_f32
 #endif
 
-static int32_t _cffi_d_cal_pairs_above_f32(uint32_t x0, float const * x1, double const * x2, size_t x3, size_t x4, float x5, size_t x6, int64_t * x7, int64_t * x8, float * x9, size_t * x10, int32_t * x11)
+static int32_t _cffi_d_cal_pairs_above_f32(uint32_t x0, cal_segment const * x1, size_t x2, float x3, size_t x4, int8_t * x5, int64_t * x6, int64_t * x7, float * x8, size_t * x9, int32_t * x10)
 {
-  return cal_pairs_above_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11);
+  return cal_pairs_above_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10);
 }
 #ifndef PYPY_VERSION
 static PyObject *
 _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
 {
   uint32_t x0;
-  float const * x1;
-  double const * x2;
-  size_t x3;
+  cal_segment const * x1;
+  size_t x2;
+  float x3;
   size_t x4;
-  float x5;
-  size_t x6;
+  int8_t * x5;
+  int64_t * x6;
   int64_t * x7;
-  int64_t * x8;
-  float * x9;
-  size_t * x10;
-  int32_t * x11;
+  float * x8;
+  size_t * x9;
+  int32_t * x10;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1037,9 +1171,8 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
   PyObject *arg8;
   PyObject *arg9;
   PyObject *arg10;
-  PyObject *arg11;
 
-  if (!PyArg_UnpackTuple(args, "cal_pairs_above_f32", 12, 12, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11))
+  if (!PyArg_UnpackTuple(args, "cal_pairs_above_f32", 11, 11, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10))
     return NULL;
 
   x0 = _cffi_to_c_int(arg0, uint32_t);
@@ -1047,87 +1180,83 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg1, (char **)&x1);
+      _cffi_type(50), arg1, (char **)&x1);
   if (datasize != 0) {
-    x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg1, (char **)&x1,
+    x1 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(50), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg2, (char **)&x2);
-  if (datasize != 0) {
-    x2 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg2, (char **)&x2,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
 
-  x3 = _cffi_to_c_int(arg3, size_t);
-  if (x3 == (size_t)-1 && PyErr_Occurred())
+  x3 = (float)_cffi_to_c_float(arg3);
+  if (x3 == (float)-1 && PyErr_Occurred())
     return NULL;
 
   x4 = _cffi_to_c_int(arg4, size_t);
   if (x4 == (size_t)-1 && PyErr_Occurred())
     return NULL;
 
-  x5 = (float)_cffi_to_c_float(arg5);
-  if (x5 == (float)-1 && PyErr_Occurred())
-    return NULL;
-
-  x6 = _cffi_to_c_int(arg6, size_t);
-  if (x6 == (size_t)-1 && PyErr_Occurred())
-    return NULL;
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(54), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(54), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg7, (char **)&x7);
+      _cffi_type(11), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(11), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(11), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(11), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg8, (char **)&x8);
+      _cffi_type(29), arg8, (char **)&x8);
   if (datasize != 0) {
-    x8 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg8, (char **)&x8,
+    x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(29), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg9, (char **)&x9);
+      _cffi_type(58), arg9, (char **)&x9);
   if (datasize != 0) {
-    x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg9, (char **)&x9,
+    x9 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(58), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(51), arg10, (char **)&x10);
+      _cffi_type(59), arg10, (char **)&x10);
   if (datasize != 0) {
-    x10 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(51), arg10, (char **)&x10,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(52), arg11, (char **)&x11);
-  if (datasize != 0) {
-    x11 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(52), arg11, (char **)&x11,
+    x10 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(59), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = cal_pairs_above_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11); }
+  { result = cal_pairs_above_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -1140,9 +1269,9 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
 #  define _cffi_f_cal_pairs_above_f32 _cffi_d_cal_pairs_above_f32
 #endif
 
-static int32_t _cffi_d_cal_rank_and_fill(cal_rank_columns const * x0, size_t x1, size_t x2, int64_t x3, int32_t const * x4, int32_t const * x5, int32_t x6, float x7, cal_rank_entry * x8, int64_t * x9, int64_t * x10, int64_t * x11, int64_t * x12, uint8_t * x13)
+static int32_t _cffi_d_cal_rank_and_fill(cal_rank_columns const * x0, size_t x1, size_t x2, int64_t x3, int32_t const * x4, int32_t const * x5, int32_t x6, float x7, uint64_t * x8, size_t x9, int64_t * x10, uint8_t * x11)
 {
-  return cal_rank_and_fill(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13);
+  return cal_rank_and_fill(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -1156,12 +1285,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
   int32_t const * x5;
   int32_t x6;
   float x7;
-  cal_rank_entry * x8;
-  int64_t * x9;
+  uint64_t * x8;
+  size_t x9;
   int64_t * x10;
-  int64_t * x11;
-  int64_t * x12;
-  uint8_t * x13;
+  uint8_t * x11;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1178,10 +1305,8 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
   PyObject *arg9;
   PyObject *arg10;
   PyObject *arg11;
-  PyObject *arg12;
-  PyObject *arg13;
 
-  if (!PyArg_UnpackTuple(args, "cal_rank_and_fill", 14, 14, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12, &arg13))
+  if (!PyArg_UnpackTuple(args, "cal_rank_and_fill", 12, 12, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11))
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
@@ -1234,60 +1359,37 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(9), arg8, (char **)&x8);
   if (datasize != 0) {
-    x8 = ((size_t)datasize) <= 640 ? (cal_rank_entry *)alloca((size_t)datasize) : NULL;
+    x8 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(9), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg9, (char **)&x9);
-  if (datasize != 0) {
-    x9 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg9, (char **)&x9,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
+  x9 = _cffi_to_c_int(arg9, size_t);
+  if (x9 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg10, (char **)&x10);
+      _cffi_type(11), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(11), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg11, (char **)&x11);
+      _cffi_type(12), arg11, (char **)&x11);
   if (datasize != 0) {
-    x11 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg11, (char **)&x11,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg12, (char **)&x12);
-  if (datasize != 0) {
-    x12 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg12, (char **)&x12,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg13, (char **)&x13);
-  if (datasize != 0) {
-    x13 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg13, (char **)&x13,
+    x11 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(12), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = cal_rank_and_fill(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13); }
+  { result = cal_rank_and_fill(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -1298,6 +1400,46 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_cal_rank_and_fill _cffi_d_cal_rank_and_fill
+#endif
+
+static size_t _cffi_d_cal_rank_scratch(size_t x0, size_t x1)
+{
+  return cal_rank_scratch(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_rank_scratch(PyObject *self, PyObject *args)
+{
+  size_t x0;
+  size_t x1;
+  size_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "cal_rank_scratch", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, size_t);
+  if (x0 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_rank_scratch(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, size_t);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_rank_scratch _cffi_d_cal_rank_scratch
 #endif
 
 static int32_t _cffi_d_cal_score_batch_f32(uint32_t x0, int32_t x1, float const * x2, double const * x3, size_t x4, size_t x5, float const * x6, double const * x7, size_t x8, float * x9)
@@ -1345,19 +1487,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg2, (char **)&x2);
+      _cffi_type(23), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg3, (char **)&x3);
+      _cffi_type(24), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1371,19 +1513,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg6, (char **)&x6);
+      _cffi_type(23), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg7, (char **)&x7);
+      _cffi_type(24), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1393,10 +1535,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg9, (char **)&x9);
+      _cffi_type(29), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1414,6 +1556,127 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_cal_score_batch_f32 _cffi_d_cal_score_batch_f32
+#endif
+
+static int32_t _cffi_d_cal_score_bounds_f32(uint32_t x0, int32_t x1, cal_segment const * x2, size_t x3, float const * x4, float x5, int8_t * x6, float * x7, float * x8, uint8_t * x9)
+{
+  return cal_score_bounds_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
+{
+  uint32_t x0;
+  int32_t x1;
+  cal_segment const * x2;
+  size_t x3;
+  float const * x4;
+  float x5;
+  int8_t * x6;
+  float * x7;
+  float * x8;
+  uint8_t * x9;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
+
+  if (!PyArg_UnpackTuple(args, "cal_score_bounds_f32", 10, 10, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, uint32_t);
+  if (x0 == (uint32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x1 = _cffi_to_c_int(arg1, int32_t);
+  if (x1 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(50), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(50), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(23), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(23), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x5 = (float)_cffi_to_c_float(arg5);
+  if (x5 == (float)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(54), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(54), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(29), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(29), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(29), arg8, (char **)&x8);
+  if (datasize != 0) {
+    x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(29), arg8, (char **)&x8,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(12), arg9, (char **)&x9);
+  if (datasize != 0) {
+    x9 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(12), arg9, (char **)&x9,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_score_bounds_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_score_bounds_f32 _cffi_d_cal_score_bounds_f32
 #endif
 
 static int32_t _cffi_d_cal_scores_f32(uint32_t x0, int32_t x1, cal_segment const * x2, size_t x3, size_t x4, size_t x5, float const * x6, double x7, int64_t const * x8, size_t x9, float * x10)
@@ -1463,10 +1726,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(64), arg2, (char **)&x2);
+      _cffi_type(50), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(64), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(50), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1484,10 +1747,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg6, (char **)&x6);
+      _cffi_type(23), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1497,10 +1760,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg8, (char **)&x8);
+      _cffi_type(42), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(42), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1510,10 +1773,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg10, (char **)&x10);
+      _cffi_type(29), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1566,10 +1829,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(19), arg1, (char **)&x1);
+      _cffi_type(17), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(19), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1592,10 +1855,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg5, (char **)&x5);
+      _cffi_type(12), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1648,10 +1911,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(19), arg1, (char **)&x1);
+      _cffi_type(17), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(19), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1661,10 +1924,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg3, (char **)&x3);
+      _cffi_type(42), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(42), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1674,10 +1937,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg5, (char **)&x5);
+      _cffi_type(12), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1736,10 +1999,10 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg2, (char **)&x2);
+      _cffi_type(23), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1753,19 +2016,19 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg5, (char **)&x5);
+      _cffi_type(23), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg6, (char **)&x6);
+      _cffi_type(66), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(66), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1839,10 +2102,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg5, (char **)&x5);
+      _cffi_type(11), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(11), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1895,10 +2158,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg1, (char **)&x1);
+      _cffi_type(42), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(42), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1916,10 +2179,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg5, (char **)&x5);
+      _cffi_type(11), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(11), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1939,9 +2202,9 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
 #  define _cffi_f_cal_tokens_bytes_spans_i64 _cffi_d_cal_tokens_bytes_spans_i64
 #endif
 
-static int32_t _cffi_d_cal_topk_f32(uint32_t x0, int32_t x1, cal_segment const * x2, size_t x3, size_t x4, float const * x5, double x6, size_t x7, float x8, uint8_t const * x9, uint64_t const * x10, int64_t * x11, float * x12, size_t * x13)
+static int32_t _cffi_d_cal_topk_f32(uint32_t x0, int32_t x1, cal_segment const * x2, size_t x3, size_t x4, float const * x5, size_t x6, size_t x7, float x8, uint8_t const * x9, uint64_t const * x10, void * x11, size_t x12, int64_t * x13, float * x14, size_t * x15)
 {
-  return cal_topk_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13);
+  return cal_topk_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -1953,14 +2216,16 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
   size_t x3;
   size_t x4;
   float const * x5;
-  double x6;
+  size_t x6;
   size_t x7;
   float x8;
   uint8_t const * x9;
   uint64_t const * x10;
-  int64_t * x11;
-  float * x12;
-  size_t * x13;
+  void * x11;
+  size_t x12;
+  int64_t * x13;
+  float * x14;
+  size_t * x15;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1979,8 +2244,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
   PyObject *arg11;
   PyObject *arg12;
   PyObject *arg13;
+  PyObject *arg14;
+  PyObject *arg15;
 
-  if (!PyArg_UnpackTuple(args, "cal_topk_f32", 14, 14, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12, &arg13))
+  if (!PyArg_UnpackTuple(args, "cal_topk_f32", 16, 16, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12, &arg13, &arg14, &arg15))
     return NULL;
 
   x0 = _cffi_to_c_int(arg0, uint32_t);
@@ -1992,10 +2259,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(64), arg2, (char **)&x2);
+      _cffi_type(50), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(64), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(50), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2009,16 +2276,16 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg5, (char **)&x5);
+      _cffi_type(23), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
-  x6 = (double)_cffi_to_c_double(arg6);
-  if (x6 == (double)-1 && PyErr_Occurred())
+  x6 = _cffi_to_c_int(arg6, size_t);
+  if (x6 == (size_t)-1 && PyErr_Occurred())
     return NULL;
 
   x7 = _cffi_to_c_int(arg7, size_t);
@@ -2030,53 +2297,66 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(19), arg9, (char **)&x9);
+      _cffi_type(17), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(19), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(72), arg10, (char **)&x10);
+      _cffi_type(91), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(72), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(91), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg11, (char **)&x11);
+      _cffi_type(92), arg11, (char **)&x11);
   if (datasize != 0) {
-    x11 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg11, (char **)&x11,
+    x11 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(92), arg11, (char **)&x11,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x12 = _cffi_to_c_int(arg12, size_t);
+  if (x12 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(11), arg13, (char **)&x13);
+  if (datasize != 0) {
+    x13 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(11), arg13, (char **)&x13,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg12, (char **)&x12);
+      _cffi_type(29), arg14, (char **)&x14);
   if (datasize != 0) {
-    x12 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg12, (char **)&x12,
+    x14 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(29), arg14, (char **)&x14,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(51), arg13, (char **)&x13);
+      _cffi_type(58), arg15, (char **)&x15);
   if (datasize != 0) {
-    x13 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(51), arg13, (char **)&x13,
+    x15 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(58), arg15, (char **)&x15,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = cal_topk_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13); }
+  { result = cal_topk_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -2087,6 +2367,52 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_cal_topk_f32 _cffi_d_cal_topk_f32
+#endif
+
+static size_t _cffi_d_cal_topk_scratch(size_t x0, size_t x1, size_t x2)
+{
+  return cal_topk_scratch(x0, x1, x2);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_topk_scratch(PyObject *self, PyObject *args)
+{
+  size_t x0;
+  size_t x1;
+  size_t x2;
+  size_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+
+  if (!PyArg_UnpackTuple(args, "cal_topk_scratch", 3, 3, &arg0, &arg1, &arg2))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, size_t);
+  if (x0 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_topk_scratch(x0, x1, x2); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, size_t);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_topk_scratch _cffi_d_cal_topk_scratch
 #endif
 
 static int32_t _cffi_d_cal_uuid7(cal_uuid7_state * x0, uint64_t x1, uint8_t const * x2, size_t x3, size_t x4, uint8_t * x5)
@@ -2118,10 +2444,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg0, (char **)&x0);
+      _cffi_type(15), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_uuid7_state *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2131,10 +2457,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(19), arg2, (char **)&x2);
+      _cffi_type(17), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(19), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2148,10 +2474,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg5, (char **)&x5);
+      _cffi_type(12), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2191,19 +2517,24 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_METRIC_INNER_PRODUCT", (void *)_cffi_const_CAL_METRIC_INNER_PRODUCT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_METRIC_L2", (void *)_cffi_const_CAL_METRIC_L2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_OK", (void *)_cffi_const_CAL_OK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 127), (void *)_cffi_d_cal_cpu_features },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_cal_norms_f32 },
-  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 40), (void *)_cffi_d_cal_pairs_above_f32 },
+  { "CAL_PAIR_ROWS", (void *)_cffi_const_CAL_PAIR_ROWS, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_cal_code_rows_f32 },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 157), (void *)_cffi_d_cal_cpu_features },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 48), (void *)_cffi_d_cal_pairs_above_f32 },
   { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 90), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 77), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 119), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 102), (void *)_cffi_d_cal_sums_f32 },
-  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 24), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
-  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 32), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 16), (void *)_cffi_d_cal_uuid7 },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 148), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 68), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 98), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 132), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 140), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 123), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 32), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
+  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 40), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 152), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_cal_uuid7 },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
@@ -2212,80 +2543,79 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "relevance", offsetof(cal_rank_columns, relevance),
                  sizeof(((cal_rank_columns *)0)->relevance),
-                 _CFFI_OP(_CFFI_OP_NOOP, 42) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 23) },
   { "age_us", offsetof(cal_rank_columns, age_us),
               sizeof(((cal_rank_columns *)0)->age_us),
-              _CFFI_OP(_CFFI_OP_NOOP, 34) },
+              _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "tokens", offsetof(cal_rank_columns, tokens),
               sizeof(((cal_rank_columns *)0)->tokens),
               _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "tie", offsetof(cal_rank_columns, tie),
            sizeof(((cal_rank_columns *)0)->tie),
-           _CFFI_OP(_CFFI_OP_NOOP, 72) },
+           _CFFI_OP(_CFFI_OP_NOOP, 91) },
   { "group", offsetof(cal_rank_columns, group),
              sizeof(((cal_rank_columns *)0)->group),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "section", offsetof(cal_rank_columns, section),
                sizeof(((cal_rank_columns *)0)->section),
                _CFFI_OP(_CFFI_OP_NOOP, 5) },
-  { "rank", offsetof(cal_rank_entry, rank),
-            sizeof(((cal_rank_entry *)0)->rank),
-            _CFFI_OP(_CFFI_OP_NOOP, 18) },
-  { "age", offsetof(cal_rank_entry, age),
-           sizeof(((cal_rank_entry *)0)->age),
-           _CFFI_OP(_CFFI_OP_NOOP, 18) },
-  { "index", offsetof(cal_rank_entry, index),
-             sizeof(((cal_rank_entry *)0)->index),
-             _CFFI_OP(_CFFI_OP_NOOP, 4) },
   { "rows", offsetof(cal_segment, rows),
             sizeof(((cal_segment *)0)->rows),
-            _CFFI_OP(_CFFI_OP_NOOP, 42) },
+            _CFFI_OP(_CFFI_OP_NOOP, 23) },
   { "norms", offsetof(cal_segment, norms),
              sizeof(((cal_segment *)0)->norms),
-             _CFFI_OP(_CFFI_OP_NOOP, 43) },
+             _CFFI_OP(_CFFI_OP_NOOP, 24) },
+  { "codes", offsetof(cal_segment, codes),
+             sizeof(((cal_segment *)0)->codes),
+             _CFFI_OP(_CFFI_OP_NOOP, 17) },
+  { "scales", offsetof(cal_segment, scales),
+              sizeof(((cal_segment *)0)->scales),
+              _CFFI_OP(_CFFI_OP_NOOP, 23) },
+  { "errors", offsetof(cal_segment, errors),
+              sizeof(((cal_segment *)0)->errors),
+              _CFFI_OP(_CFFI_OP_NOOP, 23) },
   { "live", offsetof(cal_segment, live),
             sizeof(((cal_segment *)0)->live),
-            _CFFI_OP(_CFFI_OP_NOOP, 19) },
+            _CFFI_OP(_CFFI_OP_NOOP, 17) },
   { "count", offsetof(cal_segment, count),
              sizeof(((cal_segment *)0)->count),
              _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "unix_ms", offsetof(cal_uuid7_state, unix_ms),
                sizeof(((cal_uuid7_state *)0)->unix_ms),
-               _CFFI_OP(_CFFI_OP_NOOP, 18) },
+               _CFFI_OP(_CFFI_OP_NOOP, 16) },
   { "counter", offsetof(cal_uuid7_state, counter),
                sizeof(((cal_uuid7_state *)0)->counter),
-               _CFFI_OP(_CFFI_OP_NOOP, 41) },
+               _CFFI_OP(_CFFI_OP_NOOP, 49) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_rank_columns", 129, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_columns", 159, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 0, 7 },
-  { "$cal_rank_entry", 130, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_rank_entry), offsetof(struct _cffi_align_typedef_cal_rank_entry, y), 7, 3 },
-  { "$cal_segment", 131, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 10, 4 },
-  { "$cal_uuid7_state", 132, _CFFI_F_CHECK_FIELDS,
+  { "$cal_segment", 160, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 7, 7 },
+  { "$cal_uuid7_state", 161, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 14, 2 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 133, _cffi_prim_int(4, 0),
+  { "$1", 162, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW" },
-  { "$2", 134, _cffi_prim_int(4, 0),
+  { "$2", 163, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI" },
-  { "$3", 135, _cffi_prim_int(4, 0),
+  { "$3", 164, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 136, _cffi_prim_int(4, 0),
+  { "$4", 165, _cffi_prim_int(4, 0),
+    "CAL_PAIR_ROWS" },
+  { "$5", 166, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_rank_columns", 129 },
-  { "cal_rank_entry", 130 },
-  { "cal_segment", 131 },
-  { "cal_uuid7_state", 132 },
+  { "cal_rank_columns", 159 },
+  { "cal_segment", 160 },
+  { "cal_uuid7_state", 161 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -2295,12 +2625,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  32,  /* num_globals */
-  4,  /* num_struct_unions */
-  4,  /* num_enums */
-  4,  /* num_typenames */
+  37,  /* num_globals */
+  3,  /* num_struct_unions */
+  5,  /* num_enums */
+  3,  /* num_typenames */
   NULL,  /* no includes */
-  138,  /* num_types */
+  170,  /* num_types */
   0,  /* flags */
 };
 

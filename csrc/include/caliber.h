@@ -72,12 +72,16 @@ uint32_t cal_cpu_features(void);
 /*
  * One run of rows. Row ids of a list of segments are consecutive: the first row of segment s has the sum of
  * the counts before it. live may be NULL (all live), else live[i] == 0 marks row i as retired.
- * norms[i] is what cal_norms_f32 wrote for row i. Four machine words, so a table of segments is an array.
+ * norms[i] is what cal_norms_f32 wrote for row i; codes, scales and errors what cal_code_rows_f32 wrote, or all
+ * NULL. Seven machine words, so a table of segments is an array.
  */
 typedef struct {
-    const float *rows;    /* f32[count, dimensions], row-major */
-    const double *norms;  /* f64[count] */
-    const uint8_t *live;  /* u8[count] or NULL */
+    const float *rows;     /* f32[count, dimensions], row-major */
+    const double *norms;   /* f64[count] */
+    const uint8_t *codes;  /* u8[count, stride] */
+    const float *scales;   /* f32[count] */
+    const float *errors;   /* f32[count] */
+    const uint8_t *live;   /* u8[count] or NULL */
     size_t count;
 } cal_segment;
 
@@ -93,13 +97,36 @@ int32_t cal_sums_f32(uint32_t features, int32_t metric, const float *rows, size_
                      const float *query, double *sums);
 
 /*
- * The best k rows in canonical order, among rows that are live, that mask (u8 per row id, or NULL) lets
- * through, and whose score is >= min_similarity. tie is u64[n, 2] per row id, or NULL.
- * ids and scores hold k entries; *found says how many were written. query_norm as from cal_norms_f32.
+ * Codes: a byte an element, a quarter of the rows, from which a search learns which rows need scoring. Same bits on
+ * every machine. csrc/vectors/codes.h says what they are and proves the bounds they give. dimensions in
+ * [64, 65536], else there are none; stride is dimensions rounded up to a multiple of 64.
+ */
+int32_t cal_code_rows_f32(const float *rows, const double *norms, size_t count, size_t dimensions, size_t stride,
+                          uint8_t *codes, float *scales, float *errors);
+
+/*
+ * What a search knows of each row of a segment from its codes: bounds of its score, and in passed whether the filter
+ * before them lets it through at a threshold. For tests: lower <= score <= upper, and passed[i] = 1 wherever
+ * score >= threshold. query_codes is scratch of stride bytes. CAL_E_ARGUMENT without codes or for a query of length 0.
+ */
+int32_t cal_score_bounds_f32(uint32_t features, int32_t metric, const cal_segment *segment, size_t dimensions,
+                             const float *query, float threshold, int8_t *query_codes, float *lower, float *upper,
+                             uint8_t *passed);
+
+/* Bytes of scratch that cal_topk_f32 needs. */
+size_t cal_topk_scratch(size_t dimensions, size_t k, size_t query_count);
+
+/*
+ * For each query the best k rows in canonical order, among rows that are live, that mask (u8 per row id, or NULL)
+ * lets through, and whose score is >= min_similarity. tie is u64[n, 2] per row id, or NULL. The result does not
+ * depend on whether segments have codes; with them a search is several times as fast.
+ * queries f32[query_count, dimensions]; ids and scores hold query_count * k entries; found[q] says how many were
+ * written from q * k on. Less scratch than cal_topk_scratch says: CAL_E_ARGUMENT.
  */
 int32_t cal_topk_f32(uint32_t features, int32_t metric, const cal_segment *segments, size_t segment_count,
-                     size_t dimensions, const float *query, double query_norm, size_t k, float min_similarity,
-                     const uint8_t *mask, const uint64_t *tie, int64_t *ids, float *scores, size_t *found);
+                     size_t dimensions, const float *queries, size_t query_count, size_t k, float min_similarity,
+                     const uint8_t *mask, const uint64_t *tie, void *scratch, size_t scratch_size, int64_t *ids,
+                     float *scores, size_t *found);
 
 /*
  * scores[i] = canonical score of row ids[i], retired rows included. The segments before the last must all
@@ -114,13 +141,19 @@ int32_t cal_score_batch_f32(uint32_t features, int32_t metric, const float *rows
                             size_t count, size_t dimensions, const float *queries, const double *query_norms,
                             size_t query_count, float *scores);
 
+enum {
+    CAL_PAIR_ROWS = 32 /* rows that cal_pairs_above_f32 looks at together */
+};
+
 /*
- * Pairs i < j whose cosine is >= threshold: the best max_pairs of them by score descending, then i, then j.
- * left and right receive i and j. *truncated is 1 if there were more than max_pairs.
+ * Pairs i < j of a segment's rows (all live) whose cosine is >= threshold: the best max_pairs of them by score
+ * descending, then i, then j. left and right receive i and j. *truncated is 1 if there were more than max_pairs. The
+ * result does not depend on whether the segment has codes. query_codes: scratch of CAL_PAIR_ROWS * stride bytes, or
+ * NULL without codes.
  */
-int32_t cal_pairs_above_f32(uint32_t features, const float *rows, const double *norms, size_t count,
-                            size_t dimensions, float threshold, size_t max_pairs, int64_t *left,
-                            int64_t *right, float *scores, size_t *found, int32_t *truncated);
+int32_t cal_pairs_above_f32(uint32_t features, const cal_segment *segment, size_t dimensions, float threshold,
+                            size_t max_pairs, int8_t *query_codes, int64_t *left, int64_t *right, float *scores,
+                            size_t *found, int32_t *truncated);
 
 /* ---- UUIDv7 (RFC 9562, section 5.7; counter in rand_a by section 6.2, method 1) ----------------------- */
 
@@ -184,12 +217,8 @@ typedef struct {
     const int32_t *section;  /* in [0, sections) */
 } cal_rank_columns;
 
-/* Scratch of one candidate; the caller passes 2 * n of them. */
-typedef struct {
-    uint64_t rank;  /* priority and relevance, packed so that lower comes first */
-    uint64_t age;   /* age_us, packed likewise */
-    int64_t index;
-} cal_rank_entry;
+/* Bytes of scratch that cal_rank_and_fill needs. */
+size_t cal_rank_scratch(size_t n, size_t sections);
 
 /*
  * order: all n candidates by priority desc, relevance desc, age asc, tie asc, index asc; the members of a
@@ -208,13 +237,12 @@ typedef struct {
  * may still fit. Nothing is charged between sections: what joins them belongs into section_overhead.
  * section_used thus contains overhead and separators, and used is the sum of section_used.
  *
- * Scratch, all written: entries[2n], group_head i64[n], group_next i64[n], section_used i64[sections].
+ * Less scratch than cal_rank_scratch says: CAL_E_ARGUMENT.
  */
 int32_t cal_rank_and_fill(const cal_rank_columns *columns, size_t n, size_t sections, int64_t budget,
                           const int32_t *section_budget, const int32_t *section_overhead,
-                          int32_t separator_tokens, float min_relevance, cal_rank_entry *entries,
-                          int64_t *group_head, int64_t *group_next, int64_t *section_used, int64_t *order,
-                          uint8_t *decision);
+                          int32_t separator_tokens, float min_relevance, uint64_t *scratch, size_t scratch_size,
+                          int64_t *order, uint8_t *decision);
 
 /* cdef end */
 

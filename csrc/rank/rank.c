@@ -17,59 +17,109 @@ static uint32_t ascending_f32(float x) {
 static uint32_t ascending_i32(int32_t x) { return (uint32_t)x ^ UINT32_C(0x80000000); }
 static uint64_t ascending_i64(int64_t x) { return (uint64_t)x ^ (UINT64_C(1) << 63); }
 
-static int precedes(const uint64_t *tie, const cal_rank_entry *a, const cal_rank_entry *b) {
-    if (a->rank != b->rank) {
-        return a->rank < b->rank;
+/* A candidate while it is sorted: by one of its keys at a time. */
+typedef struct {
+    uint64_t key;
+    int64_t index;
+} entry;
+
+enum { BY_RANK, BY_AGE, BY_TIE_HIGH, BY_TIE_LOW, KEYS };
+
+/* The keys that decide order, one after the other; each lower first. Index decides last, as every step is stable. */
+static uint64_t key_of(const cal_rank_columns *columns, int key, int64_t i) {
+    switch (key) {
+    case BY_RANK:
+        return ((uint64_t)~ascending_i32(columns->priority[i]) << 32) |
+               (uint32_t)~ascending_f32(columns->relevance[i]);
+    case BY_AGE:
+        return ascending_i64(columns->age_us[i]);
+    case BY_TIE_HIGH:
+        return columns->tie[2 * i];
+    default:
+        return columns->tie[2 * i + 1];
     }
-    if (a->age != b->age) {
-        return a->age < b->age;
-    }
-    const uint64_t *x = tie + 2 * a->index, *y = tie + 2 * b->index;
-    if (x[0] != y[0]) {
-        return x[0] < y[0];
-    }
-    if (x[1] != y[1]) {
-        return x[1] < y[1];
-    }
-    return a->index < b->index;
 }
 
-/* Bottom-up merge sort; returns whichever half of the scratch holds the result. */
-static cal_rank_entry *sort(const uint64_t *tie, cal_rank_entry *from, cal_rank_entry *to, size_t n) {
-    const size_t run = 8; /* short runs are sorted by insertion first */
-    for (size_t start = 0; start < n; start += run) {
-        const size_t end = n - start < run ? n : start + run;
-        for (size_t i = start + 1; i < end; i++) {
-            const cal_rank_entry moved = from[i];
-            size_t hole = i;
-            for (; hole > start && precedes(tie, &moved, &from[hole - 1]); hole--) {
-                from[hole] = from[hole - 1];
-            }
-            from[hole] = moved;
+static void insert_sorted(entry *entries, size_t n) {
+    for (size_t i = 1; i < n; i++) {
+        const entry moved = entries[i];
+        size_t hole = i;
+        for (; hole > 0 && entries[hole - 1].key > moved.key; hole--) {
+            entries[hole] = entries[hole - 1];
         }
+        entries[hole] = moved;
     }
-    for (size_t width = run; width < n; width *= 2) {
-        for (size_t start = 0; start < n; start += 2 * width) {
-            const size_t middle = n - start < width ? n : start + width;
-            const size_t end = n - middle < width ? n : middle + width;
-            size_t left = start, right = middle, out = start;
-            while (left < middle && right < end) {
-                to[out++] = precedes(tie, &from[right], &from[left]) ? from[right++] : from[left++];
-            }
-            memcpy(to + out, from + left, (middle - left) * sizeof *to);
-            out += middle - left;
-            memcpy(to + out, from + right, (end - right) * sizeof *to);
+}
+
+#define SHORT_RUN 24 /* up to here insertion beats counting digits */
+#define MOST_BITS 11 /* of a digit: its counts stay in the first cache */
+
+/*
+ * Stable radix sort by key, lowest digit first. A digit begins at the lowest bit in which keys still differ, so what
+ * all keys share (few priorities, relevances between 0 and 1, ids of one day) costs no pass.
+ */
+static void sort_by_key(entry *entries, entry *spare, size_t n) {
+    if (n <= SHORT_RUN) {
+        insert_sorted(entries, n);
+        return;
+    }
+    uint64_t differing = 0;
+    for (size_t i = 1; i < n; i++) {
+        differing |= entries[i].key ^ entries[0].key;
+    }
+    const unsigned bits = n < 2048 ? 8 : MOST_BITS;
+    const size_t digits = (size_t)1 << bits;
+    entry *from = entries, *to = spare;
+    while (differing) {
+        const unsigned shift = (unsigned)__builtin_ctzll(differing);
+        size_t starts[(size_t)1 << MOST_BITS];
+        memset(starts, 0, digits * sizeof starts[0]);
+        for (size_t i = 0; i < n; i++) {
+            starts[from[i].key >> shift & (digits - 1)]++;
         }
-        cal_rank_entry *swapped = from;
+        size_t start = 0;
+        for (size_t d = 0; d < digits; d++) {
+            const size_t count = starts[d];
+            starts[d] = start;
+            start += count;
+        }
+        for (size_t i = 0; i < n; i++) {
+            to[starts[from[i].key >> shift & (digits - 1)]++] = from[i];
+        }
+        entry *const swapped = from;
         from = to;
         to = swapped;
+        differing = shift + bits < 64 ? differing >> (shift + bits) << (shift + bits) : 0;
     }
-    return from;
+    if (from != entries) {
+        memcpy(entries, from, n * sizeof *from);
+    }
+}
+
+/* Sorts by the keys from `key` on: by it, then each run of equals by the next. At most KEYS calls deep. */
+static void sort(const cal_rank_columns *columns, int key, entry *entries, entry *spare, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        entries[i].key = key_of(columns, key, entries[i].index);
+    }
+    sort_by_key(entries, spare, n);
+    if (key + 1 == KEYS) {
+        return;
+    }
+    for (size_t start = 0, end; start < n; start = end) {
+        for (end = start + 1; end < n && entries[end].key == entries[start].key; end++) {
+        }
+        if (end - start > 1) {
+            sort(columns, key + 1, entries + start, spare, end - start);
+        }
+    }
 }
 
 static int32_t check(const cal_rank_columns *columns, size_t n, size_t sections, int64_t budget,
                      const int32_t *section_budget, const int32_t *section_overhead,
-                     int32_t separator_tokens) {
+                     int32_t separator_tokens, int *any_group) {
+    const uint32_t most = UINT32_C(0x7FFFFFFF);
+    const uint32_t most_sections = sections > most ? most + 1 : (uint32_t)sections;
+    const uint32_t most_groups = n > most ? most + 1 : (uint32_t)n; /* of group + 1, which is 0 for none */
     if (budget < 0 || separator_tokens < 0) {
         return CAL_E_NEGATIVE;
     }
@@ -78,7 +128,19 @@ static int32_t check(const cal_rank_columns *columns, size_t n, size_t sections,
             return CAL_E_NEGATIVE;
         }
     }
+    /* All rows without a branch first; which one is wrong matters only if one is. */
+    uint32_t wrong = 0, grouped = 0;
     for (size_t i = 0; i < n; i++) {
+        const uint32_t exponent = UINT32_C(0x7F800000);
+        uint32_t bits;
+        memcpy(&bits, &columns->relevance[i], sizeof bits);
+        wrong |= (uint32_t)((bits & exponent) == exponent) | (uint32_t)(columns->tokens[i] < 0) |
+                 (uint32_t)((uint32_t)columns->section[i] >= most_sections) |
+                 (uint32_t)((uint32_t)columns->group[i] + 1 > most_groups);
+        grouped |= (uint32_t)(columns->group[i] != NONE);
+    }
+    *any_group = grouped != 0;
+    for (size_t i = 0; wrong && i < n; i++) {
         if (!isfinite(columns->relevance[i])) {
             return CAL_E_NON_FINITE;
         }
@@ -96,7 +158,7 @@ static int32_t check(const cal_rank_columns *columns, size_t n, size_t sections,
 }
 
 /* group_head[g] = the best-ranked member of g, group_next[i] = the member ranked next; NONE ends both. */
-static int32_t link_groups(const cal_rank_columns *columns, const cal_rank_entry *sorted, size_t n,
+static int32_t link_groups(const cal_rank_columns *columns, const entry *sorted, size_t n,
                            int64_t *group_head, int64_t *group_next) {
     for (size_t i = 0; i < n; i++) {
         group_head[i] = NONE;
@@ -118,34 +180,47 @@ static int32_t link_groups(const cal_rank_columns *columns, const cal_rank_entry
     return CAL_OK;
 }
 
-int32_t cal_rank_and_fill(const cal_rank_columns *columns, size_t n, size_t sections, int64_t budget,
-                          const int32_t *section_budget, const int32_t *section_overhead,
-                          int32_t separator_tokens, float min_relevance, cal_rank_entry *entries,
-                          int64_t *group_head, int64_t *group_next, int64_t *section_used, int64_t *order,
-                          uint8_t *decision) {
-    int32_t status = check(columns, n, sections, budget, section_budget, section_overhead, separator_tokens);
-    if (status != CAL_OK) {
-        return status;
-    }
-    if (isnan(min_relevance)) {
-        return CAL_E_ARGUMENT;
-    }
-    for (size_t i = 0; i < n; i++) {
-        entries[i].rank = ((uint64_t)~ascending_i32(columns->priority[i]) << 32) |
-                          (uint32_t)~ascending_f32(columns->relevance[i]);
-        entries[i].age = ascending_i64(columns->age_us[i]);
-        entries[i].index = (int64_t)i;
-    }
-    const cal_rank_entry *sorted = sort(columns->tie, entries, entries + n, n);
-    status = link_groups(columns, sorted, n, group_head, group_next);
-    if (status != CAL_OK) {
-        return status;
-    }
+/* What the walk in order has taken so far, and by which limits. */
+typedef struct {
+    const cal_rank_columns *columns;
+    const int32_t *section_budget, *section_overhead;
+    int64_t *section_used; /* NONE: nothing in it yet */
+    int64_t budget, used;
+    int32_t separator_tokens;
+    float min_relevance;
+} filling;
 
-    for (size_t s = 0; s < sections; s++) {
-        section_used[s] = NONE; /* nothing in it yet */
+/* Judges a unit of some cost (its members and what parts them) and charges what goes in. */
+static uint8_t judge(filling *f, int32_t section, float best, int64_t cost) {
+    const int64_t in_section = f->section_used[section];
+    const int64_t before = in_section == NONE ? 0 : in_section;
+    cost += in_section == NONE ? f->section_overhead[section] : f->separator_tokens;
+    if (best < f->min_relevance) {
+        return CAL_FILL_EXCLUDED_RELEVANCE;
     }
-    int64_t used = 0;
+    if (f->section_budget[section] >= 0 && before + cost > f->section_budget[section]) {
+        return CAL_FILL_EXCLUDED_SECTION_BUDGET;
+    }
+    if (f->used + cost > f->budget) {
+        return CAL_FILL_EXCLUDED_BUDGET;
+    }
+    f->used += cost;
+    f->section_used[section] = before + cost;
+    return CAL_FILL_INCLUDED;
+}
+
+static void fill_alone(filling *f, const entry *sorted, size_t n, int64_t *order, uint8_t *decision) {
+    const cal_rank_columns *columns = f->columns;
+    for (size_t r = 0; r < n; r++) {
+        const int64_t i = sorted[r].index;
+        order[r] = i;
+        decision[i] = judge(f, columns->section[i], columns->relevance[i], columns->tokens[i]);
+    }
+}
+
+static void fill_groups(filling *f, const entry *sorted, size_t n, const int64_t *group_head,
+                        const int64_t *group_next, int64_t *order, uint8_t *decision) {
+    const cal_rank_columns *columns = f->columns;
     size_t placed = 0;
     for (size_t r = 0; r < n; r++) {
         const int64_t first = sorted[r].index;
@@ -163,28 +238,56 @@ int32_t cal_rank_and_fill(const cal_rank_columns *columns, size_t n, size_t sect
             members++;
             order[placed++] = i;
         }
-        const int32_t section = columns->section[first];
-        const int64_t section_before = section_used[section] == NONE ? 0 : section_used[section];
-        cost += (members - 1) * (int64_t)separator_tokens;
-        cost += section_used[section] == NONE ? section_overhead[section] : separator_tokens;
-
-        uint8_t code = CAL_FILL_INCLUDED, others = CAL_FILL_INCLUDED;
-        if (best < min_relevance) {
-            code = others = CAL_FILL_EXCLUDED_RELEVANCE;
-        } else if (section_budget[section] >= 0 && section_before + cost > section_budget[section]) {
-            code = CAL_FILL_EXCLUDED_SECTION_BUDGET;
-            others = CAL_FILL_EXCLUDED_GROUP;
-        } else if (used + cost > budget) {
-            code = CAL_FILL_EXCLUDED_BUDGET;
-            others = CAL_FILL_EXCLUDED_GROUP;
-        } else {
-            used += cost;
-            section_used[section] = section_before + cost;
-        }
+        cost += (members - 1) * (int64_t)f->separator_tokens;
+        const uint8_t code = judge(f, columns->section[first], best, cost);
+        const int refused = code == CAL_FILL_EXCLUDED_SECTION_BUDGET || code == CAL_FILL_EXCLUDED_BUDGET;
         decision[first] = code;
         for (int64_t i = group_next[first]; i != NONE; i = group_next[i]) {
-            decision[i] = others;
+            decision[i] = refused ? CAL_FILL_EXCLUDED_GROUP : code;
         }
     }
-    return CAL_OK;
+}
+
+size_t cal_rank_scratch(size_t n, size_t sections) {
+    const size_t each = 2 * sizeof(entry) + 2 * sizeof(int64_t);
+    if (n > SIZE_MAX / 4 / each || sections > SIZE_MAX / 4 / sizeof(int64_t)) {
+        return SIZE_MAX;
+    }
+    return n * each + sections * sizeof(int64_t);
+}
+
+int32_t cal_rank_and_fill(const cal_rank_columns *columns, size_t n, size_t sections, int64_t budget,
+                          const int32_t *section_budget, const int32_t *section_overhead,
+                          int32_t separator_tokens, float min_relevance, uint64_t *scratch, size_t scratch_size,
+                          int64_t *order, uint8_t *decision) {
+    int any_group;
+    int32_t status =
+        check(columns, n, sections, budget, section_budget, section_overhead, separator_tokens, &any_group);
+    if (status != CAL_OK) {
+        return status;
+    }
+    if (isnan(min_relevance) || scratch_size < cal_rank_scratch(n, sections)) {
+        return CAL_E_ARGUMENT;
+    }
+    entry *entries = (entry *)(void *)scratch;
+    int64_t *group_head = (int64_t *)(void *)(entries + 2 * n);
+    int64_t *group_next = group_head + n;
+    filling f = {columns, section_budget, section_overhead, group_next + n, budget, 0, separator_tokens,
+                 min_relevance};
+    for (size_t s = 0; s < sections; s++) {
+        f.section_used[s] = NONE;
+    }
+    for (size_t i = 0; i < n; i++) {
+        entries[i].index = (int64_t)i;
+    }
+    sort(columns, BY_RANK, entries, entries + n, n);
+    if (!any_group) {
+        fill_alone(&f, entries, n, order, decision);
+        return CAL_OK;
+    }
+    status = link_groups(columns, entries, n, group_head, group_next);
+    if (status == CAL_OK) {
+        fill_groups(&f, entries, n, group_head, group_next, order, decision);
+    }
+    return status;
 }

@@ -1,5 +1,5 @@
 /* Canonical reductions in plain C: the truth. See "Canonical scores" in caliber.h. */
-#include "../internal.h"
+#include "codes.h"
 
 #define LANES 8
 
@@ -40,4 +40,40 @@ static void squared_distance(const float *const rows[CAL_ROWS], const float *que
     }
 }
 
-const cal_vector_ops cal_vectors_scalar = {dot, squared_distance};
+static void code_dots(const uint8_t *codes, size_t stride, size_t count, const int8_t *query, int32_t *dots) {
+    for (size_t i = 0; i < count; i++, codes += stride) {
+        int32_t sum = 0;
+        for (size_t j = 0; j < stride; j++) {
+            sum += (int32_t)codes[j] * (int32_t)query[j];
+        }
+        dots[i] = sum;
+    }
+}
+
+uint64_t cal_code_filter_scalar(int32_t metric, const cal_code_query *query, const int32_t *dots,
+                                const float *scales, const float *errors, const double *norms, size_t count,
+                                double limit) {
+    uint64_t passed = 0;
+    if (metric == CAL_METRIC_COSINE) {
+        const float weight = (float)((1.0 + query->error) / query->scale);
+        const float least = (float)((limit - query->error - CAL_FILTER_SLACK) / query->scale);
+        for (size_t i = 0; i < count; i++) {
+            const float upper = (float)(dots[i] - query->offset) * scales[i] + errors[i] * weight;
+            passed |= (uint64_t)!(upper < least) << i;
+        }
+        return passed;
+    }
+    const double weight = 1.0 + query->error, constant = query->error + CAL_CODE_SLACK;
+    const double square = query->norm * query->norm;
+    for (size_t i = 0; i < count; i++) {
+        const double cosine = (double)(dots[i] - query->offset) * (double)scales[i] * query->scale +
+                              ((double)errors[i] * weight + constant);
+        const double product = cosine * norms[i] * query->norm;
+        const double squares = (norms[i] * norms[i] + square) * (1.0 - CAL_CODE_SLACK);
+        const double upper = metric == CAL_METRIC_L2 ? product + product - squares : product;
+        passed |= (uint64_t)!(upper < limit) << i;
+    }
+    return passed;
+}
+
+const cal_vector_ops cal_vectors_scalar = {dot, squared_distance, code_dots, cal_code_filter_scalar};

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+import sys
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
 from uuid import RFC_4122, UUID
 
 import numpy as np
@@ -15,7 +20,7 @@ from hypothesis import strategies as st
 
 from caliber import kernels
 from caliber.kernels import graphemes, identifiers, reference
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import InternalError, InvalidValue
 
 PATHS = kernels.available_paths()
 DIVISORS = st.sampled_from([1, 2, 3.5, 4, 3.3, 0.5, 0.001, 7.25, 1000, 3.827163])
@@ -58,20 +63,51 @@ def test_sha256_at_block_edges(path: str, size: int) -> None:
     assert {row.tobytes() for row in found} == {hashlib.sha256(item[:size]).digest()}
 
 
-def test_sha256_without_its_instructions_equals_hashlib() -> None:
-    """AVX2 is asked for without SHA-NI, as on older CPUs, so that both compressions run."""
+def sha256_features() -> list[int]:
+    """Each compression there is: plain C, eight spans at once where SHA-NI is missing, SHA-NI."""
+    from caliber._native import lib
+
+    present = lib.cal_cpu_features()
+    return sorted({0, present & lib.CAL_CPU_AVX2, present & lib.CAL_CPU_SHANI})
+
+
+def hashed(features: int, data: bytes, offsets: np.ndarray) -> list[bytes]:
     from caliber._native import ffi, lib
 
-    item = os.urandom(1000)
-    offsets = np.array([0, 1000])
-    for features in {0, lib.cal_cpu_features() & ~lib.CAL_CPU_SHANI, lib.cal_cpu_features()}:
-        out = bytearray(32)
-        buffer = ffi.from_buffer
+    out = bytearray(32 * (len(offsets) - 1))
+    buffer = ffi.from_buffer
+    status = lib.cal_sha256_spans_i64(
+        features, buffer("uint8_t[]", data), len(data), buffer("int64_t[]", offsets), len(offsets) - 1,
+        buffer("uint8_t[]", out),
+    )  # fmt: skip
+    assert status == lib.CAL_OK
+    return [bytes(out[at : at + 32]) for at in range(0, len(out), 32)]
+
+
+@pytest.mark.parametrize("features", sha256_features())
+@given(lengths=st.lists(st.integers(0, 260) | st.sampled_from([55, 56, 63, 64, 119, 120, 128, 1000]), max_size=40))
+def test_sha256_lanes_equal_hashlib(features: int, lengths: list[int]) -> None:
+    """Lengths that differ, so that lanes begin and end at different times, and every number of spans."""
+    offsets = np.cumsum([0, *lengths])
+    data = np.random.default_rng(len(lengths)).bytes(int(offsets[-1]))
+    expected = [hashlib.sha256(data[a:b]).digest() for a, b in pairwise(offsets.tolist())]
+    assert hashed(features, data, offsets) == expected
+
+
+@pytest.mark.parametrize("features", sha256_features())
+@pytest.mark.parametrize("at", range(12))
+def test_sha256_refuses_wrong_offsets_wherever_they_are(features: int, at: int) -> None:
+    from caliber._native import ffi, lib
+
+    buffer = ffi.from_buffer
+    for wrong in (-1, 1201, 2**62):
+        offsets = np.arange(0, 1300, 100)
+        offsets[at] = wrong
+        out = bytearray(32 * 12)
         status = lib.cal_sha256_spans_i64(
-            features, buffer("uint8_t[]", item), 1000, buffer("int64_t[]", offsets), 1, buffer("uint8_t[]", out)
+            features, buffer("uint8_t[]", bytes(1200)), 1200, buffer("int64_t[]", offsets), 12, buffer("uint8_t[]", out)
         )
-        assert status == lib.CAL_OK
-        assert bytes(out) == hashlib.sha256(item).digest()
+        assert status == lib.CAL_E_OFFSETS
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -287,3 +323,133 @@ def test_uuid7_after_fork_from_a_thread_that_held_the_lock() -> None:
             worker.join(5)
             os._exit(1 if worker.is_alive() else 0)
     assert os.waitpid(child, 0)[1] == 0
+
+
+class Clock:
+    """A clock that says what a test wants, in milliseconds."""
+
+    def __init__(self, *readings: int) -> None:
+        self.readings = list(readings)
+
+    def __call__(self) -> int:
+        return (self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]) * 1_000_000 + 123_456
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A generator of its own, started at millisecond 0, on a given clock."""
+
+    def use(reading: Callable[[], int]) -> None:
+        monkeypatch.setattr(identifiers, "_generator", identifiers._Generator())
+        monkeypatch.setattr(identifiers, "_time_ns", reading)
+        monkeypatch.setattr(identifiers.time, "time_ns", reading)
+
+    return use
+
+
+def fields(made: UUID) -> tuple[int, int]:
+    """Timestamp and counter."""
+    return made.int >> 80, made.int >> 64 & 0xFFF
+
+
+@given(steps=st.lists(st.integers(-3, 3), max_size=80), calls=st.integers(1, 40), data=st.data())
+def test_uuid7_follows_the_rules_of_the_twin_on_any_clock(steps: list[int], calls: int, data: st.DataObject) -> None:
+    """Timestamp and counter against the rules; seeds of the counter are random and are taken from what came out."""
+    now, last_ms, counter, previous = 1000, 0, 0, 0
+    patch = pytest.MonkeyPatch()
+    with patch.context() as patched:
+        patched.setattr(identifiers, "_generator", identifiers._Generator())
+        for name, owner in (("_time_ns", identifiers), ("time_ns", identifiers.time)):
+            patched.setattr(owner, name, lambda: now * 1_000_000 + 999_999)
+        for step in [0, *steps]:
+            now += step
+            for _ in range(calls):
+                if data.draw(st.integers(0, 9)) == 0:
+                    made = [UUID(bytes=row.tobytes()) for row in kernels.uuid7_batch(3)]
+                else:
+                    made = [kernels.uuid7()]
+                for one in made:
+                    ms, count = fields(one)
+                    if now > last_ms:
+                        assert (ms, count < 0x800) == (now, True)
+                    else:  # a batch may pass over what was made ahead of it
+                        assert ms == last_ms + (count <= counter)
+                        assert ms == last_ms or counter > 0xFFF - 128
+                    assert one.int > previous
+                    assert (one.version, one.variant) == (7, RFC_4122)
+                    last_ms, counter, previous = ms, count, one.int
+
+
+def test_uuid7_runs_ahead_of_a_clock_that_stands_still(clock: Callable[..., None]) -> None:
+    clock(Clock(5))
+    made = [kernels.uuid7() for _ in range(10_000)]
+    seen = [fields(one) for one in made]
+    assert seen == sorted(set(seen))
+    assert seen[0][0] == 5
+    assert 5 + 10_000 // 4096 <= seen[-1][0] <= 5 + 10_000 // 2048
+    for before, after in pairwise(seen):
+        assert after[0] == before[0] or before[1] == 0xFFF  # no millisecond is left before its counter is full
+    assert len({one.int & (1 << 62) - 1 for one in made}) == 10_000
+
+
+def test_uuid7_after_the_last_millisecond(clock: Callable[..., None]) -> None:
+    clock(Clock(2**48 - 1))
+    assert fields(kernels.uuid7())[0] == 2**48 - 1
+    clock(Clock(2**48))
+    with pytest.raises(InvalidValue):
+        kernels.uuid7()
+    clock(Clock(2**48 - 1))
+    with pytest.raises(InternalError):
+        deque(iter(kernels.uuid7, None), 0)
+
+
+def test_uuid7_is_greater_than_what_any_thread_returned_before() -> None:
+    """Each call is compared with the greatest id that was out when it began, whichever thread had it."""
+    returned = [0]
+    lock = threading.Lock()
+    failures: list[str] = []
+
+    def make() -> None:
+        for number in range(4000):
+            with lock:
+                before = returned[0]
+            made = (
+                int.from_bytes(kernels.uuid7_batch(2)[0].tobytes(), "big") if number % 50 == 0 else kernels.uuid7().int
+            )
+            with lock:
+                if made <= before:
+                    failures.append(f"{made:032x} after {before:032x}")
+                returned[0] = max(returned[0], made)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+def test_uuid7_in_a_signal_handler_that_interrupts_uuid7() -> None:
+    made: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: made.append(kernels.uuid7().int))
+    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+    try:
+        handled = 0
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            for _ in range(100):
+                greatest = made[-1] if made else 0
+                one = kernels.uuid7().int
+                assert one > greatest  # what handlers returned before the call began
+                made.append(one)
+                handled += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(set(made)) == len(made) > handled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_what_goes_in_obeys_every_limit(problem: tuple[RankColumns, dict[str, An
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("n", [7, 8, 9, 15, 16, 17, 63, 64, 65, 1000, 20_000])
+@pytest.mark.parametrize("n", [7, 8, 9, 23, 24, 25, 26, 63, 64, 65, 1000, 2047, 2048, 2049, 20_000])
 def test_larger_sizes_equal_the_twin(path: str, n: int) -> None:
     generator = np.random.default_rng(n)
     section = generator.integers(0, 5, n).astype(np.int32)
@@ -117,6 +118,39 @@ def test_larger_sizes_equal_the_twin(path: str, n: int) -> None:
         found = kernels.rank_and_fill(columns, **limits)
     np.testing.assert_array_equal(found[0], expected[0])
     np.testing.assert_array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("n", [24, 25, 300, 2048, 5000])
+@pytest.mark.parametrize("shared", ["nothing", "rank", "rank and age", "all but the last key", "everything"])
+def test_every_key_decides_where_those_before_it_are_equal(path: str, n: int, shared: str) -> None:
+    """Over the whole range of each type, so that every bit of every key matters."""
+    generator = np.random.default_rng(n)
+    level = ["nothing", "rank", "rank and age", "all but the last key", "everything"].index(shared)
+    zero = [np.zeros(n, np.int64)] * level
+    keys = [*zero, *(generator.integers(-(2**62), 2**62, n) * 2 for _ in range(5 - level))][:4]
+    relevance = (keys[0] >> 20).astype(np.float32)
+    columns = RankColumns(
+        priority=(keys[0] >> 60).astype(np.int32),
+        relevance=relevance,
+        age_us=keys[1],
+        tokens=np.ones(n, np.int32),
+        tie=np.stack([keys[2], keys[3]], axis=1).view(np.uint64),
+        group=np.full(n, -1, np.int32),
+        section=np.zeros(n, np.int32),
+    )
+    with kernels.forced_path(path):
+        order, decision = kernels.rank_and_fill(
+            columns,
+            budget=n // 2,
+            section_budget=np.array([-1], np.int32),
+            section_overhead=np.array([0], np.int32),
+            separator_tokens=0,
+            min_relevance=-math.inf,
+        )
+    expected = np.lexsort([columns.tie[:, 1], columns.tie[:, 0], columns.age_us, -relevance, -columns.priority])
+    np.testing.assert_array_equal(order, expected)
+    assert (decision[order] == np.where(np.arange(n) < n // 2, 1, 4)).all()
 
 
 @settings(max_examples=1, deadline=None)

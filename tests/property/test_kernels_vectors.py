@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from caliber import kernels
-from caliber.kernels import reference, vectors
+from caliber.kernels import reference, scoring
 
 PATHS = [path for path in kernels.available_paths() if path != "off"]
 METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
@@ -60,8 +60,8 @@ def test_sums_equal_the_twin_before_rounding(path: str, metric: str, problem: tu
     """In f64, because rounding to f32 hides a wrong order of additions in all but one case of half a billion."""
     rows, query = problem
     with kernels.forced_path(path):
-        found = vectors.row_sums(rows, query, metric=METRICS[metric])
-        norms = vectors.row_norms(rows, field="rows")
+        found = scoring.row_sums(rows, query, metric=METRICS[metric])
+        norms = scoring.row_norms(rows, field="rows")
     same_bits(found, reference.sums(rows, query, metric=METRICS[metric]))
     same_bits(norms, reference.norms(rows))
 
@@ -74,7 +74,7 @@ def test_sums_of_random_rows_equal_the_twin(path: str, metric: str, dimensions: 
     rows = generator.standard_normal((50, dimensions), dtype=np.float32)
     query = generator.standard_normal(dimensions, dtype=np.float32)
     with kernels.forced_path(path):
-        found = vectors.row_sums(rows, query, metric=METRICS[metric])
+        found = scoring.row_sums(rows, query, metric=METRICS[metric])
     same_bits(found, reference.sums(rows, query, metric=METRICS[metric]))
 
 
@@ -219,11 +219,12 @@ GUARD = """
 import ctypes, mmap, sys
 import numpy as np
 from caliber import kernels
-page = mmap.PAGESIZE
-area = mmap.mmap(-1, 2 * page)
+from caliber.kernels import dispatch, scoring
+page = 64 * mmap.PAGESIZE
+area = mmap.mmap(-1, page + mmap.PAGESIZE)
 raw = np.frombuffer(area, np.uint8)
 libc = ctypes.CDLL(None, use_errno=True)
-if libc.mprotect(ctypes.c_void_p(raw.ctypes.data + page), ctypes.c_size_t(page), 0):
+if libc.mprotect(ctypes.c_void_p(raw.ctypes.data + page), ctypes.c_size_t(mmap.PAGESIZE), 0):
     sys.exit(3)
 def at_end(array):
     place = raw[page - array.nbytes : page].view(array.dtype).reshape(array.shape)
@@ -237,9 +238,25 @@ for path in kernels.available_paths():
             kernels.cosine_topk(at_end(rows), rows[0].copy(), 3)
             kernels.cosine_batch(rows, at_end(rows))
             kernels.pairs_above(at_end(rows), 0.0, max_pairs=9)
+        for d in (64, 65, 127, 128):
+            rows = generator.standard_normal((300, d), dtype=np.float32)
+            norms = scoring.row_norms(rows, field="rows")
+            codes = scoring.code_rows(rows, norms)
+            if path != "off":
+                for n in (257, 260, 263, 300):
+                    part = codes.part(300 - n, 300)
+                    ended = scoring.Codes(at_end(part.codes), part.scales, part.errors)
+                    segment = scoring.Segment(rows[300 - n :], norms[300 - n :], ended, None, n)
+                    scoring.search([segment], d, 0, rows[0], scoring.bounds(n, 5, None, None, None))
         for n in range(130):
             kernels.sha256_spans(at_end(np.ones(n, np.uint8)), np.array([0, n]))
             kernels.sha256_spans(at_end(np.ones(n, np.uint8)), np.array([n // 2, n]))
+            kernels.sha256_spans(at_end(np.ones(20 * n, np.uint8)), np.arange(21) * n)
+if "avx2" in kernels.available_paths():  # eight spans at once, as on CPUs without SHA-NI
+    native = dispatch.native()
+    dispatch._chosen = (native._replace(features=native.lib.CAL_CPU_AVX2),)
+    for n in range(130):
+        kernels.sha256_spans(at_end(np.ones(20 * n, np.uint8)), np.arange(21) * n)
 print("ok")
 """
 

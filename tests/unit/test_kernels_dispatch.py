@@ -96,7 +96,7 @@ def test_every_public_name_exists() -> None:
 def prototypes(text: str) -> dict[str, str]:
     """Functions of a C text by name, with white space and comments normalised."""
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
-    found = re.findall(r"\b(u?int32_t)\s+(cal_\w+)\s*\(([^)]*)\)\s*;", text)
+    found = re.findall(r"\b(u?int32_t|size_t)\s+(cal_\w+)\s*\(([^)]*)\)\s*;", text)
     return {name: f"{result} ({' '.join(arguments.split())})" for result, name, arguments in found}
 
 
@@ -118,7 +118,6 @@ def test_every_pointer_type_of_python_matches_the_struct_of_c() -> None:
     from caliber.kernels import identifiers, rank
 
     assert identifiers.STATE.itemsize == ffi.sizeof("cal_uuid7_state")
-    assert ffi.sizeof("cal_rank_entry") == 24
-    assert ffi.sizeof("cal_segment") == 4 * ffi.sizeof("void *")
+    assert ffi.sizeof("cal_segment") == 7 * ffi.sizeof("void *")
     fields = {name: field.type.cname.replace(" const", "") for name, field in ffi.typeof("cal_rank_columns").fields}
-    assert fields == rank._C_TYPES
+    assert list(fields.items()) == list(rank._C_TYPES.items())

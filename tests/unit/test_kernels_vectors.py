@@ -233,12 +233,12 @@ def test_kernels_release_the_gil() -> None:
             ticks[0] += 1
 
     with kernels.forced_path("scalar"):
-        snapshot.topk(query, 5)
+        snapshot.topk(query, 30_000)  # so many that every row is scored
         counter = threading.Thread(target=count)
         counter.start()
         started.wait()
         before = ticks[0]
-        snapshot.topk(query, 5)
+        snapshot.topk(query, 30_000)  # so many that every row is scored
         during = ticks[0] - before
         stop.set()
         counter.join()

@@ -1,0 +1,423 @@
+"""Codes: bounds that always hold, and searches that equal scoring every row. csrc/vectors/codes.h; C-190.
+
+The twin here is the search without codes, which test_kernels_vectors.py holds to NumPy bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.native_builds import COMPILER, build, on_path, running
+
+from caliber import kernels
+from caliber.kernels import reference, scoring
+from caliber.kernels.scoring import Segment
+
+PATHS = [path for path in kernels.available_paths() if path != "off"]
+METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
+SOAK = bool(os.environ.get("CALIBER_SOAK"))
+DIMENSIONS = st.sampled_from([64, 65, 66, 95, 96, 97, 127, 128, 129, 200, 255, 256, 257, 384])
+SCALES = st.sampled_from([1.0, 1e-3, 1e3, 1e-38, 1e-42, 3e37, 1e19, 1e-19])
+
+
+@dataclass(frozen=True)
+class Problem:
+    rows: np.ndarray = field(repr=False)
+    query: np.ndarray = field(repr=False)
+    kind: str
+
+
+def drawn(seed: int, n: int, dimensions: int, kind: str, scale: float) -> Problem:
+    """Rows and a query of a kind that is hard for bounds or for order."""
+    generator = np.random.default_rng(seed)
+    rows = generator.standard_normal((n, dimensions))
+    query = generator.standard_normal(dimensions)
+    if kind == "near ties":  # far closer to each other than codes can tell apart
+        rows = query + 1e-6 * rows
+    elif kind == "last bits":  # the query, and copies of it with one bit of one element changed
+        rows = np.tile(query, (n, 1))
+        at = generator.integers(0, dimensions, n)
+        rows[np.arange(n), at] *= 1 + 2.0**-23 * generator.integers(-1, 2, n)
+    elif kind == "duplicates":
+        rows = rows[generator.integers(0, max(1, n // 8), n)]
+    elif kind == "few values":
+        rows, query = np.round(rows), np.round(query)
+    elif kind == "spikes":  # one element large: the others' codes are all zero
+        rows[np.arange(n), generator.integers(0, dimensions, n)] = 1e4
+        query[generator.integers(0, dimensions)] = 1e4
+    elif kind == "halves":  # what the codes of row 0 leave out points along the query: as far off as bounds allow
+        rest = generator.choice([-0.49, 0.49], dimensions)
+        rows = generator.integers(-100, 100, (n, dimensions)) + rest
+        rows[:, 0] = 127
+        query = np.sign(rest) * 60
+        query[0] = 67  # 67 + 60 = 127: the codes of the query are exact
+    elif kind == "one sign":  # all codes at the end of their range: the largest sums
+        rows, query = np.ones((n, dimensions)), np.ones(dimensions)
+        rows[: n // 2] *= -1
+    elif kind == "zeros":
+        rows[generator.random(n) < 0.5] = 0
+        rows[:, generator.random(dimensions) < 0.9] = 0
+    elif kind == "opposite":
+        rows = -query + 1e-3 * rows
+    elif kind == "rising":  # each better than the one before: everything is a candidate when it is met
+        rows = query + rows * np.linspace(3, 0.1, n)[:, np.newaxis]
+    spread = 10.0 ** generator.integers(-3, 4, n) if kind == "lengths" else np.ones(n)
+    with np.errstate(over="ignore", under="ignore"):
+        wide = np.clip(rows * scale * spread[:, np.newaxis], -3.4e38, 3.4e38).astype(np.float32)
+        return Problem(wide, np.clip(query * scale, -3.4e38, 3.4e38).astype(np.float32), kind)
+
+
+KINDS = [
+    "normal", "near ties", "last bits", "duplicates", "few values", "spikes", "halves", "one sign", "zeros",
+    "opposite", "rising", "lengths",
+]  # fmt: skip
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    n = draw(st.sampled_from([1, 63, 64, 65, 200, 300, 400, 511, 512, 513]))
+    return drawn(draw(st.integers(0, 2**32)), n, draw(DIMENSIONS), draw(st.sampled_from(KINDS)), draw(SCALES))
+
+
+def segment_of(rows: np.ndarray, *, coded: bool = True) -> Segment:
+    norms = scoring.row_norms(rows, field="rows")
+    return Segment(rows, norms, scoring.code_rows(rows, norms) if coded else None, None, rows.shape[0])
+
+
+def check_bounds(problem: Problem, metric: int) -> None:
+    """Assert that every score lies in its bounds, and that the filter passes whatever reaches a threshold."""
+    if not problem.query.any():
+        return
+    segment = segment_of(problem.rows)
+    scores = reference.scores(problem.rows, problem.query, metric=metric)
+    for threshold in {
+        -math.inf,
+        float(np.sort(scores)[scores.size // 2]),
+        float(scores.max()),
+        float(scores[0]),
+        math.inf,
+    }:
+        lower, upper, passed = scoring.score_bounds(segment, problem.query, threshold, metric=metric)
+        assert (lower <= scores).all(), problem.kind
+        assert (scores <= upper).all(), problem.kind
+        assert passed[scores >= threshold].all(), problem.kind
+
+
+def check_search(problem: Problem, metric: int, k: int, *, seed: int) -> None:
+    """Assert that a search with codes gives the bits of the twin, over two segments, with all that narrows it."""
+    generator = np.random.default_rng(seed)
+    rows, query = problem.rows, problem.query
+    n = rows.shape[0]
+    live = (generator.random(n) < 0.8).astype(np.uint8)
+    mask = generator.random(n) < generator.choice([0.02, 0.5, 1.0])
+    live[-1] = mask[-1] = 1
+    scores = reference.scores(rows, query, metric=metric)
+    floor = float(generator.choice(scores))
+    tie = generator.integers(0, 3, (n, 2)).astype(np.uint64)
+    for cut, flags, asked_mask, asked_floor, asked_tie in (
+        (n // 2, None, None, None, None),
+        (int(generator.integers(0, n + 1)), live, mask, None, tie),
+        (max(0, n - 9), live, mask, None, None),
+        (1, None, None, floor, tie),
+        (n, live, None, floor, None),
+    ):
+        parts = [segment_of(part) for part in (rows[:cut], rows[cut:])]
+        keep = np.ones(n, np.bool_)
+        if flags is not None:
+            parts = [p._replace(live=f) for p, f in zip(parts, (flags[:cut], flags[cut:]), strict=True)]
+            keep &= flags.astype(np.bool_)
+        if asked_mask is not None:
+            keep &= asked_mask
+        asked = scoring.bounds(n, k, asked_floor, asked_mask, asked_tie)
+        ids, found = scoring.search(parts, rows.shape[1], metric, query, asked)
+        every = np.flatnonzero(keep & (scores >= np.float32(asked.floor)))
+        expected = every[reference.canonical_order(scores[every], every, asked_tie)[:k]]
+        assert ids.tolist() == expected.tolist(), problem.kind
+        assert found.tobytes() == scores[expected].tobytes(), problem.kind
+
+
+def check_pairs(problem: Problem, *, seed: int) -> None:
+    """Assert that the pairs found by codes are those of the twin, cut off anywhere."""
+    generator = np.random.default_rng(seed)
+    rows = problem.rows[: int(generator.integers(60, 140))]
+    n = rows.shape[0]
+    everything = reference.pairs_above(rows, -1.0, max_pairs=n * n)
+    scores = everything[1]
+    for threshold in (float(generator.choice(scores)) if n > 1 else 0.5, 0.0, 0.9, 1.0):
+        reached = scores >= np.float32(threshold)
+        total = int(reached.sum())
+        for limit in {0, 1, total // 2, max(0, total - 1), total, total + 1}:
+            pairs = kernels.pairs_above(rows, threshold, max_pairs=limit)
+            assert pairs.index.tolist() == everything[0][reached][:limit].tolist(), problem.kind
+            assert pairs.score.tobytes() == scores[reached][:limit].tobytes(), problem.kind
+            assert pairs.truncated == (total > limit), problem.kind
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(problem=problems(), seed=st.integers(0, 2**32))
+@settings(max_examples=1000 if SOAK else 50)
+def test_pairs_found_by_codes_equal_the_twin(path: str, problem: Problem, seed: int) -> None:
+    with kernels.forced_path(path):
+        check_pairs(problem, seed=seed)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(problem=problems())
+def test_codes_equal_the_twin(path: str, problem: Problem) -> None:
+    stride = scoring.code_stride(problem.rows.shape[1])
+    norms = reference.norms(problem.rows)
+    with kernels.forced_path(path):
+        made = scoring.code_rows(problem.rows, norms)
+    assert made is not None
+    for ours, twins in zip(made, reference.code_rows(problem.rows, norms, stride), strict=True):
+        assert ours.dtype == twins.dtype
+        np.testing.assert_array_equal(ours, twins)
+
+
+@given(problem=problems())
+@settings(max_examples=5000 if SOAK else 40)
+def test_errors_of_codes_are_upper_bounds_in_exact_arithmetic(problem: Problem) -> None:
+    """b^2 |x|^2 >= |x - |x| a r|^2 up to what |x| is rounded by; rational arithmetic knows no rounding."""
+    rows = problem.rows[:3]
+    norms = reference.norms(rows)
+    codes, scales, errors = reference.code_rows(rows, norms, scoring.code_stride(rows.shape[1]))
+    for row, norm, code, scale, error in zip(
+        rows, norms.tolist(), codes, scales.tolist(), errors.tolist(), strict=True
+    ):
+        if norm == 0.0:
+            assert error == 0.0
+            continue
+        step = Fraction(scale) * Fraction(norm)
+        left = sum(
+            ((Fraction(x) - step * (int(c) - 128)) ** 2 for x, c in zip(row.tolist(), code.tolist(), strict=False)),
+            Fraction(0),
+        )
+        assert left <= (Fraction(error) * Fraction(norm)) ** 2
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("metric", METRICS)
+@given(problem=problems())
+def test_scores_lie_within_their_bounds(path: str, metric: str, problem: Problem) -> None:
+    with kernels.forced_path(path):
+        check_bounds(problem, METRICS[metric])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("metric", METRICS)
+@given(problem=problems(), k=st.sampled_from([1, 2, 3, 20, 50, 64, 10_000]), seed=st.integers(0, 2**32))
+def test_a_search_with_codes_equals_one_without(path: str, metric: str, problem: Problem, k: int, seed: int) -> None:
+    with kernels.forced_path(path):
+        check_search(problem, METRICS[metric], k, seed=seed)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@given(problem=problems())
+def test_bounds_are_the_same_on_every_path(metric: str, problem: Problem) -> None:
+    if not problem.query.any():
+        return
+    seen = set()
+    for path in PATHS:
+        with kernels.forced_path(path):
+            segment = segment_of(problem.rows)
+            answers = scoring.score_bounds(segment, problem.query, 0.1, metric=METRICS[metric])
+        seen.add(b"".join(answer.tobytes() for answer in answers))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_searches_of_every_kind_equal_the_twin(path: str, metric: str, kind: str) -> None:
+    """Against NumPy itself, through the public class, over more than one segment of it."""
+    problem = drawn(7, 4500, 128, kind, 1.0)
+    matrix = kernels.VectorMatrix(128, metric)
+    keep = np.ones(4500, np.bool_)
+    with kernels.forced_path(path):
+        matrix.append(problem.rows)
+        for k in (1, 20, 500):
+            ids, scores = matrix.topk(problem.query, k)
+            expected = reference.topk(
+                problem.rows, problem.query, k, metric=METRICS[metric], min_similarity=-math.inf, keep=keep, tie=None
+            )
+            assert ids.tolist() == expected[0].tolist()
+            assert scores.tobytes() == expected[1].tobytes()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_many_queries_equal_one_at_a_time(path: str) -> None:
+    generator = np.random.default_rng(3)
+    matrix = kernels.VectorMatrix(96)
+    queries = generator.standard_normal((150, 96), dtype=np.float32)
+    queries[[0, 70, 149]] = 0  # without a direction, among others that have one
+    with kernels.forced_path(path):
+        matrix.append(generator.standard_normal((5000, 96), dtype=np.float32))
+        matrix.retire(np.arange(0, 5000, 7))
+        for query, (ids, scores) in zip(queries, matrix.topk_many(queries, 11, min_similarity=-0.5), strict=True):
+            alone = matrix.topk(query, 11, min_similarity=-0.5)
+            assert ids.tolist() == alone[0].tolist()
+            assert scores.tobytes() == alone[1].tobytes()
+
+
+def test_rows_added_under_any_path_are_searched_under_any_other() -> None:
+    generator = np.random.default_rng(4)
+    rows = generator.standard_normal((1200, 70), dtype=np.float32)
+    matrix = kernels.VectorMatrix(70)
+    for part, path in zip(np.array_split(rows, len(PATHS) + 1), ["off", *PATHS], strict=True):
+        with kernels.forced_path(path):
+            matrix.append(np.ascontiguousarray(part))
+    matrix.retire(np.arange(0, 1200, 3))
+    found = set()
+    for compacted in (False, True):
+        if compacted:
+            matrix.compact()
+        for path in ["off", *PATHS]:
+            with kernels.forced_path(path):
+                found.add(matrix.topk(rows[5], 30)[1].tobytes())
+    assert len(found) == 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("path", PATHS)
+def test_a_million_queries_equal_scoring_every_row(path: str) -> None:
+    """10^6 queries at n <= 512 with near-ties at rank k, and 10^3 at 100k. Issue 3, item 8."""
+    generator = np.random.default_rng(int(os.environ.get("CALIBER_SEED", "1")))
+    with kernels.forced_path(path):
+        done = 0
+        while done < 1_000_000:
+            n, dimensions = int(generator.integers(256, 513)), int(generator.choice([64, 65, 96, 128]))
+            kind, metric = str(generator.choice(KINDS)), str(generator.choice(list(METRICS)))
+            problem = drawn(int(generator.integers(2**32)), n, dimensions, kind, 1.0)
+            queries = problem.query + generator.standard_normal((64, dimensions)) * generator.choice([0, 1e-6, 1e-2, 1])
+            compare_many(problem.rows, queries.astype(np.float32), METRICS[metric], int(generator.integers(1, n // 8)))
+            done += 64
+        rows = generator.standard_normal((100_000, 384), dtype=np.float32)
+        for _ in range(1000 // 50):
+            near = rows[generator.integers(0, 100_000, 50)]
+            queries = near + generator.standard_normal((50, 384), dtype=np.float32) * np.float32(0.5)
+            compare_many(rows, queries, reference.COSINE, 20)
+
+
+def compare_many(rows: np.ndarray, queries: np.ndarray, metric: int, k: int) -> None:
+    asked = scoring.bounds(rows.shape[0], k, None, None, None)
+    found = [
+        scoring.search_many([segment_of(rows, coded=coded)], rows.shape[1], metric, queries, asked)
+        for coded in (True, False)
+    ]
+    for ours, twins in zip(*found, strict=True):
+        assert ours[0].tobytes() == twins[0].tobytes()
+        assert ours[1].tobytes() == twins[1].tobytes()
+
+
+# --- faults that these tests must see ----------------------------------------------------------
+
+# File of csrc/, what stands there, what stands there instead.
+MUTANTS = {
+    "bound halved": (
+        "vectors/codes.h",
+        "middle - radius, high = middle + radius",
+        "middle - radius / 2, high = middle + radius / 2",
+    ),
+    "bound of the filter halved": (
+        "vectors/vectors_avx2.c",
+        "_mm256_mul_ps(_mm256_loadu_ps(errors + i), weight)",
+        "_mm256_mul_ps(_mm256_loadu_ps(errors + i), _mm256_set1_ps((float)(0.5 / query->scale)))",
+    ),
+    "row error forgotten": ("vectors/codes.h", "* query->error + (double)error +", "* query->error +"),
+    "query error forgotten": ("vectors/codes.h", "(1.0 + (double)error) * query->error", "0.0 * query->error"),
+    "tie order flipped": ("vectors/topk.c", "return a < b;", "return a > b;"),
+    "tie column flipped": ("vectors/topk.c", "return x[0] < y[0];", "return x[0] > y[0];"),
+    "equal to the threshold dropped": (
+        "vectors/topk.c",
+        "if (!(s->waiting[i].upper < s->threshold)) {",
+        "if (s->waiting[i].upper > s->threshold) {",
+    ),
+    "one candidate too few": ("vectors/topk.c", "while (count > 0 && !(h[0]", "while (count > 1 && !(h[0]"),
+    "last row lost": (
+        "vectors/topk.c",
+        "for (size_t i = 0; i < segment->count; i += block) {",
+        "for (size_t i = 0; i + 1 < segment->count; i += block) {",
+    ),
+    "last codes lost": (
+        "vectors/vectors_avx2.c",
+        "for (size_t j = 0; j < stride; j += 32) {\n            const __m256i q",
+        "for (size_t j = 0; j + 32 < stride; j += 32) {\n            const __m256i q",
+    ),
+    "tail of a row lost": (
+        "vectors/codes.c",
+        "for (size_t i = whole; i < dimensions; i++) {",
+        "for (size_t i = whole; i + 1 < dimensions; i++) {",
+    ),
+    "retired rows found": ("vectors/topk.c", "(!segment->live || segment->live[first + i]) && (!mask", "(!mask"),
+    "mask of the wrong row": ("vectors/topk.c", "|| mask[first + i]);", "|| mask[first]);"),
+    "sums saturated": ("vectors/codes.c", "most * shrink / 127.0", "most * shrink / 150.0"),
+    "limit of pairs raised too early": (
+        "vectors/pairs.c",
+        "if (s->truncated && s->best.capacity > 0) {",
+        "if (s->best.count > 0) {",
+    ),
+    "pair of neighbours lost": ("vectors/pairs.c", "block : first + q + 1;", "block : first + q + 2;"),
+    "pairs of zero rows lost": (
+        "vectors/pairs.c",
+        "for (size_t j = first + q + 1; j",
+        "for (size_t j = first + q + 2; j",
+    ),
+    "lanes folded in another order": (
+        "vectors/vectors_avx2.c",
+        "_mm256_add_pd(low, high);",
+        "_mm256_hadd_pd(low, high);",
+    ),
+}
+
+
+def every_check() -> None:
+    """What the tests above assert, over a fixed set of problems."""
+    for number, kind in enumerate(KINDS):
+        for metric in METRICS.values():
+            for dimensions, n in ((65, 300), (128, 515)):
+                problem = drawn(number, n, dimensions, kind, 1.0)
+                segment = segment_of(problem.rows)
+                assert segment.codes is not None
+                twins = reference.code_rows(problem.rows, segment.norms, scoring.code_stride(dimensions))
+                assert all((ours == twin).all() for ours, twin in zip(segment.codes, twins, strict=True))
+                sums = scoring.row_sums(problem.rows, problem.query, metric=metric)
+                assert (sums == reference.sums(problem.rows, problem.query, metric=metric)).all()
+                check_bounds(problem, metric)
+                check_search(problem, metric, 20, seed=number)
+        check_pairs(drawn(number, 140, 65, kind, 1.0), seed=number)
+
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kernels") / "built"
+    build(folder)
+    return folder
+
+
+@needs_compiler
+@pytest.mark.parametrize("path", PATHS)
+def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchanged: Path, tmp_path: Path) -> None:
+    with running(on_path(build(tmp_path / "built", unchanged=unchanged), path)):
+        every_check()
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_fault_is_seen(name: str, unchanged: Path, tmp_path: Path) -> None:
+    change = MUTANTS[name]
+    if "avx2" in change[0] and "avx2" not in PATHS:
+        pytest.skip("this machine does not run the file with the fault")
+    native = build(tmp_path / "built", [change], unchanged=unchanged)
+    with running(native), pytest.raises(AssertionError):
+        every_check()
