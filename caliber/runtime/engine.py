@@ -59,6 +59,7 @@ class Engine:
         self.clock = clock
         self.estimator = BytesEstimator(config.tokens.bytes_per_token)
         self._state = "open"
+        self.unrecorded_errors = 0
         self._closing = threading.Lock()
         self._stopped = threading.Event()
         self._retry = Retry(config.llm_retry_config, self._stopped)
@@ -284,9 +285,12 @@ class Engine:
         if self._state != "open":
             return
         kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
-        self.behind.event(
-            self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": str(error)[:500]})
-        )
+        event = self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": str(error)[:500]})
+        try:
+            self.behind.event(event)
+        except CaliberError:
+            # The log itself cannot be written, which its own callers are told; here only the count can be kept.
+            self.unrecorded_errors += 1
 
     def _subscriber_failed(self, event: Event, error: Exception) -> None:
         self._record_error(f"subscriber of {event.event_type}", error)

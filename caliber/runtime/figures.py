@@ -43,6 +43,7 @@ def stats(engine: Engine) -> dict[str, Any]:
         },
         "behind": {
             "waiting": behind.waiting(),
+            "unrecorded_errors": engine.unrecorded_errors,
             "windows_written": behind.windows_written,
             "bytes_a_window": behind.window_bytes // written,
             "embeddings_waiting": 0 if embedder is None else embedder.waiting(),
