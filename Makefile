@@ -16,7 +16,7 @@ SAY     := @printf '==> %s\n'
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
 
 # What has a full scale beyond the one of make test.
-SOAKED := tests/crash tests/property tests/conformance
+SOAKED := tests/crash tests/property tests/conformance tests/contract
 
 .DEFAULT_GOAL := help
 .PHONY: always help setup demo test soak lint lint-python lint-c bench wheel gen clean
@@ -112,7 +112,7 @@ lint-c: setup
 
 bench: $(STAMPS)/bench
 	$(SAY) 'measuring against peers, one thread each'
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PYTEST) -q --timeout 0 --benchmark-columns=median,iqr,rounds --benchmark-sort=median bench
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PYTEST) -q --timeout 0 --benchmark-columns=median,iqr,rounds bench
 
 wheel: $(STAMPS)/wheel
 	$(SAY) 'building, repairing and smoke-testing a wheel'

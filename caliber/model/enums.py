@@ -178,7 +178,6 @@ class EventType(StrEnum):
     TRAJECTORY_RESUME = "trajectory_resume"
     SCOPE_OPEN = "scope_open"
     SCOPE_CLOSE = "scope_close"
-    TURN_APPEND = "turn_append"
     ARTIFACT_CREATE = "artifact_create"
     ARTIFACT_RETRIEVE = "artifact_retrieve"
     NOTE_CREATE = "note_create"
