@@ -56,6 +56,19 @@ class WriteBehind:
             self._events.append(event)
             self._wake(before)
 
+    def offer(self, event: Event) -> bool:
+        """Queue an event if there is room, without ever waiting; return whether it was taken.
+
+        For failures, which are recorded on threads that may hold the writer: waiting there would wait for itself.
+        """
+        with self._condition:
+            before = self._size()
+            if self._stop or before >= self._queue_max:
+                return False
+            self._events.append(event)
+            self._wake(before)
+            return True
+
     def window(self, window_id: uuid.UUID, build: Callable[[], StoredWindow]) -> None:
         """Queue a window; ``pending_window`` finds it at once. It is packed by the thread that writes it."""
         with self._condition:

@@ -286,10 +286,8 @@ class Engine:
             return
         kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
         event = self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": str(error)[:500]})
-        try:
-            self.behind.event(event)
-        except CaliberError:
-            # The log itself cannot be written, which its own callers are told; here only the count can be kept.
+        if not self.behind.offer(event):
+            # The log itself is full or closed, which its own callers are told; here only the count can be kept.
             self.unrecorded_errors += 1
 
     def _subscriber_failed(self, event: Event, error: Exception) -> None:

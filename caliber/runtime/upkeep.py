@@ -38,7 +38,10 @@ def maintain(engine: Engine) -> dict[str, int]:
         changes = before(retention.changes_ms)
         if changes is not None:
             out["changes"] = uow.execute("change.prune", changes, retention.changes_keep_rows)
-        out["contents"] = uow.execute("content.prune")
+        # Another process may still hold a window in its queue that was made of what was replaced meanwhile.
+        behind = engine.config.write_behind
+        queued = behind.flush_interval_ms + behind.shutdown_ms
+        out["contents"] = uow.execute("content.prune", now - queued * 1_000)
         out["embedding_cache"] = uow.execute(
             "embedding_cache.prune", now - engine.config.embedding_cache_retention * 1_000
         )

@@ -39,7 +39,7 @@ IRREGULAR: dict[str, Irregular] = {
     "change.prune": Irregular(("older_than", "keep_rows")),
     "content.at": Irregular(("owner_type", "owner_ordinal", "owner_version"), results=("body",)),
     "content.owner": Irregular(("owner_type", "owner_ordinal"), results=("owner_id",)),
-    "content.prune": Irregular(()),
+    "content.prune": Irregular(("before",)),
     "window.prune": Irregular(("now", "older_than")),
     "event.prune": Irregular(("older_than",)),
     "event.drop_trace": Irregular(("trajectory_id",)),

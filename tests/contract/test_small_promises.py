@@ -82,3 +82,22 @@ def test_turn_policies_work_on_the_scope_of_the_turn(tmp_path: Path) -> None:
         memory.append_turn(old.scope_id, role="user", content="to the older scope")
         assert memory.storage.turns.list_by_scope(old.scope_id) == []
         assert memory.storage.turns.list_by_scope(new.scope_id) == []
+
+
+def test_a_failure_is_recorded_without_waiting_for_room(tmp_path: Path) -> None:
+    # Failures are recorded on threads that may hold the writer, which alone can make room in a full queue.
+    settings = caliber.profiles.reference(tmp_path / "c.db", embedding_provider=None, **{"write_behind.queue_max": 4})
+    caliber.create(settings)
+    with caliber.open(settings) as memory:
+        engine = memory._engine
+        task = memory.start_trajectory("full", initiator=ME)
+        memory.flush()
+        with engine.store._writer.exclusive():  # type: ignore[attr-defined]
+            for _ in range(20):
+                engine._record_error("somewhere", Conflict(entity_type="x", id="y", reason="z"))
+        assert engine.unrecorded_errors >= 1
+        memory.flush()
+        kept = [event for event in memory.storage.events.all() if event.event_type == "error"]
+        assert len(kept) + engine.unrecorded_errors == 20
+        assert memory.stats()["behind"]["unrecorded_errors"] == engine.unrecorded_errors
+        assert memory.get(task.trajectory_id)

@@ -1452,8 +1452,8 @@ SELECT body FROM content_version WHERE owner_type = ?1 AND owner_ordinal = ?2 AN
 SELECT owner_id FROM content_version WHERE owner_type = ?1 AND owner_ordinal = ?2 LIMIT 1;
 
 -- content.prune
---   takes: nothing
-DELETE FROM content_version WHERE replaced_at < coalesce((SELECT min(assembled_at) FROM context_window), 9223372036854775807);
+--   takes: before
+DELETE FROM content_version WHERE replaced_at < min(?1, coalesce((SELECT min(assembled_at) FROM context_window), 9223372036854775807));
 
 -- embedding.drop_owner
 --   takes: owner_id

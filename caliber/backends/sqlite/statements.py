@@ -72,8 +72,8 @@ _TEXTS = {
     "content.owner": "SELECT owner_id FROM content_version WHERE owner_type = ?1 AND owner_ordinal = ?2 LIMIT 1",
     # What was replaced before the oldest kept window was assembled can no longer be asked for.
     "content.prune": (
-        "DELETE FROM content_version WHERE replaced_at < coalesce((SELECT min(assembled_at) FROM context_window),"
-        " 9223372036854775807)"
+        "DELETE FROM content_version WHERE replaced_at < min(?1,"
+        " coalesce((SELECT min(assembled_at) FROM context_window), 9223372036854775807))"
     ),
     "window.prune": "DELETE FROM context_window WHERE expires_at <= ?1 OR assembled_at < ?2",
     "event.prune": "DELETE FROM event WHERE created_at < ?1 AND family <> 'audit'",
