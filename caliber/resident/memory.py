@@ -23,7 +23,7 @@ from caliber.resident.vectors import VectorIndex, VectorSnapshot
 from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_CODE, EMBEDDING, EMBEDDING_SPACE, MIRRORED
-from caliber.storage.changes import DELETE, unpack_changes
+from caliber.storage.changes import DELETE, UPSERT, unpack_changes
 from caliber.storage.codec import Row, codec_of, dump_json
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
@@ -34,6 +34,9 @@ _COMPACT_FROM_ROWS = 1_024
 
 _BUDGET_CHECK_COMMITS = 64
 """Commits between exact sums while memory is less than half full."""
+
+_PAGE_ROWS = 1_000_000
+"""Rows read at once while loading."""
 
 _PENDING_ROWS = 4_096
 """Rows that may wait for a reader before the writer applies them itself."""
@@ -122,10 +125,10 @@ class ResidentMemory:
             rows: list[Row] = []
             last = -1
             # One long page: the session sees one boundary anyway, and fewer calls are quicker.
-            while page := session.run(plans[name].page, (last, 1_000_000)):
+            while page := session.run(plans[name].page, (last, _PAGE_ROWS)):
                 rows.extend(page)
                 last = page[-1][0]
-                if len(page) < 1_000_000:
+                if len(page) < _PAGE_ROWS:
                     break
             generation.load(rows)
             self._generations[name] = generation
@@ -249,7 +252,7 @@ class ResidentMemory:
             plan = self._store.plans[relation.name].get_many
             assert plan is not None
             rows = session.run(plan, (dump_json(upserts),)) if upserts else []
-            changes.extend(RowChange(relation, 1, row) for row in rows)
+            changes.extend(RowChange(relation, UPSERT, row) for row in rows)
             found = {row[0] for row in rows}
             deleted.extend((relation, ordinal) for ordinal in wanted[code] if ordinal not in found)
         self._sequence = max(self._sequence, records[-1][0])

@@ -46,6 +46,7 @@ from caliber.model.enums import (
 )
 from caliber.model.errors import DTypeError, PermissionDenied
 from caliber.model.windows import ContextWindow, SearchResult
+from caliber.runtime import figures
 from caliber.runtime.embedder import note_text
 from caliber.runtime.engine import Engine
 from caliber.runtime.named import Tables
@@ -518,15 +519,11 @@ class Caliber(AbstractContextManager["Caliber"]):
 
     def stats(self) -> dict[str, Any]:
         """Return figures: records, bytes on disk and in memory, statements, what waits."""
-        from caliber.runtime.figures import stats
-
-        return stats(self._engine)
+        return figures.stats(self._engine)
 
     def verify(self) -> list[str]:
         """Compare memory and store row by row, and check the store itself; empty when all is well."""
-        from caliber.runtime.figures import verify
-
-        return verify(self._engine)
+        return figures.verify(self._engine)
 
     def maintain(self) -> dict[str, int]:
         """Apply retention: expired windows, old events and changes, content nothing refers to, lapsed locks."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from caliber.kernels import estimate_tokens
 from caliber.model.entities import Artifact, Checkpoint, Scope, Turn
-from caliber.model.errors import DimensionMismatch, InvalidValue, NotFound, ProviderNotConfigured
+from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifacts, valid_notes
@@ -32,6 +32,7 @@ from caliber.schema.relations import (
     TURN,
     Relation,
 )
+from caliber.search.engine import check_vector
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs, lifecycle
 
@@ -114,12 +115,8 @@ class _Similar(Table):
         if limit > _LIMIT_MAX:
             raise InvalidValue(field="limit", reason=f"must be at most {_LIMIT_MAX}")
         least = inputs.as_fraction(min_similarity, "min_similarity")
-        query = np.ascontiguousarray(embedding, np.float32)
-        if query.ndim != 1 or not np.isfinite(query).all():
-            raise InvalidValue(field="embedding", reason="must be one finite vector")
         space = engine.embedder.space
-        if len(query) != space.dimensions:
-            raise DimensionMismatch(expected=space.dimensions, got=len(query))
+        query = check_vector(embedding, "embedding", space.dimensions)
         snapshot = engine.snapshot()
         owners = snapshot[self._relation.name]
         vectors = snapshot.vectors.get((self._relation.name, space.space_id))

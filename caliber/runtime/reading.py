@@ -32,7 +32,7 @@ from caliber.model.enums import (
     ValidationMode,
     WindowDurability,
 )
-from caliber.model.errors import ConstraintViolation, DTypeError, InvalidValue, NotFound, Unavailable
+from caliber.model.errors import ConstraintViolation, InvalidValue, NotFound, Unavailable
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import ContextWindow, SearchHit, SearchResult
@@ -146,17 +146,8 @@ class Reader:
             inputs.as_text(query, "query", allow_empty=True)
         embedder = self._engine.embedder
         if given is not None:
-            try:
-                vector = np.ascontiguousarray(given, np.float32)
-            except (TypeError, ValueError):
-                raise DTypeError(field="query_embedding", expected="numbers", got=type(given).__name__) from None
-            if vector.ndim != 1 or not np.isfinite(vector).all():
-                raise InvalidValue(field="query_embedding", reason="must be one finite vector")
-            if embedder is not None and len(vector) != embedder.space.dimensions:
-                from caliber.model.errors import DimensionMismatch
-
-                raise DimensionMismatch(expected=embedder.space.dimensions, got=len(vector))
-            return vector
+            dimensions = None if embedder is None else embedder.space.dimensions
+            return search_engine.check_vector(given, "query_embedding", dimensions)
         if query is None or not query.strip() or embedder is None:
             return None
         return embedder.query(query)

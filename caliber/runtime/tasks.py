@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
+from caliber.config.policies import PolicyAction
 from caliber.model import states
 from caliber.model.access import Principal
 from caliber.model.entities import EntityRef, LockToken, Note, Scope, Trajectory, TrajectoryOutcome, Turn
@@ -225,8 +226,6 @@ class Tasks:
 
     def _prepare_empty(self, subject: Subject) -> Prepared:
         """A scope without turns has nothing to summarize or extract; everything else still happens (C-216)."""
-        from caliber.config.policies import PolicyAction
-
         quiet = (PolicyAction.SUMMARIZE, PolicyAction.EXTRACT_ARTIFACTS)
         actions = [action for action in self.policies.actions(Trigger.SCOPE_CLOSE) if action.action not in quiet]
         return self.policies.prepare(Trigger.SCOPE_CLOSE, subject, actions)

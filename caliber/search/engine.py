@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
 from caliber.model.time import to_us
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
@@ -80,6 +80,22 @@ def filterable(snapshot: RelationSnapshot) -> tuple[str, ...]:
         for column in snapshot.relation.columns
         if column.residence in (Residence.COLUMN, Residence.INTERNED) and column.name not in ("version", "visible_to")
     )
+
+
+def check_vector(value: Any, field: str, dimensions: int | None) -> NDArray[np.float32]:
+    """Return a vector that a caller passed, as the kernels want it; ``dimensions`` None leaves its length open.
+
+    Raises: DTypeError, InvalidValue, DimensionMismatch.
+    """
+    try:
+        vector = np.ascontiguousarray(value, np.float32)
+    except (TypeError, ValueError):
+        raise DTypeError(field=field, expected="numbers", got=type(value).__name__) from None
+    if vector.ndim != 1 or not np.isfinite(vector).all():
+        raise InvalidValue(field=field, reason="must be one finite vector")
+    if dimensions is not None and len(vector) != dimensions:
+        raise DimensionMismatch(expected=dimensions, got=len(vector))
+    return vector
 
 
 def check_filter(snapshots: Sequence[RelationSnapshot], conditions: Mapping[str, Any]) -> None:

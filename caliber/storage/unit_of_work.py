@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -309,6 +310,4 @@ class UnitOfWork:
 
 def _show_key(key: tuple[Any, ...]) -> str:
     # Keys are ids or natural keys; only ids are shown, as content must not appear in messages.
-    import uuid
-
     return ", ".join(str(uuid.UUID(bytes=part)) if isinstance(part, bytes) and len(part) == 16 else "…" for part in key)

@@ -11,9 +11,9 @@ from caliber.kernels import uuid7
 from caliber.model import states
 from caliber.model.entities import Artifact, EntityRef, Scope, Session, Trajectory, TrajectoryOutcome
 from caliber.model.enums import OutcomeStatus, ScopeStatus, TrajectoryStatus, TTLKind
-from caliber.model.errors import ConstraintViolation, InvalidStateTransition
+from caliber.model.errors import CircularReference, ConstraintViolation, InvalidStateTransition
 from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId
-from caliber.model.time import from_us
+from caliber.model.time import from_us, to_us
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.storage.unit_of_work import UnitOfWork
 
@@ -133,8 +133,6 @@ def _depth(uow: UnitOfWork, trajectory: Trajectory) -> int:
     seen = [trajectory.trajectory_id]
     while trajectory.parent_trajectory_id is not None:
         if trajectory.parent_trajectory_id in seen:
-            from caliber.model.errors import CircularReference
-
             raise CircularReference(entity_type="trajectory", ids=[str(item) for item in seen])
         trajectory = uow.get(TRAJECTORY, trajectory.parent_trajectory_id.bytes)
         seen.append(trajectory.trajectory_id)
@@ -181,7 +179,7 @@ def finish_trajectory(
             ArtifactId(artifact.artifact_id) for artifact in artifacts if artifact.rolled_back_at is None
         ),
         notes_generated=tuple(notes),  # type: ignore[arg-type]
-        duration_ms=(uow.now_us - _created_us(trajectory)) // 1_000,
+        duration_ms=(uow.now_us - to_us(trajectory.created_at)) // 1_000,
         tokens_input=trajectory.tokens_input,
         tokens_output=trajectory.tokens_output,
     )
@@ -191,12 +189,6 @@ def finish_trajectory(
     )
     end_idle_session(uow, done)
     return done
-
-
-def _created_us(trajectory: Trajectory) -> int:
-    from caliber.model.time import to_us
-
-    return to_us(trajectory.created_at)
 
 
 # --- scopes --------------------------------------------------------------------------------------
