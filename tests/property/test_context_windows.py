@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.context_world import Contents, World, config_of
 
 from caliber.context import explain, replay, unpack_record
 from caliber.context.assembler import plan_of
@@ -19,23 +17,7 @@ from caliber.kernels.dispatch import available_paths, forced_path
 from caliber.model.entities import ToolCall
 from caliber.model.enums import AssemblyAction, DecisionCode, SectionType, SourceType, TurnRole
 from caliber.model.errors import BudgetTooSmall, StorageError
-
-_FILE = Path(__file__).parent.parent / "unit" / "test_context_world.py"
-
-
-def _load_world() -> Any:
-    name = "caliber_context_world"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, _FILE)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-world_module = _load_world()
-World, Contents, config_of = world_module.World, world_module.Contents, world_module.config_of
+from caliber.schema.relations import NOTE
 
 words = st.text("ab é漢😀\n.", max_size=60)
 contents = st.one_of(words.map(str.encode), st.binary(max_size=40), words.map(lambda text: text.encode() * 20))
@@ -268,7 +250,7 @@ def test_a_window_is_a_function_of_its_inputs(
 
         # other rows, dead rows, then compacted
         doomed = world.note("to be removed", None)
-        world.delete(world_module.NOTE, doomed)
+        world.delete(NOTE, doomed)
         world.memory.compact()
         snapshot = world.memory.snapshot
         again = world.assemble(config=config, **call)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import context_world as kit
+from support.context_world import content, decisions, section
 
 from caliber.model.enums import (
     AssemblyAction,
@@ -23,38 +22,11 @@ from caliber.model.errors import InvalidValue, InvalidVector, NotFound
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE
 
 
-def _load_world() -> Any:
-    name = "caliber_context_world"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("test_context_world.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-kit = _load_world()
-
-
 @pytest.fixture
 def world() -> Iterator[Any]:
     made = kit.World()
     yield made
     made.close()
-
-
-def section(window: Any, name: str) -> Any:
-    return next((item for item in window.sections if item.name == name), None)
-
-
-def content(window: Any, name: str) -> str:
-    found = section(window, name)
-    return "" if found is None else found.content
-
-
-def decisions(window: Any, rule: str) -> list[Any]:
-    return [decision for decision in window.assembly_trace if decision.rule_id == rule]
 
 
 # --- sources -------------------------------------------------------------------------------------
@@ -400,3 +372,15 @@ def test_irrelevance_is_judged_before_the_budget(world: Any) -> None:
     assert decision.reason == "relevance 0.0000 is below the threshold 0.1000"
     assert decision.tokens == world.memory.snapshot["artifact"].column("token_count")[0]
     assert section(window, "artifacts").sources[0].id == near
+
+
+def test_world_assembles_a_turn_and_a_note() -> None:
+    # C-217, C-449
+    world = kit.World()
+    world.turn("hello")
+    world.note("tests run with make")
+    window = world.window()
+    assert "user: hello" in window.text
+    assert "- build (fact): tests run with make" in window.text
+    assert [message["role"] for message in window.to_messages()] == ["system", "user"]
+    world.close()

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import context_world as kit
 
 from caliber.context.blocks import evict_in_blocks
 from caliber.kernels import BytesEstimator, estimate_tokens
 from caliber.model.entities import ToolCall
 from caliber.model.enums import AssemblyAction, SourceType, TurnRole
 from caliber.model.errors import BudgetTooSmall, InvalidValue
-
-
-def _load_world() -> Any:
-    name = "caliber_context_world"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("test_context_world.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-kit = _load_world()
 
 
 @pytest.fixture

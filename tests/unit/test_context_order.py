@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support import context_world as kit
+from support.context_world import content, decisions, section
 
 from caliber.model.enums import (
     AssemblyAction,
@@ -20,38 +19,11 @@ from caliber.model.enums import (
 from caliber.model.time import from_us
 
 
-def _load_world() -> Any:
-    name = "caliber_context_world"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("test_context_world.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-kit = _load_world()
-
-
 @pytest.fixture
 def world() -> Iterator[Any]:
     made = kit.World()
     yield made
     made.close()
-
-
-def section(window: Any, name: str) -> Any:
-    return next((item for item in window.sections if item.name == name), None)
-
-
-def content(window: Any, name: str) -> str:
-    found = section(window, name)
-    return "" if found is None else found.content
-
-
-def decisions(window: Any, rule: str) -> list[Any]:
-    return [decision for decision in window.assembly_trace if decision.rule_id == rule]
 
 
 # --- order and limits ------------------------------------------------------------------------------

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
-import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import context_world as kit
 
 from caliber.context import explain, principal_of, replay, unpack_record
 from caliber.context.lazy import LazyTuple
@@ -24,19 +22,6 @@ from caliber.model.enums import DecisionCode, EntityType, TurnRole
 from caliber.model.errors import InvalidValue, NotFound, StorageError
 from caliber.schema.relations import ARTIFACT, EMBEDDING, NOTE, SCOPE, TURN
 
-
-def _load_world() -> Any:
-    name = "caliber_context_world"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("test_context_world.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-kit = _load_world()
 QUERY = {"query": "what now?", "query_embedding": [1, 0, 0, 0]}
 
 

@@ -376,13 +376,14 @@ class Contents:
         return int(store.plans["content_version"].codec.decode(gone[0]).owner_ordinal) if gone else None
 
 
-def test_world_assembles_a_turn_and_a_note() -> None:
-    # C-217, C-449
-    world = World()
-    world.turn("hello")
-    world.note("tests run with make")
-    window = world.window()
-    assert "user: hello" in window.text
-    assert "- build (fact): tests run with make" in window.text
-    assert [message["role"] for message in window.to_messages()] == ["system", "user"]
-    world.close()
+def section(window: Any, name: str) -> Any:
+    return next((item for item in window.sections if item.name == name), None)
+
+
+def content(window: Any, name: str) -> str:
+    found = section(window, name)
+    return "" if found is None else found.content
+
+
+def decisions(window: Any, rule: str) -> list[Any]:
+    return [decision for decision in window.assembly_trace if decision.rule_id == rule]
