@@ -107,6 +107,7 @@ lint-c: setup
 	$(SAY) 'generated C is up to date'
 	@$(PY) tools/gen_native.py --check
 	@$(PY) tools/gen_unicode.py --check
+	@$(PY) tools/gen_words.py --check
 	$(SAY) 'C with every warning an error'
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) tools/lint_c.py build/lint
 
@@ -121,6 +122,7 @@ wheel: $(STAMPS)/wheel
 gen: $(STAMPS)/installed
 	@$(PY) tools/gen_native.py
 	@$(PY) tools/gen_unicode.py
+	@$(PY) tools/gen_words.py
 
 clean:
 	$(SAY) 'removing $(VENV) and everything built'

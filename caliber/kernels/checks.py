@@ -18,6 +18,7 @@ import numpy.typing as npt
 from caliber.model.errors import DTypeError, InvalidValue, NonFiniteError, ShapeError
 
 F32: np.dtype[np.float32] = np.dtype(np.float32)
+F64: np.dtype[np.float64] = np.dtype(np.float64)
 U8: np.dtype[np.uint8] = np.dtype(np.uint8)
 I32: np.dtype[np.int32] = np.dtype(np.int32)
 I64: np.dtype[np.int64] = np.dtype(np.int64)

@@ -584,176 +584,268 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // cal_rank_columns const *
-/*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
-/*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // int32_t const *
-/*  6 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/*  7 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
-/*  8 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 16), // uint64_t *
-/* 10 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 11 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t *
-/* 12 */ _CFFI_OP(_CFFI_OP_POINTER, 168), // uint8_t *
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, size_t *)
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 245), // cal_postings *
+/*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/*  3 */ _CFFI_OP(_CFFI_OP_POINTER, 37), // uint32_t const *
+/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // int64_t const *
+/*  5 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/*  6 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // uint64_t const *
+/*  7 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/*  8 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 37), // uint32_t *
+/* 10 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 11 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 12 */ _CFFI_OP(_CFFI_OP_POINTER, 5), // size_t *
 /* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 161), // cal_uuid7_state *
-/* 16 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 168), // uint8_t const *
+/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_postings const *, uint32_t const *, double const *, size_t, size_t, uint8_t const *, uint32_t const *, double, double, double, double *)
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 245), // cal_postings const *
+/* 16 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // double const *
 /* 18 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 19 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 20 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
-/* 23 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float const *
-/* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // double const *
-/* 25 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 26 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 28 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // float *
-/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 33 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 34 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 35 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
-/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 40 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 260), // uint8_t const *
+/* 21 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 22 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 23 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 24 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // double *
+/* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_postings const *, uint32_t const *, size_t, size_t, uint8_t const *, int64_t *)
+/* 28 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 29 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 30 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 31 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 32 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 33 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // int64_t *
+/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 35 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_postings const *, uint32_t, size_t, uint8_t const *, int64_t *, size_t, size_t *)
+/* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 39 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 41 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 4), // int64_t const *
-/* 43 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 44 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
-/* 47 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
-/* 49 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 50 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // cal_segment const *
-/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 53 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 54 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // int8_t *
-/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
-/* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
-/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 58 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
-/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // int32_t *
-/* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
-/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 63 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 64 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 66 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // double *
-/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
-/* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
+/* 42 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 43 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
+/* 45 */ _CFFI_OP(_CFFI_OP_POINTER, 246), // cal_rank_columns const *
+/* 46 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 47 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 49 */ _CFFI_OP(_CFFI_OP_POINTER, 51), // int32_t const *
+/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
+/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
+/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
+/* 53 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // uint64_t *
+/* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 56 */ _CFFI_OP(_CFFI_OP_POINTER, 260), // uint8_t *
+/* 57 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
+/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 248), // cal_uuid7_state *
+/* 60 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 61 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 64 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
+/* 65 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 66 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_words *)
+/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 249), // cal_words *
+/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 69 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
+/* 70 */ _CFFI_OP(_CFFI_OP_NOOP, 67),
+/* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 73 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 54),
-/* 76 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 73 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 76 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
 /* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
-/* 81 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
+/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(double const *, size_t, uint64_t const *, size_t, int64_t *, float *, size_t *)
+/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
 /* 84 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 87 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 88 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 89 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
-/* 91 */ _CFFI_OP(_CFFI_OP_POINTER, 16), // uint64_t const *
-/* 92 */ _CFFI_OP(_CFFI_OP_POINTER, 169), // void *
+/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 86 */ _CFFI_OP(_CFFI_OP_POINTER, 52), // float *
+/* 87 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
+/* 90 */ _CFFI_OP(_CFFI_OP_POINTER, 52), // float const *
+/* 91 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 92 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 93 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
-/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
-/* 97 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 50),
+/* 94 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
+/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
+/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
+/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
 /* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
-/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 106 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 107 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
 /* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 113 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
-/* 116 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 117 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
+/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 110 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 111 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
+/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 118 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
 /* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
 /* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 125 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 126 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 125 */ _CFFI_OP(_CFFI_OP_POINTER, 247), // cal_segment const *
+/* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
 /* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 129 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 66),
-/* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
-/* 133 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 134 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
-/* 135 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 136 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 140 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 141 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 142 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
-/* 143 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 146 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 147 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
-/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 151 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
-/* 153 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 154 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 155 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION, 49), // uint32_t()(void)
-/* 158 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 159 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_rank_columns
-/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_segment
-/* 161 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_uuid7_state
-/* 162 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 163 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 164 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
-/* 165 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
-/* 166 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $5
-/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
-/* 168 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
-/* 169 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 129 */ _CFFI_OP(_CFFI_OP_POINTER, 256), // int8_t *
+/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 132 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
+/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 51), // int32_t *
+/* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
+/* 139 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 140 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
+/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
+/* 144 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 146 */ _CFFI_OP(_CFFI_OP_NOOP, 125),
+/* 147 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
+/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 150 */ _CFFI_OP(_CFFI_OP_NOOP, 129),
+/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
+/* 152 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
+/* 153 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
+/* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 155 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 156 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 157 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 125),
+/* 159 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 160 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 161 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
+/* 162 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 163 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 165 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 166 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
+/* 167 */ _CFFI_OP(_CFFI_OP_POINTER, 261), // void *
+/* 168 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 170 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
+/* 171 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 172 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 173 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
+/* 174 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 175 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 176 */ _CFFI_OP(_CFFI_OP_NOOP, 125),
+/* 177 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 178 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 179 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
+/* 181 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 182 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 183 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 184 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
+/* 185 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 186 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
+/* 187 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 188 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 189 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
+/* 190 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 191 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 192 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 193 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
+/* 194 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 195 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 196 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
+/* 197 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 198 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 199 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 200 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 201 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
+/* 202 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 203 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 204 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
+/* 205 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
+/* 206 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 207 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 209 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
+/* 212 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 213 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
+/* 214 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 215 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 216 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 217 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 219 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 220 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 221 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
+/* 222 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 223 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
+/* 224 */ _CFFI_OP(_CFFI_OP_POINTER, 20), // uint8_t const * const *
+/* 225 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 226 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 227 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
+/* 228 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 229 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 230 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 231 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 232 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 233 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 234 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t)
+/* 235 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 236 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 237 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 238 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t, size_t)
+/* 239 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 241 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 242 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 243 */ _CFFI_OP(_CFFI_OP_FUNCTION, 37), // uint32_t()(void)
+/* 244 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 245 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_postings
+/* 246 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_rank_columns
+/* 247 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_segment
+/* 248 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_uuid7_state
+/* 249 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_words
+/* 250 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 251 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 252 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
+/* 253 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
+/* 254 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $5
+/* 255 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $6
+/* 256 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 257 */ _CFFI_OP(_CFFI_OP_POINTER, 258), // uint16_t *
+/* 258 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
+/* 259 */ _CFFI_OP(_CFFI_OP_POINTER, 9), // uint32_t * const *
+/* 260 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 261 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -896,6 +988,44 @@ static int _cffi_const_CAL_FILL_EXCLUDED_GROUP(unsigned long long *o)
   return n;
 }
 
+static int _cffi_const_CAL_POSTING_SEGMENT(unsigned long long *o)
+{
+  int n = (CAL_POSTING_SEGMENT) <= 0;
+  *o = (unsigned long long)((CAL_POSTING_SEGMENT) | 0);  /* check that CAL_POSTING_SEGMENT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_DOCUMENTS_MAX(unsigned long long *o)
+{
+  int n = (CAL_DOCUMENTS_MAX) <= 0;
+  *o = (unsigned long long)((CAL_DOCUMENTS_MAX) | 0);  /* check that CAL_DOCUMENTS_MAX is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PHRASE_MAX(unsigned long long *o)
+{
+  int n = (CAL_PHRASE_MAX) <= 0;
+  *o = (unsigned long long)((CAL_PHRASE_MAX) | 0);  /* check that CAL_PHRASE_MAX is an integer */
+  return n;
+}
+
+_CFFI_UNUSED_FN
+static void _cffi_checkfld_typedef_cal_postings(cal_postings *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  { uint32_t * const * *tmp = &p->segments; (void)tmp; }
+  (void)((p->segment_count) | 0);  /* check that 'cal_postings.segment_count' is an integer */
+  (void)((p->terms) | 0);  /* check that 'cal_postings.terms' is an integer */
+  { uint32_t * *tmp = &p->first; (void)tmp; }
+  { uint32_t * *tmp = &p->chain; (void)tmp; }
+  { uint32_t * *tmp = &p->tail; (void)tmp; }
+  { uint16_t * *tmp = &p->left; (void)tmp; }
+  { uint8_t * *tmp = &p->level; (void)tmp; }
+  (void)((p->used) | 0);  /* check that 'cal_postings.used' is an integer */
+}
+struct _cffi_align_typedef_cal_postings { char x; cal_postings y; };
+
 _CFFI_UNUSED_FN
 static void _cffi_checkfld_typedef_cal_rank_columns(cal_rank_columns *p)
 {
@@ -936,6 +1066,247 @@ static void _cffi_checkfld_typedef_cal_uuid7_state(cal_uuid7_state *p)
 }
 struct _cffi_align_typedef_cal_uuid7_state { char x; cal_uuid7_state y; };
 
+_CFFI_UNUSED_FN
+static void _cffi_checkfld_typedef_cal_words(cal_words *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  { uint32_t * *tmp = &p->slots; (void)tmp; }
+  (void)((p->slot_count) | 0);  /* check that 'cal_words.slot_count' is an integer */
+  { uint64_t * *tmp = &p->starts; (void)tmp; }
+  { uint8_t * *tmp = &p->arena; (void)tmp; }
+  (void)((p->arena_size) | 0);  /* check that 'cal_words.arena_size' is an integer */
+  (void)((p->capacity) | 0);  /* check that 'cal_words.capacity' is an integer */
+  (void)((p->count) | 0);  /* check that 'cal_words.count' is an integer */
+  (void)((p->seed) | 0);  /* check that 'cal_words.seed' is an integer */
+}
+struct _cffi_align_typedef_cal_words { char x; cal_words y; };
+
+static int32_t _cffi_d_cal_best_scores(double const * x0, size_t x1, uint64_t const * x2, size_t x3, int64_t * x4, float * x5, size_t * x6)
+{
+  return cal_best_scores(x0, x1, x2, x3, x4, x5, x6);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_best_scores(PyObject *self, PyObject *args)
+{
+  double const * x0;
+  size_t x1;
+  uint64_t const * x2;
+  size_t x3;
+  int64_t * x4;
+  float * x5;
+  size_t * x6;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+
+  if (!PyArg_UnpackTuple(args, "cal_best_scores", 7, 7, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(17), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(17), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(6), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(6), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(86), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(86), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(12), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(12), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_best_scores(x0, x1, x2, x3, x4, x5, x6); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_best_scores _cffi_d_cal_best_scores
+#endif
+
+static int32_t _cffi_d_cal_bm25(cal_postings const * x0, uint32_t const * x1, double const * x2, size_t x3, size_t x4, uint8_t const * x5, uint32_t const * x6, double x7, double x8, double x9, double * x10)
+{
+  return cal_bm25(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_bm25(PyObject *self, PyObject *args)
+{
+  cal_postings const * x0;
+  uint32_t const * x1;
+  double const * x2;
+  size_t x3;
+  size_t x4;
+  uint8_t const * x5;
+  uint32_t const * x6;
+  double x7;
+  double x8;
+  double x9;
+  double * x10;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
+  PyObject *arg10;
+
+  if (!PyArg_UnpackTuple(args, "cal_bm25", 11, 11, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(15), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(3), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(3), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(17), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(17), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(3), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(3), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x7 = (double)_cffi_to_c_double(arg7);
+  if (x7 == (double)-1 && PyErr_Occurred())
+    return NULL;
+
+  x8 = (double)_cffi_to_c_double(arg8);
+  if (x8 == (double)-1 && PyErr_Occurred())
+    return NULL;
+
+  x9 = (double)_cffi_to_c_double(arg9);
+  if (x9 == (double)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(25), arg10, (char **)&x10);
+  if (datasize != 0) {
+    x10 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(25), arg10, (char **)&x10,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_bm25(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_bm25 _cffi_d_cal_bm25
+#endif
+
 static int32_t _cffi_d_cal_code_rows_f32(float const * x0, double const * x1, size_t x2, size_t x3, size_t x4, uint8_t * x5, float * x6, float * x7)
 {
   return cal_code_rows_f32(x0, x1, x2, x3, x4, x5, x6, x7);
@@ -969,19 +1340,19 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg0, (char **)&x0);
+      _cffi_type(90), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(90), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg1, (char **)&x1);
+      _cffi_type(17), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -999,28 +1370,28 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg5, (char **)&x5);
+      _cffi_type(56), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(56), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg6, (char **)&x6);
+      _cffi_type(86), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(86), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg7, (char **)&x7);
+      _cffi_type(86), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(86), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1097,10 +1468,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg1, (char **)&x1);
+      _cffi_type(90), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(90), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1114,10 +1485,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(66), arg4, (char **)&x4);
+      _cffi_type(25), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(66), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(25), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1180,10 +1551,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg1, (char **)&x1);
+      _cffi_type(125), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(125), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1201,55 +1572,55 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(54), arg5, (char **)&x5);
+      _cffi_type(129), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(54), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(129), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(11), arg6, (char **)&x6);
+      _cffi_type(33), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(11), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(11), arg7, (char **)&x7);
+      _cffi_type(33), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(11), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg8, (char **)&x8);
+      _cffi_type(86), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(86), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(58), arg9, (char **)&x9);
+      _cffi_type(12), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(58), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg10, (char **)&x10);
+      _cffi_type(134), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(134), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1267,6 +1638,449 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_cal_pairs_above_f32 _cffi_d_cal_pairs_above_f32
+#endif
+
+static int32_t _cffi_d_cal_phrase_matches(uint8_t const * const * x0, int64_t const * x1, size_t x2, uint64_t const * x3, uint32_t const * x4, size_t x5, uint32_t const * x6, size_t x7, uint32_t * x8)
+{
+  return cal_phrase_matches(x0, x1, x2, x3, x4, x5, x6, x7, x8);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
+{
+  uint8_t const * const * x0;
+  int64_t const * x1;
+  size_t x2;
+  uint64_t const * x3;
+  uint32_t const * x4;
+  size_t x5;
+  uint32_t const * x6;
+  size_t x7;
+  uint32_t * x8;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+
+  if (!PyArg_UnpackTuple(args, "cal_phrase_matches", 9, 9, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(224), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (uint8_t const * const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(224), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(4), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(4), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(6), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(6), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(3), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(3), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x5 = _cffi_to_c_int(arg5, size_t);
+  if (x5 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(3), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(3), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x7 = _cffi_to_c_int(arg7, size_t);
+  if (x7 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(9), arg8, (char **)&x8);
+  if (datasize != 0) {
+    x8 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(9), arg8, (char **)&x8,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_phrase_matches(x0, x1, x2, x3, x4, x5, x6, x7, x8); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_phrase_matches _cffi_d_cal_phrase_matches
+#endif
+
+static int32_t _cffi_d_cal_postings_add(cal_postings * x0, uint64_t x1, uint32_t const * x2, int64_t const * x3, size_t x4, uint64_t const * x5, uint32_t const * x6, size_t x7, uint32_t * x8, uint32_t * x9, uint32_t * x10, size_t * x11)
+{
+  return cal_postings_add(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_postings_add(PyObject *self, PyObject *args)
+{
+  cal_postings * x0;
+  uint64_t x1;
+  uint32_t const * x2;
+  int64_t const * x3;
+  size_t x4;
+  uint64_t const * x5;
+  uint32_t const * x6;
+  size_t x7;
+  uint32_t * x8;
+  uint32_t * x9;
+  uint32_t * x10;
+  size_t * x11;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
+  PyObject *arg10;
+  PyObject *arg11;
+
+  if (!PyArg_UnpackTuple(args, "cal_postings_add", 12, 12, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(1), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (cal_postings *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(1), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, uint64_t);
+  if (x1 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(3), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(3), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(4), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(4), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(6), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(6), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(3), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(3), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x7 = _cffi_to_c_int(arg7, size_t);
+  if (x7 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(9), arg8, (char **)&x8);
+  if (datasize != 0) {
+    x8 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(9), arg8, (char **)&x8,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(9), arg9, (char **)&x9);
+  if (datasize != 0) {
+    x9 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(9), arg9, (char **)&x9,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(9), arg10, (char **)&x10);
+  if (datasize != 0) {
+    x10 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(9), arg10, (char **)&x10,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(12), arg11, (char **)&x11);
+  if (datasize != 0) {
+    x11 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(12), arg11, (char **)&x11,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_postings_add(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_postings_add _cffi_d_cal_postings_add
+#endif
+
+static int32_t _cffi_d_cal_postings_count(cal_postings const * x0, uint32_t const * x1, size_t x2, size_t x3, uint8_t const * x4, int64_t * x5)
+{
+  return cal_postings_count(x0, x1, x2, x3, x4, x5);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_postings_count(PyObject *self, PyObject *args)
+{
+  cal_postings const * x0;
+  uint32_t const * x1;
+  size_t x2;
+  size_t x3;
+  uint8_t const * x4;
+  int64_t * x5;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+
+  if (!PyArg_UnpackTuple(args, "cal_postings_count", 6, 6, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(15), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(3), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(3), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_postings_count(x0, x1, x2, x3, x4, x5); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_postings_count _cffi_d_cal_postings_count
+#endif
+
+static int32_t _cffi_d_cal_postings_documents(cal_postings const * x0, uint32_t x1, size_t x2, uint8_t const * x3, int64_t * x4, size_t x5, size_t * x6)
+{
+  return cal_postings_documents(x0, x1, x2, x3, x4, x5, x6);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_postings_documents(PyObject *self, PyObject *args)
+{
+  cal_postings const * x0;
+  uint32_t x1;
+  size_t x2;
+  uint8_t const * x3;
+  int64_t * x4;
+  size_t x5;
+  size_t * x6;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+
+  if (!PyArg_UnpackTuple(args, "cal_postings_documents", 7, 7, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(15), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, uint32_t);
+  if (x1 == (uint32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x5 = _cffi_to_c_int(arg5, size_t);
+  if (x5 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(12), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(12), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_postings_documents(x0, x1, x2, x3, x4, x5, x6); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_postings_documents _cffi_d_cal_postings_documents
 #endif
 
 static int32_t _cffi_d_cal_rank_and_fill(cal_rank_columns const * x0, size_t x1, size_t x2, int64_t x3, int32_t const * x4, int32_t const * x5, int32_t x6, float x7, uint64_t * x8, size_t x9, int64_t * x10, uint8_t * x11)
@@ -1310,10 +2124,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(1), arg0, (char **)&x0);
+      _cffi_type(45), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_rank_columns const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(1), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1331,19 +2145,19 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(5), arg4, (char **)&x4);
+      _cffi_type(49), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(5), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(49), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(5), arg5, (char **)&x5);
+      _cffi_type(49), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(5), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(49), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1357,10 +2171,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(9), arg8, (char **)&x8);
+      _cffi_type(53), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(9), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(53), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1370,19 +2184,19 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(11), arg10, (char **)&x10);
+      _cffi_type(33), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(11), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg11, (char **)&x11);
+      _cffi_type(56), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(56), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1487,19 +2301,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg2, (char **)&x2);
+      _cffi_type(90), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(90), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg3, (char **)&x3);
+      _cffi_type(17), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1513,19 +2327,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg6, (char **)&x6);
+      _cffi_type(90), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(90), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg7, (char **)&x7);
+      _cffi_type(17), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1535,10 +2349,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg9, (char **)&x9);
+      _cffi_type(86), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(86), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1603,10 +2417,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg2, (char **)&x2);
+      _cffi_type(125), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(125), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1616,10 +2430,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg4, (char **)&x4);
+      _cffi_type(90), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(90), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1629,37 +2443,37 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(54), arg6, (char **)&x6);
+      _cffi_type(129), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(54), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(129), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg7, (char **)&x7);
+      _cffi_type(86), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(86), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg8, (char **)&x8);
+      _cffi_type(86), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(86), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg9, (char **)&x9);
+      _cffi_type(56), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(56), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1726,10 +2540,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg2, (char **)&x2);
+      _cffi_type(125), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(125), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1747,10 +2561,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg6, (char **)&x6);
+      _cffi_type(90), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(90), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1760,10 +2574,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg8, (char **)&x8);
+      _cffi_type(4), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(4), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1773,10 +2587,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg10, (char **)&x10);
+      _cffi_type(86), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(86), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1829,10 +2643,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg1, (char **)&x1);
+      _cffi_type(20), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1842,10 +2656,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(5), arg3, (char **)&x3);
+      _cffi_type(49), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(5), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(49), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1855,10 +2669,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg5, (char **)&x5);
+      _cffi_type(56), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(56), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1911,10 +2725,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg1, (char **)&x1);
+      _cffi_type(20), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1924,10 +2738,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg3, (char **)&x3);
+      _cffi_type(4), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(4), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1937,10 +2751,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg5, (char **)&x5);
+      _cffi_type(56), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(56), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1999,10 +2813,10 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg2, (char **)&x2);
+      _cffi_type(90), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(90), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2016,19 +2830,19 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg5, (char **)&x5);
+      _cffi_type(90), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(90), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(66), arg6, (char **)&x6);
+      _cffi_type(25), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(66), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(25), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2081,10 +2895,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(5), arg1, (char **)&x1);
+      _cffi_type(49), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(5), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(49), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2102,10 +2916,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(11), arg5, (char **)&x5);
+      _cffi_type(33), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(11), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2158,10 +2972,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg1, (char **)&x1);
+      _cffi_type(4), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(4), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2179,10 +2993,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(11), arg5, (char **)&x5);
+      _cffi_type(33), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(11), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2259,10 +3073,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg2, (char **)&x2);
+      _cffi_type(125), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(125), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2276,10 +3090,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg5, (char **)&x5);
+      _cffi_type(90), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(90), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2297,28 +3111,28 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg9, (char **)&x9);
+      _cffi_type(20), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(91), arg10, (char **)&x10);
+      _cffi_type(6), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(91), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(6), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(92), arg11, (char **)&x11);
+      _cffi_type(167), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(92), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(167), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2328,28 +3142,28 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(11), arg13, (char **)&x13);
+      _cffi_type(33), arg13, (char **)&x13);
   if (datasize != 0) {
     x13 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(11), arg13, (char **)&x13,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg13, (char **)&x13,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg14, (char **)&x14);
+      _cffi_type(86), arg14, (char **)&x14);
   if (datasize != 0) {
     x14 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg14, (char **)&x14,
+    if (_cffi_convert_array_argument(_cffi_type(86), arg14, (char **)&x14,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(58), arg15, (char **)&x15);
+      _cffi_type(12), arg15, (char **)&x15);
   if (datasize != 0) {
     x15 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(58), arg15, (char **)&x15,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg15, (char **)&x15,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2444,10 +3258,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg0, (char **)&x0);
+      _cffi_type(59), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_uuid7_state *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(59), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2457,10 +3271,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg2, (char **)&x2);
+      _cffi_type(20), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2474,10 +3288,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg5, (char **)&x5);
+      _cffi_type(56), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(56), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2497,9 +3311,250 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
 #  define _cffi_f_cal_uuid7 _cffi_d_cal_uuid7
 #endif
 
+static int32_t _cffi_d_cal_words_intern(cal_words * x0, uint8_t const * x1, size_t x2, int64_t const * x3, size_t x4, uint32_t * x5, size_t x6, int64_t * x7, size_t * x8)
+{
+  return cal_words_intern(x0, x1, x2, x3, x4, x5, x6, x7, x8);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_words_intern(PyObject *self, PyObject *args)
+{
+  cal_words * x0;
+  uint8_t const * x1;
+  size_t x2;
+  int64_t const * x3;
+  size_t x4;
+  uint32_t * x5;
+  size_t x6;
+  int64_t * x7;
+  size_t * x8;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+
+  if (!PyArg_UnpackTuple(args, "cal_words_intern", 9, 9, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(67), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (cal_words *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(67), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(4), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(4), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(9), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(9), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x6 = _cffi_to_c_int(arg6, size_t);
+  if (x6 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(12), arg8, (char **)&x8);
+  if (datasize != 0) {
+    x8 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(12), arg8, (char **)&x8,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_words_intern(x0, x1, x2, x3, x4, x5, x6, x7, x8); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_words_intern _cffi_d_cal_words_intern
+#endif
+
+static int32_t _cffi_d_cal_words_pack(uint32_t const * x0, int64_t const * x1, size_t x2, uint8_t * x3, size_t x4, int64_t * x5)
+{
+  return cal_words_pack(x0, x1, x2, x3, x4, x5);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_words_pack(PyObject *self, PyObject *args)
+{
+  uint32_t const * x0;
+  int64_t const * x1;
+  size_t x2;
+  uint8_t * x3;
+  size_t x4;
+  int64_t * x5;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+
+  if (!PyArg_UnpackTuple(args, "cal_words_pack", 6, 6, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(3), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(3), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(4), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(4), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(56), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(56), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_words_pack(x0, x1, x2, x3, x4, x5); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_words_pack _cffi_d_cal_words_pack
+#endif
+
+static int32_t _cffi_d_cal_words_rehash(cal_words * x0)
+{
+  return cal_words_rehash(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_words_rehash(PyObject *self, PyObject *arg0)
+{
+  cal_words * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(67), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (cal_words *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(67), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_words_rehash(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_words_rehash _cffi_d_cal_words_rehash
+#endif
+
 static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_CPU_AVX2", (void *)_cffi_const_CAL_CPU_AVX2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_CPU_SHANI", (void *)_cffi_const_CAL_CPU_SHANI, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_DOCUMENTS_MAX", (void *)_cffi_const_CAL_DOCUMENTS_MAX, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_E_ARGUMENT", (void *)_cffi_const_CAL_E_ARGUMENT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_E_GROUP", (void *)_cffi_const_CAL_E_GROUP, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_E_NEGATIVE", (void *)_cffi_const_CAL_E_NEGATIVE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
@@ -2518,104 +3573,174 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_METRIC_L2", (void *)_cffi_const_CAL_METRIC_L2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_OK", (void *)_cffi_const_CAL_OK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_PAIR_ROWS", (void *)_cffi_const_CAL_PAIR_ROWS, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_cal_code_rows_f32 },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 157), (void *)_cffi_d_cal_cpu_features },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_cal_norms_f32 },
-  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 48), (void *)_cffi_d_cal_pairs_above_f32 },
-  { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 148), (void *)_cffi_d_cal_rank_scratch },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 68), (void *)_cffi_d_cal_score_bounds_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 98), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 132), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 140), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 123), (void *)_cffi_d_cal_sums_f32 },
-  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 32), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
-  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 40), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 152), (void *)_cffi_d_cal_topk_scratch },
-  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_cal_uuid7 },
+  { "CAL_PHRASE_MAX", (void *)_cffi_const_CAL_PHRASE_MAX, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_POSTING_SEGMENT", (void *)_cffi_const_CAL_POSTING_SEGMENT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_cal_best_scores },
+  { "cal_bm25", (void *)_cffi_f_cal_bm25, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_cal_bm25 },
+  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 89), (void *)_cffi_d_cal_code_rows_f32 },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 243), (void *)_cffi_d_cal_cpu_features },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 136), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 123), (void *)_cffi_d_cal_pairs_above_f32 },
+  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 223), (void *)_cffi_d_cal_phrase_matches },
+  { "cal_postings_add", (void *)_cffi_f_cal_postings_add, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_postings_add },
+  { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 27), (void *)_cffi_d_cal_postings_count },
+  { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 35), (void *)_cffi_d_cal_postings_documents },
+  { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 44), (void *)_cffi_d_cal_rank_and_fill },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 234), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 186), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 143), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 173), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 207), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 215), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 198), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 99), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
+  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 107), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 155), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 238), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 58), (void *)_cffi_d_cal_uuid7 },
+  { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 69), (void *)_cffi_d_cal_words_intern },
+  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 115), (void *)_cffi_d_cal_words_pack },
+  { "cal_words_rehash", (void *)_cffi_f_cal_words_rehash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 66), (void *)_cffi_d_cal_words_rehash },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
+  { "segments", offsetof(cal_postings, segments),
+                sizeof(((cal_postings *)0)->segments),
+                _CFFI_OP(_CFFI_OP_NOOP, 259) },
+  { "segment_count", offsetof(cal_postings, segment_count),
+                     sizeof(((cal_postings *)0)->segment_count),
+                     _CFFI_OP(_CFFI_OP_NOOP, 5) },
+  { "terms", offsetof(cal_postings, terms),
+             sizeof(((cal_postings *)0)->terms),
+             _CFFI_OP(_CFFI_OP_NOOP, 5) },
+  { "first", offsetof(cal_postings, first),
+             sizeof(((cal_postings *)0)->first),
+             _CFFI_OP(_CFFI_OP_NOOP, 9) },
+  { "chain", offsetof(cal_postings, chain),
+             sizeof(((cal_postings *)0)->chain),
+             _CFFI_OP(_CFFI_OP_NOOP, 9) },
+  { "tail", offsetof(cal_postings, tail),
+            sizeof(((cal_postings *)0)->tail),
+            _CFFI_OP(_CFFI_OP_NOOP, 9) },
+  { "left", offsetof(cal_postings, left),
+            sizeof(((cal_postings *)0)->left),
+            _CFFI_OP(_CFFI_OP_NOOP, 257) },
+  { "level", offsetof(cal_postings, level),
+             sizeof(((cal_postings *)0)->level),
+             _CFFI_OP(_CFFI_OP_NOOP, 56) },
+  { "used", offsetof(cal_postings, used),
+            sizeof(((cal_postings *)0)->used),
+            _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "priority", offsetof(cal_rank_columns, priority),
                 sizeof(((cal_rank_columns *)0)->priority),
-                _CFFI_OP(_CFFI_OP_NOOP, 5) },
+                _CFFI_OP(_CFFI_OP_NOOP, 49) },
   { "relevance", offsetof(cal_rank_columns, relevance),
                  sizeof(((cal_rank_columns *)0)->relevance),
-                 _CFFI_OP(_CFFI_OP_NOOP, 23) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 90) },
   { "age_us", offsetof(cal_rank_columns, age_us),
               sizeof(((cal_rank_columns *)0)->age_us),
-              _CFFI_OP(_CFFI_OP_NOOP, 42) },
+              _CFFI_OP(_CFFI_OP_NOOP, 4) },
   { "tokens", offsetof(cal_rank_columns, tokens),
               sizeof(((cal_rank_columns *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 5) },
+              _CFFI_OP(_CFFI_OP_NOOP, 49) },
   { "tie", offsetof(cal_rank_columns, tie),
            sizeof(((cal_rank_columns *)0)->tie),
-           _CFFI_OP(_CFFI_OP_NOOP, 91) },
+           _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "group", offsetof(cal_rank_columns, group),
              sizeof(((cal_rank_columns *)0)->group),
-             _CFFI_OP(_CFFI_OP_NOOP, 5) },
+             _CFFI_OP(_CFFI_OP_NOOP, 49) },
   { "section", offsetof(cal_rank_columns, section),
                sizeof(((cal_rank_columns *)0)->section),
-               _CFFI_OP(_CFFI_OP_NOOP, 5) },
+               _CFFI_OP(_CFFI_OP_NOOP, 49) },
   { "rows", offsetof(cal_segment, rows),
             sizeof(((cal_segment *)0)->rows),
-            _CFFI_OP(_CFFI_OP_NOOP, 23) },
+            _CFFI_OP(_CFFI_OP_NOOP, 90) },
   { "norms", offsetof(cal_segment, norms),
              sizeof(((cal_segment *)0)->norms),
-             _CFFI_OP(_CFFI_OP_NOOP, 24) },
+             _CFFI_OP(_CFFI_OP_NOOP, 17) },
   { "codes", offsetof(cal_segment, codes),
              sizeof(((cal_segment *)0)->codes),
-             _CFFI_OP(_CFFI_OP_NOOP, 17) },
+             _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "scales", offsetof(cal_segment, scales),
               sizeof(((cal_segment *)0)->scales),
-              _CFFI_OP(_CFFI_OP_NOOP, 23) },
+              _CFFI_OP(_CFFI_OP_NOOP, 90) },
   { "errors", offsetof(cal_segment, errors),
               sizeof(((cal_segment *)0)->errors),
-              _CFFI_OP(_CFFI_OP_NOOP, 23) },
+              _CFFI_OP(_CFFI_OP_NOOP, 90) },
   { "live", offsetof(cal_segment, live),
             sizeof(((cal_segment *)0)->live),
-            _CFFI_OP(_CFFI_OP_NOOP, 17) },
+            _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "count", offsetof(cal_segment, count),
              sizeof(((cal_segment *)0)->count),
-             _CFFI_OP(_CFFI_OP_NOOP, 2) },
+             _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "unix_ms", offsetof(cal_uuid7_state, unix_ms),
                sizeof(((cal_uuid7_state *)0)->unix_ms),
-               _CFFI_OP(_CFFI_OP_NOOP, 16) },
+               _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "counter", offsetof(cal_uuid7_state, counter),
                sizeof(((cal_uuid7_state *)0)->counter),
-               _CFFI_OP(_CFFI_OP_NOOP, 49) },
+               _CFFI_OP(_CFFI_OP_NOOP, 37) },
+  { "slots", offsetof(cal_words, slots),
+             sizeof(((cal_words *)0)->slots),
+             _CFFI_OP(_CFFI_OP_NOOP, 9) },
+  { "slot_count", offsetof(cal_words, slot_count),
+                  sizeof(((cal_words *)0)->slot_count),
+                  _CFFI_OP(_CFFI_OP_NOOP, 5) },
+  { "starts", offsetof(cal_words, starts),
+              sizeof(((cal_words *)0)->starts),
+              _CFFI_OP(_CFFI_OP_NOOP, 53) },
+  { "arena", offsetof(cal_words, arena),
+             sizeof(((cal_words *)0)->arena),
+             _CFFI_OP(_CFFI_OP_NOOP, 56) },
+  { "arena_size", offsetof(cal_words, arena_size),
+                  sizeof(((cal_words *)0)->arena_size),
+                  _CFFI_OP(_CFFI_OP_NOOP, 5) },
+  { "capacity", offsetof(cal_words, capacity),
+                sizeof(((cal_words *)0)->capacity),
+                _CFFI_OP(_CFFI_OP_NOOP, 5) },
+  { "count", offsetof(cal_words, count),
+             sizeof(((cal_words *)0)->count),
+             _CFFI_OP(_CFFI_OP_NOOP, 5) },
+  { "seed", offsetof(cal_words, seed),
+            sizeof(((cal_words *)0)->seed),
+            _CFFI_OP(_CFFI_OP_NOOP, 2) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_rank_columns", 159, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 0, 7 },
-  { "$cal_segment", 160, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 7, 7 },
-  { "$cal_uuid7_state", 161, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 14, 2 },
+  { "$cal_postings", 245, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 0, 9 },
+  { "$cal_rank_columns", 246, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 9, 7 },
+  { "$cal_segment", 247, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 16, 7 },
+  { "$cal_uuid7_state", 248, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 23, 2 },
+  { "$cal_words", 249, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 25, 8 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 162, _cffi_prim_int(4, 0),
+  { "$1", 250, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW" },
-  { "$2", 163, _cffi_prim_int(4, 0),
+  { "$2", 251, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI" },
-  { "$3", 164, _cffi_prim_int(4, 0),
+  { "$3", 252, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 165, _cffi_prim_int(4, 0),
+  { "$4", 253, _cffi_prim_int(4, 0),
     "CAL_PAIR_ROWS" },
-  { "$5", 166, _cffi_prim_int(4, 0),
+  { "$5", 254, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
+  { "$6", 255, _cffi_prim_int(4, 0),
+    "CAL_POSTING_SEGMENT,CAL_DOCUMENTS_MAX,CAL_PHRASE_MAX" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_rank_columns", 159 },
-  { "cal_segment", 160 },
-  { "cal_uuid7_state", 161 },
+  { "cal_postings", 245 },
+  { "cal_rank_columns", 246 },
+  { "cal_segment", 247 },
+  { "cal_uuid7_state", 248 },
+  { "cal_words", 249 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -2625,12 +3750,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  37,  /* num_globals */
-  3,  /* num_struct_unions */
-  5,  /* num_enums */
-  3,  /* num_typenames */
+  49,  /* num_globals */
+  5,  /* num_struct_unions */
+  6,  /* num_enums */
+  5,  /* num_typenames */
   NULL,  /* no includes */
-  170,  /* num_types */
+  262,  /* num_types */
   0,  /* flags */
 };
 

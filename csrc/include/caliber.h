@@ -244,6 +244,118 @@ int32_t cal_rank_and_fill(const cal_rank_columns *columns, size_t n, size_t sect
                           int32_t separator_tokens, float min_relevance, uint64_t *scratch, size_t scratch_size,
                           int64_t *order, uint8_t *decision);
 
+/* ---- keywords ----------------------------------------------------------------------------------------- */
+
+/*
+ * A dictionary of words, numbered from 0 in the order they were first seen. Word i is
+ * arena[starts[i] .. starts[i+1]); slots is an open-addressing table of numbers + 1, 0 where free, its length a power
+ * of two and at least twice capacity. The caller zeroes it, and to grow it makes larger buffers and puts each word's
+ * number back with cal_words_rehash.
+ */
+typedef struct {
+    uint32_t *slots;
+    size_t slot_count;
+    uint64_t *starts; /* u64[capacity + 1] */
+    uint8_t *arena;
+    size_t arena_size;
+    size_t capacity;
+    size_t count;
+    uint64_t seed; /* of the hash: random, so that nobody can write texts whose words all collide */
+} cal_words;
+
+/* Fills slots, zeroed before, for the words that starts and arena hold. */
+int32_t cal_words_rehash(cal_words *table);
+
+/*
+ * Words of UTF-8 spans, as numbers: ids[id_offsets[i] .. id_offsets[i+1]) for span i. A word is
+ *   - a run of letters, marks, digits and connecting punctuation (table: csrc/keyword/unicode_words.h), together with
+ *     one of ' . - / \ : @ + # & U+2019 or :: between two of them, and a comma between two digits. One or two
+ *     + or # may end it (C++, C#). At most 256 bytes; what is longer goes on as another word;
+ *   - two neighbouring characters of a script without spaces (Han, kana, Thai, ...), or one that stands alone.
+ * Bytes that are not UTF-8 are no part of a word. done: spans that were finished; fewer than count if the dictionary or
+ * ids is full. Words of the span that was not finished may be in the dictionary then; calling again with more room is
+ * all it needs.
+ */
+int32_t cal_words_intern(cal_words *table, const uint8_t *data, size_t size, const int64_t *offsets, size_t count,
+                         uint32_t *ids, size_t ids_capacity, int64_t *id_offsets, size_t *done);
+
+enum {
+    CAL_POSTING_SEGMENT = 65536,   /* entries of a segment */
+    CAL_DOCUMENTS_MAX = 268435455, /* 2^28 - 1 */
+    CAL_PHRASE_MAX = 32
+};
+
+/*
+ * Which documents hold which term, and how often. An entry is document << 4 | code; codes 0 to 15 stand for
+ * 1 2 3 4 5 6 7 8 10 12 16 24 32 64 128 256, the largest of them that the count reaches. A term's first entry is in
+ * first, the others in a chain of slices of 4, 8, 16, ... 1024 entries, each ending with the address of the next.
+ * Segments are filled with 0xff by the caller before they are added, and never move.
+ *
+ * One thread may add while others read with their own copy of this struct, made before: documents below the number
+ * they pass never change. This is the one exception to the rule on threads above.
+ */
+typedef struct {
+    uint32_t *const *segments;
+    size_t segment_count;
+    size_t terms;
+    uint32_t *first; /* u32[terms], 0xff bytes where there is none, as in chain */
+    uint32_t *chain;
+    uint32_t *tail;  /* u32[terms]; this and the rest for writers only */
+    uint16_t *left;  /* u16[terms], zeroed */
+    uint8_t *level;  /* u8[terms], zeroed */
+    uint64_t used;
+} cal_postings;
+
+/*
+ * Adds documents first_document, first_document + 1, ...: document i holds words[offsets[i] .. offsets[i+1]), and
+ * word w the terms term_ids[term_starts[w] .. term_starts[w+1]), each below terms. lengths[i]: how many terms it holds.
+ * counts (zeroed) and touched are scratch of terms entries. done: documents added; fewer than count if the
+ * segments are full. Over CAL_DOCUMENTS_MAX: CAL_E_OVERFLOW.
+ */
+int32_t cal_postings_add(cal_postings *postings, uint64_t first_document, const uint32_t *words,
+                         const int64_t *offsets, size_t count, const uint64_t *term_starts, const uint32_t *term_ids,
+                         size_t word_count, uint32_t *counts, uint32_t *touched, uint32_t *lengths, size_t *done);
+
+/* counts[i] = documents below `documents` that mask (u8 a document) lets through and that hold terms[i]. */
+int32_t cal_postings_count(const cal_postings *postings, const uint32_t *terms, size_t count, size_t documents,
+                           const uint8_t *mask, int64_t *counts);
+
+/* found: the documents, ascending, that cal_postings_count counts for one term. Too little room: CAL_E_ARGUMENT. */
+int32_t cal_postings_documents(const cal_postings *postings, uint32_t term, size_t documents, const uint8_t *mask,
+                               int64_t *found, size_t capacity, size_t *count);
+
+/*
+ * Adds to scores (f64 a document), term after term, for each document let through:
+ *   weights[i] * (k1 + 1) * f / (f + k1 * (1 - b + b * (lengths[document] / mean_length)))
+ * where f is what the code of the term's count stands for. f64 throughout, operations in the order written.
+ */
+int32_t cal_bm25(const cal_postings *postings, const uint32_t *terms, const double *weights, size_t count,
+                 size_t documents, const uint8_t *mask, const uint32_t *lengths, double k1, double b,
+                 double mean_length, double *scores);
+
+/*
+ * The best k of the documents whose score, rounded to f32, is above 0: ids and scores by score descending, then tie,
+ * then document, as in "Order of results". ids and best hold k entries.
+ */
+int32_t cal_best_scores(const double *scores, size_t documents, const uint64_t *tie, size_t k, int64_t *ids,
+                        float *best, size_t *found);
+
+/*
+ * Words as bytes: seven bits a byte, lowest first, the high bit set where more follow; at most 5 bytes a word. Span i,
+ * words[offsets[i] .. offsets[i+1]), becomes packed[sizes[i] .. sizes[i+1]). Too little room: CAL_E_ARGUMENT.
+ */
+int32_t cal_words_pack(const uint32_t *words, const int64_t *offsets, size_t count, uint8_t *packed, size_t capacity,
+                       int64_t *sizes);
+
+/*
+ * matches[i] = how often phrase (numbers of parts) stands in document i, whose packed words are sizes[i] bytes from
+ * documents[i] on; word w is the parts parts[part_starts[w] .. part_starts[w+1]) in a row. phrase_length in
+ * [1, CAL_PHRASE_MAX].
+ */
+int32_t cal_phrase_matches(const uint8_t *const *documents, const int64_t *sizes, size_t count,
+                           const uint64_t *part_starts, const uint32_t *parts, size_t word_count,
+                           const uint32_t *phrase, size_t phrase_length, uint32_t *matches);
+
 /* cdef end */
 
 #endif

@@ -7,6 +7,7 @@
  * only rises. A row whose score is below it is worse than k other rows, or refused, so it is dropped. A row equal to
  * it is kept, for ties decide by what the codes do not know.
  */
+#include "../heap.h"
 #include "codes.h"
 
 #include <string.h>
@@ -16,87 +17,6 @@
 /* Below these, scoring every row is as fast as asking its codes first (measured at 64 to 1536 dimensions). */
 #define CAL_SCAN_SMALLEST 64
 #define CAL_SCAN_SHARE 8 /* rows for each of the k that are wanted */
-
-/* The best rows so far, as a heap whose root is the worst of them. */
-typedef struct {
-    int64_t *ids;
-    float *scores;
-    const uint64_t *tie;
-    size_t count, capacity;
-} heap;
-
-/* Whether (score_a, a) comes before (score_b, b) in canonical order. */
-static int precedes(const uint64_t *tie, float score_a, int64_t a, float score_b, int64_t b) {
-    if (score_a != score_b) {
-        return score_a > score_b;
-    }
-    if (tie) {
-        const uint64_t *x = tie + 2 * a, *y = tie + 2 * b;
-        if (x[0] != y[0]) {
-            return x[0] < y[0];
-        }
-        if (x[1] != y[1]) {
-            return x[1] < y[1];
-        }
-    }
-    return a < b;
-}
-
-static void sift_down(heap *h, size_t hole, float score, int64_t id) {
-    for (;;) {
-        size_t child = 2 * hole + 1;
-        if (child >= h->count) {
-            break;
-        }
-        if (child + 1 < h->count &&
-            precedes(h->tie, h->scores[child], h->ids[child], h->scores[child + 1], h->ids[child + 1])) {
-            child++;
-        }
-        if (!precedes(h->tie, score, id, h->scores[child], h->ids[child])) {
-            break;
-        }
-        h->scores[hole] = h->scores[child];
-        h->ids[hole] = h->ids[child];
-        hole = child;
-    }
-    h->scores[hole] = score;
-    h->ids[hole] = id;
-}
-
-static void offer(heap *h, float score, int64_t id) {
-    if (h->count == h->capacity) {
-        if (precedes(h->tie, score, id, h->scores[0], h->ids[0])) {
-            sift_down(h, 0, score, id);
-        }
-        return;
-    }
-    size_t hole = h->count++;
-    while (hole > 0) {
-        const size_t parent = (hole - 1) / 2;
-        if (!precedes(h->tie, h->scores[parent], h->ids[parent], score, id)) {
-            break;
-        }
-        h->scores[hole] = h->scores[parent];
-        h->ids[hole] = h->ids[parent];
-        hole = parent;
-    }
-    h->scores[hole] = score;
-    h->ids[hole] = id;
-}
-
-/* Turns the heap into the list, best first: the worst goes to the end, again and again. */
-static void sort_heap(heap *h) {
-    const size_t total = h->count;
-    while (h->count > 1) {
-        const size_t last = --h->count;
-        const float score = h->scores[last];
-        const int64_t id = h->ids[last];
-        h->scores[last] = h->scores[0];
-        h->ids[last] = h->ids[0];
-        sift_down(h, 0, score, id);
-    }
-    h->count = total;
-}
 
 /* A row that could be among the best. */
 typedef struct {

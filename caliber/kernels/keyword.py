@@ -1,0 +1,292 @@
+"""Words of texts, which documents hold them, and BM25 over those: an index that only grows.
+
+A text is cut into words by one scan (rules: csrc/include/caliber.h). What a word stands for, its parts and its terms,
+the caller says, once a distinct word; postings are kept by term. Readers hold a ``KeywordSnapshot`` while one thread
+adds documents.
+
+Source: M §1.3; Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009); design sections 5
+and 6.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from caliber.kernels import checks, dispatch, reference_keyword
+from caliber.kernels.growing import Growing
+from caliber.kernels.keyword_native import NativePostings, NativeWords, pack_words
+from caliber.model.errors import DTypeError, InvalidValue
+
+PHRASE_MAX = 32
+"""Parts of the longest phrase."""
+
+_BATCH_BYTES = 1 << 18
+"""Text scanned at once: bounds what is set aside for words that may come."""
+
+
+class Analysis(NamedTuple):
+    """What a word stands for: its parts in a row, for phrases, and the terms it is found by."""
+
+    parts: tuple[str, ...]
+    terms: tuple[str, ...]
+
+
+class Words(Protocol):
+    """The dictionary of words, native or twin."""
+
+    def intern(self, texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]: ...
+
+    def word(self, number: int) -> bytes: ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Vocabulary:
+    """Every distinct word of one store, and what ``analyze`` says it stands for. Shared by its indexes.
+
+    ``analyze`` gets each distinct word once, as it stands in the text.
+    """
+
+    def __init__(self, analyze: Callable[[str], Analysis]) -> None:
+        self._analyze = analyze
+        self.lock = threading.RLock()
+        self._words: Words = reference_keyword.Words() if dispatch.native() is None else NativeWords()
+        self.terms: dict[str, int] = {}
+        self.parts: dict[str, int] = {}
+        self.terms_of_part: dict[int, tuple[int, ...]] = {}
+        self.term_starts, self.term_ids = Growing(np.uint64), Growing(np.uint32)
+        self.part_starts, self.part_ids = Growing(np.uint64), Growing(np.uint32)
+        self.term_starts.append(0)
+        self.part_starts.append(0)
+        self._text_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def intern(self, texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        """Return the words of each text as numbers, span i at ``offsets[i] : offsets[i + 1]``; new words are analysed.
+
+        Shapes:  n texts -> words uint32[w], offsets int64[n + 1]
+        """
+        with self.lock:
+            known = len(self._words)
+            words, offsets = self._words.intern(texts)
+            for number in range(known, len(self._words)):
+                self._learn(self._words.word(number).decode("utf-8"))
+            return words, offsets
+
+    def _learn(self, word: str) -> None:
+        analysis = self._analyze(word)
+        parts = [self._number(self.parts, part) for part in analysis.parts]
+        terms = [self._number(self.terms, term) for term in dict.fromkeys(analysis.terms)]
+        if len(parts) == 1 and parts[0] not in self.terms_of_part:
+            self.terms_of_part[parts[0]] = tuple(terms)
+        self.part_ids.extend(parts)
+        self.part_starts.append(self.part_ids.length)
+        self.term_ids.extend(terms)
+        self.term_starts.append(self.term_ids.length)
+
+    def _number(self, known: dict[str, int], text: str) -> int:
+        number = known.get(text)
+        if number is None:
+            number = known[text] = len(known)
+            self._text_bytes += len(text) + 150  # the entry, its key and its value
+        return number
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the dictionary, texts of parts and terms included."""
+        arrays = (self.term_starts, self.term_ids, self.part_starts, self.part_ids)
+        return self._words.nbytes + self._text_bytes + sum(array.nbytes for array in arrays)
+
+
+class KeywordIndex:
+    """Documents numbered from 0, and which terms they hold. Written by one thread at a time."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        native = dispatch.native() is not None
+        self._postings: Any = NativePostings() if native else reference_keyword.Postings()
+        self._pack = pack_words if native else reference_keyword.pack
+        self._lengths = Growing(np.uint32)
+        self._packed: list[bytes] = []
+        self._packed_bytes = 0
+
+    def __len__(self) -> int:
+        return self._lengths.length
+
+    def append(self, texts: Sequence[bytes]) -> None:
+        """Add documents. Raises: DTypeError, InvalidValue beyond 2^28 - 1 documents."""
+        at = 0
+        while at < len(texts):
+            size, end = 0, at
+            while end < len(texts) and (end == at or size < _BATCH_BYTES):
+                if not isinstance(texts[end], bytes):
+                    raise DTypeError(field="texts", expected="bytes", got=type(texts[end]).__name__)
+                size += len(texts[end])
+                end += 1
+            self._append(texts[at:end])
+            at = end
+
+    def _append(self, texts: Sequence[bytes]) -> None:
+        words, offsets = self.vocabulary.intern(texts)
+        first = self._lengths.length
+        if first + len(texts) >= reference_keyword.DOCUMENTS_MAX:
+            raise InvalidValue(field="texts", reason=f"an index holds at most {reference_keyword.DOCUMENTS_MAX} texts")
+        vocabulary = self.vocabulary
+        lengths = self._postings.add(
+            first, words, offsets, vocabulary.term_starts, vocabulary.term_ids, len(vocabulary.terms)
+        )
+        packed = self._pack(words, offsets)
+        self._packed.extend(packed)
+        self._packed_bytes += sum(map(len, packed)) + 41 * len(packed)  # objects, and their places in the list
+        # Last: a reader's number of documents comes from here.
+        self._lengths.extend(lengths)
+
+    def snapshot(self) -> KeywordSnapshot:
+        """Return the index as it is now."""
+        return KeywordSnapshot(self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of postings, lengths and words, without the vocabulary."""
+        return int(self._postings.nbytes) + self._lengths.nbytes + self._packed_bytes
+
+    def reader(self) -> Any:
+        """Return the postings as they are now; what is added later does not show."""
+        return self._postings.reader()
+
+    def packed(self, document: int) -> bytes:
+        """Return the words of a document."""
+        return self._packed[document]
+
+    def lengths(self) -> npt.NDArray[np.uint32]:
+        """Return how many terms each document holds."""
+        return self._lengths.array[: self._lengths.length]
+
+
+class KeywordSnapshot:
+    """An index as it was once; safe to read from any thread while the index grows."""
+
+    __slots__ = ("_index", "_part_ids", "_part_starts", "_reader", "_words", "length", "lengths", "vocabulary")
+
+    def __init__(self, index: KeywordIndex) -> None:
+        self.vocabulary = vocabulary = index.vocabulary
+        with vocabulary.lock:
+            self.lengths = index.lengths()
+            self.length = len(self.lengths)
+            self._index = index
+            self._reader = index.reader()
+            self._words = len(vocabulary)
+            self._part_starts, self._part_ids = vocabulary.part_starts.array, vocabulary.part_ids.array
+
+    def counts(self, terms: Sequence[int], mask: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return how many documents that ``mask`` lets through hold each term.
+
+        Shapes:  mask bool or uint8[n], n <= length: later documents do not count -> int64[terms]
+        Raises:  DTypeError, ShapeError, InvalidValue
+        """
+        flags = self._mask(mask)
+        found: npt.NDArray[np.int64] = self._reader.count(np.asarray(terms, np.uint32), flags)
+        return found
+
+    def documents(self, term: int, mask: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the documents that hold a term and that ``mask`` lets through, ascending."""
+        flags = self._mask(mask)
+        found: npt.NDArray[np.int64] = self._reader.documents(term, flags)
+        return found
+
+    def bm25(
+        self,
+        terms: Sequence[int],
+        weights: Sequence[float],
+        mask: npt.NDArray[Any],
+        *,
+        k1: float,
+        b: float,
+        mean_length: float,
+    ) -> npt.NDArray[np.float64]:
+        """Return each document's sum over the terms of weight * (k1 + 1) * f / (f + k1 * (1 - b + b * length / mean)).
+
+        ``f`` is the term's count in the document, above 8 rounded down to 10, 12, 16, 24, 32, 64, 128 or 256. Terms are
+        added in the order given.
+
+        Shapes:  mask bool or uint8[n] -> f64[n], 0 where the mask lets nothing through
+        Raises:  DTypeError, ShapeError, InvalidValue
+        """
+        flags = self._mask(mask)
+        if len(terms) != len(weights):
+            raise InvalidValue(field="weights", reason="one for each term")
+        if not mean_length > 0 or k1 < 0 or not 0 <= b <= 1:
+            raise InvalidValue(field="mean_length", reason="needs mean_length > 0, k1 >= 0 and b in [0, 1]")
+        scores: npt.NDArray[np.float64] = self._reader.bm25(
+            np.asarray(terms, np.uint32),
+            np.asarray(weights, np.float64),
+            flags,
+            self.lengths,
+            float(k1),
+            float(b),
+            float(mean_length),
+        )
+        return scores
+
+    def phrase(self, parts: Sequence[int], documents: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+        """Return how often the parts stand in a row in each of ``documents``.
+
+        Shapes:  1 to ``PHRASE_MAX`` parts; documents int64[m] -> uint32[m]
+        Raises:  DTypeError, ShapeError, InvalidValue
+        """
+        if not 1 <= len(parts) <= PHRASE_MAX:
+            raise InvalidValue(field="parts", reason=f"a phrase has 1 to {PHRASE_MAX} parts")
+        wanted = checks.row_ids(documents, self.length, field="documents")
+        packed = [self._index.packed(document) for document in wanted.tolist()]
+        found: npt.NDArray[np.uint32] = self._reader.phrase(
+            packed, self._part_starts, self._part_ids, self._words, np.asarray(parts, np.uint32)
+        )
+        return found
+
+    def _mask(self, mask: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        length = int(mask.shape[0]) if getattr(mask, "ndim", 0) == 1 else self.length
+        if length > self.length:
+            raise InvalidValue(field="mask", reason=f"the index holds {self.length} documents")
+        return checks.flags(mask, length, field="mask")
+
+
+def best_scores(
+    scores: npt.NDArray[np.float64], k: int, *, tie: npt.NDArray[np.uint64] | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the best ``k`` of the documents whose score, rounded to f32, is above 0, in canonical order.
+
+    Shapes:  scores f64[n]; tie u64[n, 2] -> (int64[m], f32[m]), m <= k
+    Raises:  DTypeError, ShapeError, InvalidValue
+    """
+    scores = checks.view(scores, checks.F64, 1, field="scores")
+    wanted = min(checks.whole(k, field="k"), scores.shape[0])
+    if tie is not None:
+        tie = checks.shaped(tie, checks.U64, (scores.shape[0], 2), field="tie")
+    native = dispatch.native()
+    if native is None:
+        return reference_keyword.best_scores(scores, wanted, tie)
+    ids, best = np.empty(wanted, np.int64), np.empty(wanted, np.float32)
+    buffer = native.ffi.from_buffer
+    found = native.ffi.new("size_t *")
+    status = native.lib.cal_best_scores(
+        buffer("double[]", scores),
+        scores.shape[0],
+        native.ffi.NULL if tie is None else buffer("uint64_t[]", tie),
+        wanted,
+        buffer("int64_t[]", ids),
+        buffer("float[]", best),
+        found,
+    )
+    dispatch.check(status)
+    count = int(found[0])
+    return ids[:count], best[:count]

@@ -1,0 +1,322 @@
+"""The dictionary and the postings of ``caliber.kernels.keyword``, over C: buffers that Python owns and enlarges."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from caliber.kernels import dispatch
+from caliber.kernels.growing import Growing
+from caliber.model.errors import InternalError
+
+_NONE = 0xFFFFFFFF
+
+
+def _native() -> dispatch.Native:
+    native = dispatch.native()
+    if native is None:
+        raise InternalError("an index made with the kernels was used without them")
+    return native
+
+
+class NativeWords:
+    """A dictionary of words in native arrays."""
+
+    def __init__(self, capacity: int = 1024) -> None:
+        self._seed = secrets.randbits(64)
+        self._count = 0
+        self._arena = np.empty(8 * capacity, np.uint8)
+        self._starts = np.zeros(capacity + 1, np.uint64)
+        self._slots = np.zeros(4 * capacity, np.uint32)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._arena.nbytes + self._starts.nbytes + self._slots.nbytes)
+
+    def word(self, number: int) -> bytes:
+        """Return the bytes of a word."""
+        return self._arena[int(self._starts[number]) : int(self._starts[number + 1])].tobytes()
+
+    def intern(self, texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        """Return the words of each text as numbers; see ``Vocabulary.intern``."""
+        native = _native()
+        count = len(texts)
+        joined = b"".join(texts)
+        offsets = np.zeros(count + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, texts), np.int64, count), out=offsets[1:])
+        # A word has a byte at least, and a pair of characters needs no more than the bytes of its first.
+        ids = np.empty(len(joined), np.uint32)
+        id_offsets = np.zeros(count + 1, np.int64)
+        buffer, done = native.ffi.from_buffer, native.ffi.new("size_t *")
+        while True:
+            table = self._table(native)
+            status = native.lib.cal_words_intern(
+                table,
+                buffer("uint8_t[]", joined),
+                len(joined),
+                buffer("int64_t[]", offsets),
+                count,
+                buffer("uint32_t[]", ids),
+                len(ids),
+                buffer("int64_t[]", id_offsets),
+                done,
+            )
+            dispatch.check(status, offsets="texts")
+            self._count = int(table.count)
+            if done[0] == count:
+                return ids[: id_offsets[-1]], id_offsets
+            self._grow(native)
+
+    def _table(self, native: dispatch.Native) -> Any:
+        buffer = native.ffi.from_buffer
+        return native.ffi.new(
+            "cal_words *",
+            [
+                buffer("uint32_t[]", self._slots),
+                len(self._slots),
+                buffer("uint64_t[]", self._starts),
+                buffer("uint8_t[]", self._arena),
+                len(self._arena),
+                len(self._starts) - 1,
+                self._count,
+                self._seed,
+            ],
+        )
+
+    def _grow(self, native: dispatch.Native) -> None:
+        used = int(self._starts[self._count])
+        arena = np.empty(2 * len(self._arena) + 512, np.uint8)
+        arena[:used] = self._arena[:used]
+        starts = np.zeros(2 * (len(self._starts) - 1) + 1, np.uint64)
+        starts[: self._count + 1] = self._starts[: self._count + 1]
+        self._arena, self._starts = arena, starts
+        self._slots = np.zeros(2 * len(self._slots), np.uint32)
+        dispatch.check(native.lib.cal_words_rehash(self._table(native)))
+
+
+def pack_words(words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) -> list[bytes]:
+    """Return the words of each span as bytes; see ``reference_keyword.pack``."""
+    native = _native()
+    buffer = native.ffi.from_buffer
+    count = len(offsets) - 1
+    packed = np.empty(5 * len(words) + 5, np.uint8)
+    sizes = np.zeros(count + 1, np.int64)
+    status = native.lib.cal_words_pack(
+        buffer("uint32_t[]", words),
+        buffer("int64_t[]", offsets),
+        count,
+        buffer("uint8_t[]", packed),
+        len(packed),
+        buffer("int64_t[]", sizes),
+    )
+    dispatch.check(status)
+    whole = packed[: sizes[-1]].tobytes()
+    edges = sizes.tolist()
+    return [whole[start:end] for start, end in pairwise(edges)]
+
+
+class _Segments:
+    """Where entries are: arrays that never move, and the table of their addresses."""
+
+    __slots__ = ("arrays", "table")
+
+    def __init__(self, native: dispatch.Native, arrays: list[npt.NDArray[np.uint32]]) -> None:
+        self.arrays = arrays
+        buffer = native.ffi.from_buffer
+        self.table = native.ffi.new("uint32_t *[]", [buffer("uint32_t[]", array) for array in arrays])
+
+
+class NativePostings:
+    """Postings in native segments."""
+
+    def __init__(self) -> None:
+        self._segments: list[npt.NDArray[np.uint32]] = []
+        self._used = 0
+        self._first = Growing(np.uint32, fill=_NONE)
+        self._chain = Growing(np.uint32, fill=_NONE)
+        self._tail = Growing(np.uint32)
+        self._left = Growing(np.uint16)
+        self._level = Growing(np.uint8)
+        self._table: _Segments | None = None
+
+    @property
+    def nbytes(self) -> int:
+        terms = (self._first, self._chain, self._tail, self._left, self._level)
+        return sum(array.nbytes for array in terms) + sum(segment.nbytes for segment in self._segments)
+
+    def add(
+        self,
+        first: int,
+        words: npt.NDArray[np.uint32],
+        offsets: npt.NDArray[np.int64],
+        term_starts: Growing,
+        term_ids: Growing,
+        terms: int,
+    ) -> npt.NDArray[np.uint32]:
+        """Add documents ``first``, ``first + 1``, …; return how many terms each holds."""
+        native = _native()
+        buffer = native.ffi.from_buffer
+        for column in (self._first, self._chain, self._tail, self._left, self._level):
+            column.reserve(terms)
+        count = len(offsets) - 1
+        lengths = np.zeros(count, np.uint32)
+        counts, touched = np.zeros(max(1, terms), np.uint32), np.empty(max(1, terms), np.uint32)
+        done = native.ffi.new("size_t *")
+        at = 0
+        while at < count:
+            table = self._segment_table(native)
+            struct = self._struct(native, table, terms)
+            status = native.lib.cal_postings_add(
+                struct,
+                first + at,
+                buffer("uint32_t[]", words),
+                buffer("int64_t[]", offsets[at:]),
+                count - at,
+                buffer("uint64_t[]", term_starts.array),
+                buffer("uint32_t[]", term_ids.array),
+                term_starts.length - 1,
+                buffer("uint32_t[]", counts),
+                buffer("uint32_t[]", touched),
+                buffer("uint32_t[]", lengths[at:]),
+                done,
+            )
+            dispatch.check(status, overflow="documents")
+            self._used = int(struct.used)
+            at += int(done[0])
+            if at < count:
+                size = native.lib.CAL_POSTING_SEGMENT
+                self._segments = [*self._segments, np.full(size, _NONE, np.uint32)]
+                self._table = None
+        return lengths
+
+    def _segment_table(self, native: dispatch.Native) -> _Segments:
+        if self._table is None:
+            self._table = _Segments(native, self._segments)
+        return self._table
+
+    def _struct(self, native: dispatch.Native, table: _Segments, terms: int) -> Any:
+        buffer = native.ffi.from_buffer
+        return native.ffi.new(
+            "cal_postings *",
+            [
+                table.table,
+                len(table.arrays),
+                terms,
+                buffer("uint32_t[]", self._first.array),
+                buffer("uint32_t[]", self._chain.array),
+                buffer("uint32_t[]", self._tail.array),
+                buffer("uint16_t[]", self._left.array),
+                buffer("uint8_t[]", self._level.array),
+                self._used,
+            ],
+        )
+
+    def reader(self) -> NativeReader:
+        """Return the postings as they are now."""
+        native = _native()
+        table = self._segment_table(native)
+        terms = len(self._first.array)
+        keep = (table, self._first.array, self._chain.array, self._tail.array, self._left.array, self._level.array)
+        return NativeReader(native, self._struct(native, table, terms), keep)
+
+
+class NativeReader:
+    """Postings as they were once; what was added since has higher document numbers, which no caller asks for."""
+
+    __slots__ = ("_keep", "_native", "_struct")
+
+    def __init__(self, native: dispatch.Native, struct: Any, keep: tuple[Any, ...]) -> None:
+        self._native = native
+        self._struct = struct
+        self._keep = keep  # pointers of the struct do not keep their arrays alive
+
+    def count(self, terms: npt.NDArray[np.uint32], mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        native = self._native
+        buffer = native.ffi.from_buffer
+        counts = np.zeros(len(terms), np.int64)
+        status = native.lib.cal_postings_count(
+            self._struct,
+            buffer("uint32_t[]", terms),
+            len(terms),
+            len(mask),
+            buffer("uint8_t[]", mask),
+            buffer("int64_t[]", counts),
+        )
+        dispatch.check(status, overflow="documents")
+        return counts
+
+    def documents(self, term: int, mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        native = self._native
+        buffer = native.ffi.from_buffer
+        room = int(self.count(np.array([term], np.uint32), mask)[0])
+        found = np.empty(room, np.int64)
+        count = native.ffi.new("size_t *")
+        status = native.lib.cal_postings_documents(
+            self._struct, term, len(mask), buffer("uint8_t[]", mask), buffer("int64_t[]", found), room, count
+        )
+        dispatch.check(status, overflow="documents")
+        return found
+
+    def bm25(
+        self,
+        terms: npt.NDArray[np.uint32],
+        weights: npt.NDArray[np.float64],
+        mask: npt.NDArray[np.uint8],
+        lengths: npt.NDArray[np.uint32],
+        k1: float,
+        b: float,
+        mean_length: float,
+    ) -> npt.NDArray[np.float64]:
+        native = self._native
+        buffer = native.ffi.from_buffer
+        scores = np.zeros(len(mask), np.float64)
+        status = native.lib.cal_bm25(
+            self._struct,
+            buffer("uint32_t[]", terms),
+            buffer("double[]", weights),
+            len(terms),
+            len(mask),
+            buffer("uint8_t[]", mask),
+            buffer("uint32_t[]", lengths),
+            k1,
+            b,
+            mean_length,
+            buffer("double[]", scores),
+        )
+        dispatch.check(status, overflow="documents", argument="mean_length")
+        return scores
+
+    def phrase(
+        self,
+        packed: Sequence[bytes],
+        part_starts: npt.NDArray[np.uint64],
+        part_ids: npt.NDArray[np.uint32],
+        words: int,
+        phrase: npt.NDArray[np.uint32],
+    ) -> npt.NDArray[np.uint32]:
+        native = self._native
+        buffer = native.ffi.from_buffer
+        count = len(packed)
+        matches = np.zeros(count, np.uint32)
+        sizes = np.fromiter(map(len, packed), np.int64, count)
+        status = native.lib.cal_phrase_matches(
+            native.ffi.new("uint8_t *[]", [buffer("uint8_t[]", item) for item in packed]),
+            buffer("int64_t[]", sizes),
+            count,
+            buffer("uint64_t[]", part_starts),
+            buffer("uint32_t[]", part_ids),
+            words,
+            buffer("uint32_t[]", phrase),
+            len(phrase),
+            buffer("uint32_t[]", matches),
+        )
+        dispatch.check(status)
+        return matches

@@ -1,0 +1,276 @@
+"""The twins of the keyword kernels: the same answers in plain Python. The truth that C is held to.
+
+Source: csrc/include/caliber.h, "keywords".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from caliber.kernels.growing import Growing
+from caliber.kernels.unicode_words import ENDS, KINDS, STARTS
+
+DOCUMENTS_MAX = 2**28 - 1
+COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128, 256)
+
+_NONE, _WORD, _DENSE = 0, 1, 2
+_WORD_BYTES = 256
+_JOINERS = frozenset("'.-/\\:@+#&’")
+_INVALID = (-1, 1)  # a byte that is not UTF-8: no character, one byte
+
+
+def kind_of(code: int) -> int:
+    """Return whether a code point is part of a word (1), of a script without spaces (2), or neither (0)."""
+    at = bisect_right(STARTS, code) - 1
+    return KINDS[at] if at >= 0 and code <= ENDS[at] else _NONE
+
+
+def _characters(text: bytes) -> list[tuple[int, int]]:
+    """Return code point and size of each character; code point -1 for a byte that is not UTF-8."""
+    out: list[tuple[int, int]] = []
+    at = 0
+    while at < len(text):
+        lead = text[at]
+        size = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+        try:
+            out.append((ord(text[at : at + size].decode("utf-8")), size))
+            at += size
+        except (UnicodeDecodeError, TypeError):
+            out.append(_INVALID)
+            at += 1
+    return out
+
+
+def words_of(text: bytes) -> list[bytes]:
+    """Return the words of UTF-8 text, as the scanner of C finds them."""
+    characters = _characters(text)
+    kinds = [kind_of(code) if code >= 0 else _NONE for code, _ in characters]
+    starts = [0]
+    for _, size in characters:
+        starts.append(starts[-1] + size)
+    out: list[bytes] = []
+    at = 0
+    while at < len(characters):
+        if kinds[at] == _NONE:
+            at += 1
+            continue
+        end = _end_of_run(characters, kinds, at) if kinds[at] == _WORD else at
+        if kinds[at] == _WORD:
+            out.append(text[starts[at] : starts[end]])
+        else:
+            while end < len(characters) and kinds[end] == _DENSE:
+                end += 1
+            pairs = range(at, end - 1) if end - at > 1 else range(at, at)
+            out.extend(text[starts[pair] : starts[pair + 2]] for pair in pairs)
+            if end - at == 1:
+                out.append(text[starts[at] : starts[end]])
+        at = end
+    return out
+
+
+def _end_of_run(characters: list[tuple[int, int]], kinds: list[int], start: int) -> int:
+    at, size = start, 0
+    while at < len(characters):
+        step = 1 if kinds[at] == _WORD else _joiner(characters, kinds, at) if at > start else 0
+        taken = sum(width for _, width in characters[at : at + step])
+        if not step or size + taken > _WORD_BYTES:
+            break
+        at, size = at + step, size + taken
+    return _with_signs(characters, kinds, at, size)
+
+
+def _char(characters: list[tuple[int, int]], at: int) -> str:
+    return chr(characters[at][0]) if 0 <= at < len(characters) and characters[at][0] >= 0 else ""
+
+
+def _joiner(characters: list[tuple[int, int]], kinds: list[int], at: int) -> int:
+    """Return how many characters join the word before to the one after; 0 if they do not."""
+    sign = _char(characters, at)
+    if sign == ",":
+        around = (_char(characters, at - 1), _char(characters, at + 1))
+        return int(all(char != "" and char in "0123456789" for char in around))
+    if sign not in _JOINERS:
+        return 0
+    count = 2 if sign == ":" and _char(characters, at + 1) == ":" else 1
+    return count if at + count < len(characters) and kinds[at + count] == _WORD else 0
+
+
+def _with_signs(characters: list[tuple[int, int]], kinds: list[int], at: int, size: int) -> int:
+    """Return the end of a word with the + or # that may close it."""
+    sign = _char(characters, at)
+    if sign == "" or sign not in "+#" or _char(characters, at - 1) == sign:
+        return at
+    end = at + 2 if _char(characters, at + 1) == sign else at + 1
+    if _char(characters, end) == sign or size + end - at > _WORD_BYTES:
+        return at
+    return end if end == len(characters) or kinds[end] == _NONE else at
+
+
+class Words:
+    """A dictionary of words."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._words: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self._words)) + 150 * len(self._words)
+
+    def word(self, number: int) -> bytes:
+        return self._words[number]
+
+    def intern(self, texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        numbers: list[int] = []
+        offsets = [0]
+        for text in texts:
+            for word in words_of(text):
+                if word not in self._numbers:
+                    self._numbers[word] = len(self._words)
+                    self._words.append(word)
+                numbers.append(self._numbers[word])
+            offsets.append(len(numbers))
+        return np.array(numbers, np.uint32), np.array(offsets, np.int64)
+
+
+def frequency_of(count: int) -> int:
+    """Return what a term's count in a document is taken for."""
+    return COUNTS[bisect_right(COUNTS, count) - 1]
+
+
+class Postings:
+    """Which documents hold which term, and how often."""
+
+    def __init__(self) -> None:
+        self._lists: dict[int, list[tuple[int, int]]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(100 + 100 * len(entries) for entries in self._lists.values())
+
+    def add(
+        self,
+        first: int,
+        words: npt.NDArray[np.uint32],
+        offsets: npt.NDArray[np.int64],
+        term_starts: Growing,
+        term_ids: Growing,
+        _terms: int,
+    ) -> npt.NDArray[np.uint32]:
+        starts, ids = term_starts.array.tolist(), term_ids.array.tolist()
+        lengths = []
+        for at in range(len(offsets) - 1):
+            held = Counter(
+                term
+                for word in words[offsets[at] : offsets[at + 1]].tolist()
+                for term in ids[starts[word] : starts[word + 1]]
+            )
+            for term, count in held.items():
+                self._lists.setdefault(term, []).append((first + at, frequency_of(count)))
+            lengths.append(held.total())
+        return np.array(lengths, np.uint32)
+
+    def reader(self) -> Reader:
+        return Reader(self._lists)
+
+
+class Reader:
+    """Postings; only documents within a mask count."""
+
+    def __init__(self, lists: dict[int, list[tuple[int, int]]]) -> None:
+        self._lists = lists
+
+    def _entries(self, term: int, mask: npt.NDArray[np.uint8]) -> list[tuple[int, int]]:
+        entries = self._lists.get(term, ())
+        return [(document, held) for document, held in entries if document < len(mask) and mask[document]]
+
+    def count(self, terms: npt.NDArray[np.uint32], mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        return np.array([len(self._entries(term, mask)) for term in terms.tolist()], np.int64)
+
+    def documents(self, term: int, mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        return np.array([document for document, _ in self._entries(term, mask)], np.int64)
+
+    def bm25(
+        self,
+        terms: npt.NDArray[np.uint32],
+        weights: npt.NDArray[np.float64],
+        mask: npt.NDArray[np.uint8],
+        lengths: npt.NDArray[np.uint32],
+        k1: float,
+        b: float,
+        mean_length: float,
+    ) -> npt.NDArray[np.float64]:
+        scores = [0.0] * len(mask)
+        sizes = lengths.tolist()
+        for term, weight in zip(terms.tolist(), weights.tolist(), strict=True):
+            top = weight * (k1 + 1)
+            for document, held in self._entries(term, mask):
+                room = k1 * (1 - b + b * (sizes[document] / mean_length))
+                scores[document] += top * held / (held + room)
+        return np.array(scores, np.float64)
+
+    def phrase(
+        self,
+        packed: Sequence[bytes],
+        part_starts: npt.NDArray[np.uint64],
+        part_ids: npt.NDArray[np.uint32],
+        _words: int,
+        phrase: npt.NDArray[np.uint32],
+    ) -> npt.NDArray[np.uint32]:
+        starts, ids, wanted = part_starts.tolist(), part_ids.tolist(), phrase.tolist()
+        out = []
+        for item in packed:
+            parts = [part for word in unpack(item) for part in ids[starts[word] : starts[word + 1]]]
+            places = range(len(parts) - len(wanted) + 1)
+            out.append(sum(parts[at : at + len(wanted)] == wanted for at in places))
+        return np.array(out, np.uint32)
+
+
+def pack(words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) -> list[bytes]:
+    """Return the words of each span as bytes: seven bits a byte, lowest first, the high bit set where more follow."""
+    return [_pack(words[offsets[at] : offsets[at + 1]].tolist()) for at in range(len(offsets) - 1)]
+
+
+def _pack(words: Sequence[int]) -> bytes:
+    out = bytearray()
+    for word in words:
+        while word >= 0x80:
+            out.append(word & 0x7F | 0x80)
+            word >>= 7
+        out.append(word)
+    return bytes(out)
+
+
+def unpack(packed: bytes) -> list[int]:
+    """Return the words that ``pack`` made into bytes."""
+    out, value, shift = [], 0, 0
+    for byte in packed:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            out.append(value)
+            value, shift = 0, 0
+    return out
+
+
+def best_scores(
+    scores: npt.NDArray[np.float64], k: int, tie: npt.NDArray[np.uint64] | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the best ``k`` scores above 0 in canonical order."""
+    with np.errstate(over="ignore"):
+        rounded = scores.astype(np.float32)
+    rows = np.flatnonzero(rounded > 0)
+    if tie is None:
+        order = np.lexsort((rows, -rounded[rows]))
+    else:
+        order = np.lexsort((rows, tie[rows, 1], tie[rows, 0], -rounded[rows]))
+    ids = rows[order[:k]].astype(np.int64)
+    return ids, rounded[ids]

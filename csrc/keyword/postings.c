@@ -1,0 +1,248 @@
+/* Postings that only grow, and BM25 over them; the layout is in caliber.h. */
+#include "../heap.h"
+#include "../internal.h"
+
+#include <string.h>
+
+#define NONE UINT32_C(0xFFFFFFFF)
+#define SEGMENT CAL_POSTING_SEGMENT
+#define SMALLEST 4U    /* entries of a term's first slice, the link included */
+#define LARGEST 1024U  /* entries of its longest ones */
+
+/* What a code of four bits stands for: the largest of these that a term's count in a document reaches. */
+static const uint32_t COUNTS[16] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128, 256};
+
+static uint32_t code_of(uint32_t count) {
+    uint32_t code = 15;
+    while (COUNTS[code] > count) --code;
+    return code;
+}
+
+static uint32_t slice_size(uint32_t level) {
+    const uint32_t size = SMALLEST << (level < 16 ? level : 16);
+    return size < LARGEST ? size : LARGEST;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------ */
+
+/* Where a slice of this size would start: slices never lie across two segments. */
+static uint64_t place_of(uint64_t used, uint32_t size) {
+    const uint64_t left = SEGMENT - used % SEGMENT;
+    return left < size ? used + left : used;
+}
+
+/* Entries that will be used once each touched term has got one posting more. */
+static uint64_t used_after(const cal_postings *postings, const uint32_t *touched, size_t count) {
+    uint64_t used = postings->used;
+    for (size_t i = 0; i < count; ++i) {
+        const uint32_t term = touched[i];
+        if (postings->first[term] == NONE || postings->left[term]) continue;
+        const uint32_t size = slice_size(postings->level[term]);
+        used = place_of(used, size) + size;
+    }
+    return used;
+}
+
+static void link_slice(cal_postings *postings, uint32_t term) {
+    const uint32_t size = slice_size(postings->level[term]);
+    const uint64_t start = place_of(postings->used, size);
+    postings->used = start + size;
+    if (postings->level[term] == 0)
+        postings->chain[term] = (uint32_t)start;
+    else
+        postings->segments[postings->tail[term] / SEGMENT][postings->tail[term] % SEGMENT] = (uint32_t)start;
+    postings->tail[term] = (uint32_t)start;
+    postings->left[term] = (uint16_t)(size - 1);
+    if (postings->level[term] < 15) ++postings->level[term];
+}
+
+static void append(cal_postings *postings, uint32_t term, uint32_t entry) {
+    if (postings->first[term] == NONE) {
+        postings->first[term] = entry;
+        return;
+    }
+    if (!postings->left[term]) link_slice(postings, term);
+    const uint32_t at = postings->tail[term]++;
+    postings->segments[at / SEGMENT][at % SEGMENT] = entry;
+    --postings->left[term];
+}
+
+int32_t cal_postings_add(cal_postings *postings, uint64_t first_document, const uint32_t *words,
+                         const int64_t *offsets, size_t count, const uint64_t *term_starts, const uint32_t *term_ids,
+                         size_t word_count, uint32_t *counts, uint32_t *touched, uint32_t *lengths, size_t *done) {
+    *done = 0;
+    if (first_document + count > CAL_DOCUMENTS_MAX) return CAL_E_OVERFLOW;
+    for (size_t i = 0; i < count; ++i) {
+        size_t distinct = 0;
+        uint32_t length = 0;
+        for (int64_t w = offsets[i]; w < offsets[i + 1]; ++w) {
+            if (words[w] >= word_count) return CAL_E_ARGUMENT;
+            for (uint64_t t = term_starts[words[w]]; t < term_starts[words[w] + 1]; ++t) {
+                const uint32_t term = term_ids[t];
+                if (counts[term]++ == 0) touched[distinct++] = term;
+                ++length;
+            }
+        }
+        const int fits = used_after(postings, touched, distinct) <= (uint64_t)postings->segment_count * SEGMENT;
+        const uint32_t document = (uint32_t)(first_document + i);
+        for (size_t t = 0; t < distinct; ++t) {
+            if (fits) append(postings, touched[t], document << 4 | code_of(counts[touched[t]]));
+            counts[touched[t]] = 0;
+        }
+        if (!fits) return CAL_OK;
+        lengths[i] = length;
+        *done = i + 1;
+    }
+    return CAL_OK;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------ */
+
+/*
+ * A term's postings, in the order they were written, up to a number of documents. A writer may be adding: what it
+ * adds has higher document numbers, and entries not written yet are NONE, so the walk ends before either.
+ */
+typedef struct {
+    const cal_postings *postings;
+    uint32_t limit; /* documents */
+    uint32_t entry, at, left, level;
+} walk;
+
+static int accept(walk *w, uint32_t entry) {
+    w->entry = entry;
+    return entry != NONE && entry >> 4 < w->limit;
+}
+
+static int start(walk *w, const cal_postings *postings, uint32_t term, uint32_t limit) {
+    *w = (walk){postings, limit, NONE, 0, 0, 0};
+    if (term >= postings->terms) return 0;
+    w->at = postings->chain[term];
+    return accept(w, postings->first[term]);
+}
+
+static const uint32_t *place(const walk *w, uint32_t at) {
+    return at / SEGMENT < w->postings->segment_count ? &w->postings->segments[at / SEGMENT][at % SEGMENT] : NULL;
+}
+
+static int next(walk *w) {
+    if (!w->left) {
+        if (w->level) {
+            const uint32_t *const link = place(w, w->at);
+            w->at = link ? *link : NONE;
+        }
+        if (w->at == NONE || !place(w, w->at)) return 0;
+        w->left = slice_size(w->level++) - 1;
+    }
+    --w->left;
+    return accept(w, *place(w, w->at++));
+}
+
+int32_t cal_postings_count(const cal_postings *postings, const uint32_t *terms, size_t count, size_t documents,
+                           const uint8_t *mask, int64_t *counts) {
+    if (documents > CAL_DOCUMENTS_MAX) return CAL_E_OVERFLOW;
+    for (size_t i = 0; i < count; ++i) {
+        walk w;
+        int64_t seen = 0;
+        for (int more = start(&w, postings, terms[i], (uint32_t)documents); more; more = next(&w))
+            seen += mask[w.entry >> 4] != 0;
+        counts[i] = seen;
+    }
+    return CAL_OK;
+}
+
+int32_t cal_postings_documents(const cal_postings *postings, uint32_t term, size_t documents, const uint8_t *mask,
+                               int64_t *found, size_t capacity, size_t *count) {
+    walk w;
+    *count = 0;
+    if (documents > CAL_DOCUMENTS_MAX) return CAL_E_OVERFLOW;
+    for (int more = start(&w, postings, term, (uint32_t)documents); more; more = next(&w)) {
+        if (!mask[w.entry >> 4]) continue;
+        if (*count == capacity) return CAL_E_ARGUMENT;
+        found[(*count)++] = w.entry >> 4;
+    }
+    return CAL_OK;
+}
+
+int32_t cal_bm25(const cal_postings *postings, const uint32_t *terms, const double *weights, size_t count,
+                 size_t documents, const uint8_t *mask, const uint32_t *lengths, double k1, double b,
+                 double mean_length, double *scores) {
+    if (documents > CAL_DOCUMENTS_MAX) return CAL_E_OVERFLOW;
+    if (!(mean_length > 0)) return CAL_E_ARGUMENT;
+    for (size_t i = 0; i < count; ++i) {
+        const double top = weights[i] * (k1 + 1);
+        walk w;
+        for (int more = start(&w, postings, terms[i], (uint32_t)documents); more; more = next(&w)) {
+            const uint32_t document = w.entry >> 4;
+            if (!mask[document]) continue;
+            const double frequency = COUNTS[w.entry & 15];
+            const double room = k1 * (1 - b + b * (lengths[document] / mean_length));
+            scores[document] += top * frequency / (frequency + room);
+        }
+    }
+    return CAL_OK;
+}
+
+int32_t cal_best_scores(const double *scores, size_t documents, const uint64_t *tie, size_t k, int64_t *ids,
+                        float *best, size_t *found) {
+    heap h = {ids, best, tie, 0, k};
+    for (size_t i = 0; k && i < documents; ++i) {
+        const float score = (float)scores[i];
+        /* Most cannot be among the best: one comparison tells. */
+        if (score > 0 && (h.count < k || score >= best[0])) offer(&h, score, (int64_t)i);
+    }
+    sort_heap(&h);
+    *found = h.count;
+    return CAL_OK;
+}
+
+/* ---- phrases ------------------------------------------------------------------------------------------ */
+
+/* Reads a number of seven bits a byte, lowest first. */
+static uint32_t read_number(const uint8_t **at) {
+    uint32_t value = 0;
+    for (uint32_t shift = 0;; shift += 7) {
+        const uint32_t byte = *(*at)++;
+        value |= (byte & 0x7FU) << shift;
+        if (byte < 0x80) return value;
+    }
+}
+
+int32_t cal_words_pack(const uint32_t *words, const int64_t *offsets, size_t count, uint8_t *packed, size_t capacity,
+                       int64_t *sizes) {
+    size_t at = 0;
+    sizes[0] = 0;
+    for (size_t i = 0; i < count; ++i) {
+        for (int64_t w = offsets[i]; w < offsets[i + 1]; ++w) {
+            if (capacity - at < 5) return CAL_E_ARGUMENT;
+            uint32_t value = words[w];
+            for (; value >= 0x80; value >>= 7) packed[at++] = (uint8_t)(value | 0x80U);
+            packed[at++] = (uint8_t)value;
+        }
+        sizes[i + 1] = (int64_t)at;
+    }
+    return CAL_OK;
+}
+
+int32_t cal_phrase_matches(const uint8_t *const *documents, const int64_t *sizes, size_t count,
+                           const uint64_t *part_starts, const uint32_t *parts, size_t word_count,
+                           const uint32_t *phrase, size_t phrase_length, uint32_t *matches) {
+    if (phrase_length == 0 || phrase_length > CAL_PHRASE_MAX) return CAL_E_ARGUMENT;
+    const uint64_t whole = UINT64_C(1) << (phrase_length - 1);
+    for (size_t i = 0; i < count; ++i) {
+        const uint8_t *at = documents[i];
+        const uint8_t *const end = at + sizes[i];
+        uint64_t state = 0; /* bit j: the last j + 1 parts are the phrase's first */
+        matches[i] = 0;
+        while (at < end) {
+            const uint32_t word = read_number(&at);
+            if (word >= word_count) return CAL_E_ARGUMENT;
+            for (uint64_t p = part_starts[word]; p < part_starts[word + 1]; ++p) {
+                uint64_t here = 0;
+                for (size_t j = 0; j < phrase_length; ++j) here |= (uint64_t)(phrase[j] == parts[p]) << j;
+                state = (state << 1 | 1) & here;
+                matches[i] += (state & whole) != 0;
+            }
+        }
+    }
+    return CAL_OK;
+}

@@ -1,0 +1,193 @@
+"""The keyword kernels against their twins: the same words, postings, scores and phrases. # M-037, K-119, K-171"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caliber.kernels import forced_path, reference_keyword
+from caliber.kernels.keyword import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary, best_scores
+from caliber.model.errors import DTypeError, InvalidValue
+
+ALPHABET = "abAB01 _'’.,-/\\:@+#&  \n\tßéÅ日本語カナกา한글🎉\u0301\u200d٣"
+PIECES = [
+    "snake_case",
+    "HTTPServer2",
+    "C++",
+    "C#",
+    "a::b",
+    "x:::y",
+    "1,000",
+    "don't",
+    "path/to/file.py",
+    "a'",
+    "+a",
+    "##",
+]
+texts = st.one_of(
+    st.text(alphabet=ALPHABET, max_size=60),
+    st.lists(st.sampled_from([*PIECES, *"abc", "日本", " "]), max_size=30).map(" ".join),
+    st.text(max_size=40),
+).map(lambda text: text.encode("utf-8", "surrogatepass"))
+noise = st.one_of(texts, st.binary(max_size=40), st.integers(250, 260).map(lambda size: b"ab" * size))
+
+
+def split(word: str) -> Analysis:
+    """Cut a word at signs: the parts, and the whole beside them."""
+    parts = tuple("".join(char if char.isalnum() else " " for char in word.casefold()).split()) or (word,)
+    return Analysis(parts, parts if len(parts) == 1 else (*parts, word))
+
+
+def built(path: str, documents: list[bytes], batch: int = 7) -> tuple[KeywordSnapshot, Vocabulary]:
+    with forced_path(path):
+        vocabulary = Vocabulary(split)
+        index = KeywordIndex(vocabulary)
+        for start in range(0, len(documents), batch):
+            index.append(documents[start : start + batch])
+        return index.snapshot(), vocabulary
+
+
+@given(st.lists(noise, max_size=12))
+def test_words_are_found_alike(documents: list[bytes]) -> None:
+    native, off = Vocabulary(split), None
+    words, offsets = native.intern(documents)
+    with forced_path("off"):
+        off = Vocabulary(split)
+        expected, expected_offsets = off.intern(documents)
+    assert words.tolist() == expected.tolist()
+    assert offsets.tolist() == expected_offsets.tolist()
+    for document, start, end in zip(documents, offsets, offsets[1:], strict=False):
+        numbers = words[start:end].tolist()
+        assert [native._words.word(number) for number in numbers] == reference_keyword.words_of(document)
+
+
+def test_words_are_what_they_are_said_to_be() -> None:
+    def words(text: str) -> list[str]:
+        return [word.decode() for word in reference_keyword.words_of(text.encode())]
+
+    assert words("The snake_case, a path/to/file.py; don’t!") == ["The", "snake_case", "a", "path/to/file.py", "don’t"]
+    assert words("C++ and C#, 1,000 a,b std::vector") == ["C++", "and", "C#", "1,000", "a", "b", "std::vector"]
+    assert words("日本語 x 語") == ["日本", "本語", "x", "語"]
+    assert words("+++ :: ' .") == []
+    assert [len(word) for word in words("a" * 600)] == [256, 256, 88]
+
+
+@given(
+    st.lists(noise, min_size=1, max_size=40),
+    st.lists(st.integers(0, 60), min_size=1, max_size=6),
+    st.data(),
+)
+def test_postings_scores_and_phrases_are_alike(documents: list[bytes], wanted: list[int], data: st.DataObject) -> None:
+    snapshot, vocabulary = built("scalar", documents)
+    twin, other = built("off", documents)
+    assert vocabulary.terms == other.terms
+    assert vocabulary.parts == other.parts
+    assert snapshot.lengths.tolist() == twin.lengths.tolist()
+    length = data.draw(st.integers(0, len(documents)))
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=length, max_size=length)), np.bool_)
+    counts = snapshot.counts(wanted, mask)
+    assert counts.tolist() == twin.counts(wanted, mask).tolist()
+    for term, count in zip(wanted, counts.tolist(), strict=True):
+        found = snapshot.documents(term, mask)
+        assert found.tolist() == twin.documents(term, mask).tolist()
+        assert len(found) == count
+    weights = [1.0 + at / 7 for at in range(len(wanted))]
+    how = {"k1": 0.9, "b": 0.4, "mean_length": 3.7}
+    scores = snapshot.bm25(wanted, weights, mask, **how)
+    assert scores.tolist() == twin.bm25(wanted, weights, mask, **how).tolist()
+    if vocabulary.parts:
+        size = st.integers(0, len(vocabulary.parts) - 1)
+        phrase = data.draw(st.lists(size, min_size=1, max_size=3))
+        every = np.arange(len(documents))
+        assert snapshot.phrase(phrase, every).tolist() == twin.phrase(phrase, every).tolist()
+
+
+@given(
+    st.lists(st.sampled_from([0.0, -1.0, 0.5, 0.5 + 1e-12, 1.0, 2.0, 1e-50]), max_size=50),
+    st.integers(0, 60),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_best_scores_are_alike(values: list[float], k: int, tied: bool, random) -> None:
+    scores = np.array(values, np.float64)
+    tie = np.array([[random.randrange(2), random.randrange(3)] for _ in values], np.uint64).reshape(-1, 2)
+    ids, best = best_scores(scores, k, tie=tie if tied else None)
+    with forced_path("off"):
+        expected, expected_best = best_scores(scores, k, tie=tie if tied else None)
+    assert ids.tolist() == expected.tolist()
+    assert best.tolist() == expected_best.tolist()
+
+
+@settings(max_examples=5)
+@given(st.lists(st.integers(1, 1200), min_size=1, max_size=2), st.integers(0, 1000))
+def test_long_lists_cross_slices_and_segments(runs: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    documents = [b"x " * int(rng.integers(1, 100)) + b"word%d" % (at % 50) for at in range(sum(runs))]
+    snapshot, vocabulary = built("scalar", documents, batch=max(runs))
+    twin, _ = built("off", documents, batch=max(runs))
+    mask = np.ones(len(documents), np.bool_)
+    terms = [vocabulary.terms["x"], vocabulary.terms["word0"]]
+    how = {"k1": 1.2, "b": 0.75, "mean_length": 100.0}
+    assert snapshot.documents(terms[0], mask).tolist() == list(range(len(documents)))
+    assert snapshot.bm25(terms, [1.0, 2.0], mask, **how).tolist() == twin.bm25(terms, [1.0, 2.0], mask, **how).tolist()
+
+
+def test_a_segment_that_fills_up_is_followed_by_another() -> None:
+    documents = [b" ".join(b"w%d" % ((at * 7 + word) % 400) for word in range(90)) for at in range(1500)]
+    snapshot, vocabulary = built("scalar", documents, batch=500)
+    twin, _ = built("off", documents, batch=500)
+    mask = np.ones(len(documents), np.bool_)
+    every = list(range(len(vocabulary.terms)))
+    assert snapshot.counts(every, mask).tolist() == twin.counts(every, mask).tolist()
+    assert len(snapshot._index._postings._segments) > 2
+
+
+def test_a_snapshot_stays_while_another_thread_adds() -> None:
+    vocabulary = Vocabulary(split)
+    index = KeywordIndex(vocabulary)
+    index.append([b"alpha beta %d" % at for at in range(500)])
+    snapshot = index.snapshot()
+    mask = np.ones(snapshot.length, np.bool_)
+    terms = [vocabulary.terms["alpha"], vocabulary.terms["beta"]]
+    how = {"k1": 1.2, "b": 0.75, "mean_length": 3.0}
+    before = snapshot.bm25(terms, [1.0, 1.0], mask, **how).tolist()
+    stop = threading.Event()
+
+    def add() -> None:
+        at = 0
+        while not stop.is_set():
+            index.append([b"alpha beta gamma %d" % (at + more) for more in range(50)])
+            at += 50
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    try:
+        for _ in range(300):
+            assert snapshot.counts(terms, mask).tolist() == [500, 500]
+            assert snapshot.bm25(terms, [1.0, 1.0], mask, **how).tolist() == before
+    finally:
+        stop.set()
+        thread.join()
+    assert len(index) > 500
+
+
+def test_wrong_calls_are_refused() -> None:
+    snapshot, _ = built("scalar", [b"one two"])
+    mask = np.ones(1, np.bool_)
+    with pytest.raises(InvalidValue):
+        snapshot.counts([0], np.ones(2, np.bool_))
+    with pytest.raises(InvalidValue):
+        snapshot.bm25([0], [], mask, k1=1, b=0.5, mean_length=1.0)
+    with pytest.raises(InvalidValue):
+        snapshot.bm25([0], [1.0], mask, k1=1, b=0.5, mean_length=0.0)
+    with pytest.raises(InvalidValue):
+        snapshot.phrase([], np.zeros(1, np.int64))
+    with pytest.raises(InvalidValue):
+        snapshot.phrase([0], np.ones(1, np.int64))
+    with pytest.raises(DTypeError):
+        KeywordIndex(Vocabulary(split)).append(["text"])  # type: ignore[list-item]
+    assert snapshot.counts([99], mask).tolist() == [0]
