@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from caliber.kernels.digest import sha256_batch, sha256_spans
     from caliber.kernels.dispatch import active_path, available_paths, forced_path
     from caliber.kernels.identifiers import uuid7, uuid7_batch
+    from caliber.kernels.keyword import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary, best_scores
     from caliber.kernels.rank import FillDecision, RankColumns, rank_and_fill
     from caliber.kernels.similarity import Pairs, cosine_batch, cosine_topk, pairs_above
     from caliber.kernels.tokens import (
@@ -27,15 +28,20 @@ if TYPE_CHECKING:
     from caliber.kernels.vectors import Metric, Snapshot, VectorMatrix
 
 __all__ = [
+    "Analysis",
     "BytesEstimator",
     "FillDecision",
+    "KeywordIndex",
+    "KeywordSnapshot",
     "Metric",
     "Pairs",
     "RankColumns",
     "Snapshot",
     "VectorMatrix",
+    "Vocabulary",
     "active_path",
     "available_paths",
+    "best_scores",
     "cosine_batch",
     "cosine_topk",
     "estimate_tokens",
@@ -55,6 +61,7 @@ _HOME = {
     "digest": ("sha256_batch", "sha256_spans"),
     "dispatch": ("active_path", "available_paths", "forced_path"),
     "identifiers": ("uuid7", "uuid7_batch"),
+    "keyword": ("Analysis", "KeywordIndex", "KeywordSnapshot", "Vocabulary", "best_scores"),
     "rank": ("FillDecision", "RankColumns", "rank_and_fill"),
     "similarity": ("Pairs", "cosine_batch", "cosine_topk", "pairs_above"),
     "tokens": (

@@ -25,6 +25,7 @@ from caliber.model.errors import DTypeError, InvalidValue
 PHRASE_MAX = 32
 """Parts of the longest phrase."""
 
+_BATCH_DOCUMENTS = 4096
 _BATCH_BYTES = 1 << 18
 """Text scanned at once: bounds what is set aside for words that may come."""
 
@@ -138,8 +139,18 @@ class KeywordIndex:
 
     def _append(self, texts: Sequence[bytes]) -> None:
         words, offsets = self.vocabulary.intern(texts)
-        first = self._lengths.length
-        if first + len(texts) >= reference_keyword.DOCUMENTS_MAX:
+        self._add(words, offsets)
+
+    def selected(self, documents: Sequence[int]) -> KeywordIndex:
+        """Return a new index of some documents, numbered anew in the order given; their texts are not needed."""
+        fresh = KeywordIndex(self.vocabulary)
+        for start in range(0, len(documents), _BATCH_DOCUMENTS):
+            fresh._add(*_unpacked([self._packed[at] for at in documents[start : start + _BATCH_DOCUMENTS]]))
+        return fresh
+
+    def _add(self, words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) -> None:
+        first, count = self._lengths.length, len(offsets) - 1
+        if first + count >= reference_keyword.DOCUMENTS_MAX:
             raise InvalidValue(field="texts", reason=f"an index holds at most {reference_keyword.DOCUMENTS_MAX} texts")
         vocabulary = self.vocabulary
         lengths = self._postings.add(
@@ -258,6 +269,20 @@ class KeywordSnapshot:
         if length > self.length:
             raise InvalidValue(field="mask", reason=f"the index holds {self.length} documents")
         return checks.flags(mask, length, field="mask")
+
+
+def _unpacked(packed: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Return words and offsets of what ``pack`` made into bytes."""
+    data = np.frombuffer(b"".join(packed), np.uint8)
+    edges = np.zeros(len(packed) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, packed), np.int64, len(packed)), out=edges[1:])
+    last = data < 0x80
+    before = np.concatenate(([0], np.cumsum(last)))  # words that end before each byte
+    starts = np.flatnonzero(np.concatenate(([True], last[:-1]))) if len(data) else np.zeros(0, np.int64)
+    place = np.arange(len(data)) - starts[before[:-1]]
+    values = (data & 0x7F).astype(np.uint32) << (7 * place).astype(np.uint32)
+    words = np.add.reduceat(values, starts) if len(data) else np.zeros(0, np.uint32)
+    return words.astype(np.uint32), before[edges].astype(np.int64)
 
 
 def best_scores(

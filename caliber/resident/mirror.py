@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.kernels import KeywordIndex, KeywordSnapshot
 from caliber.resident.columns import SegmentedColumn
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.storage.codec import Row, codec_of
@@ -128,6 +129,7 @@ class Generation:
         "groups",
         "index",
         "interned",
+        "keywords",
         "layout",
         "length",
         "live",
@@ -168,6 +170,7 @@ class Generation:
             name: self._converter(name, residence, kind, null) for name, _, residence, kind, null in layout.columns
         }
         self._open: Any = None
+        self.keywords: KeywordIndex | None = None
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -298,12 +301,14 @@ class Generation:
         """Bytes of everything but texts."""
         arrays = sum(array.nbytes(self.length) for array in self.arrays.values())
         fixed = self.ordinals.nbytes(self.length) + self.previous.nbytes(self.length) + self.ties.nbytes(self.length)
+        fixed += 0 if self.keywords is None else self.keywords.nbytes
         return arrays + fixed + len(self.live) + self.packed_bytes + self.length * _ROW_OVERHEAD_BYTES
 
     def compacted(self) -> Generation:
         """Return a new generation that holds only what is live."""
         fresh = Generation(self.layout, self.segment_rows)
-        rows = [self.row(number) for number in np.flatnonzero(self.live[: self.length]).tolist()]
+        numbers = np.flatnonzero(self.live[: self.length]).tolist()
+        rows = [self.row(number) for number in numbers]
         evicted = [
             at for at, row in enumerate(rows) if self.layout.text_place >= 0 and row[self.layout.text_place] is EVICTED
         ]
@@ -314,6 +319,9 @@ class Generation:
         fresh.load(rows)
         for at in evicted:
             fresh.texts[at] = EVICTED
+        if self.keywords is not None:
+            indexed = len(self.keywords)
+            fresh.keywords = self.keywords.selected([number for number in numbers if number < indexed])
         return fresh
 
     def row(self, number: int) -> Row:
@@ -328,7 +336,7 @@ class Generation:
 class RelationSnapshot:
     """One relation as it was at one commit boundary. Safe to read from any thread while others write."""
 
-    __slots__ = ("_cache", "generation", "layout", "length", "live_mask")
+    __slots__ = ("_cache", "generation", "keywords", "layout", "length", "live_mask")
 
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
@@ -336,6 +344,7 @@ class RelationSnapshot:
         self.length = generation.length
         self.live_mask = generation.live[: generation.length]
         self._cache: dict[str, NDArray[Any]] = {}
+        self.keywords: KeywordSnapshot | None = None  # made when somebody first searches by word
 
     @property
     def relation(self) -> Relation:

@@ -191,3 +191,22 @@ def test_wrong_calls_are_refused() -> None:
     with pytest.raises(DTypeError):
         KeywordIndex(Vocabulary(split)).append(["text"])  # type: ignore[list-item]
     assert snapshot.counts([99], mask).tolist() == [0]
+
+
+@settings(max_examples=8)
+@given(st.lists(noise, max_size=30), st.data())
+def test_a_selection_is_the_index_of_its_documents(documents: list[bytes], data: st.DataObject) -> None:
+    vocabulary = Vocabulary(split)
+    index = KeywordIndex(vocabulary)
+    index.append([b" ".join(b"filler%d" % at for at in range(20_000))])  # numbers of one to three bytes
+    index.append(documents)
+    chosen = data.draw(st.lists(st.integers(0, len(documents)), unique=True).map(sorted))
+    expected = KeywordIndex(vocabulary)
+    texts = [b" ".join(b"filler%d" % at for at in range(20_000)), *documents]
+    expected.append([texts[at] for at in chosen])
+    made = index.selected(chosen)
+    assert made._packed == expected._packed
+    assert made.lengths().tolist() == expected.lengths().tolist()
+    mask = np.ones(len(chosen), np.bool_)
+    terms = list(range(0, len(vocabulary.terms), 97))
+    assert made.snapshot().counts(terms, mask).tolist() == expected.snapshot().counts(terms, mask).tolist()

@@ -65,7 +65,7 @@ DOORS: dict[str, frozenset[str]] = {
     "httpx": frozenset({"llm"}),
     "safetensors": frozenset({"llm"}),
     "wordllama": frozenset({"llm"}),
-    "snowballstemmer": frozenset({"search"}),
+    "Stemmer": frozenset({"search"}),
     "dateutil": frozenset({"search", "workspace", "episodes"}),
     "msgpack": frozenset({"lineage"}),
     "loro": frozenset({"blocks"}),

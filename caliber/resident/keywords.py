@@ -1,0 +1,60 @@
+"""Words of resident records: postings beside the mirrors, made when somebody first searches by word.
+
+Documents are rows of a mirror, so a snapshot of a relation says by its length which of them it sees. Rows are indexed
+in batches by the reader that first needs them; nothing is written twice, and nothing but text is needed to make the
+index anew.
+
+Source: issue "Search in native memory", design section 5; P-039, P-040.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from caliber.kernels import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary
+from caliber.resident.documents import document_of
+from caliber.resident.memory import ResidentMemory
+from caliber.resident.mirror import EVICTED, Generation, RelationSnapshot
+
+_BATCH_ROWS = 4_096
+
+
+class Keywords:
+    """The postings of one tenant."""
+
+    def __init__(self, memory: ResidentMemory, analyze: Callable[[str], Analysis]) -> None:
+        self._memory = memory
+        self.vocabulary = Vocabulary(analyze)
+        self._lock = threading.Lock()
+
+    def of(self, snapshot: RelationSnapshot) -> KeywordSnapshot:
+        """Return the words of a relation, at least as far as ``snapshot`` reaches."""
+        found = snapshot.keywords
+        if found is None:
+            with self._lock:
+                index = self._index_of(snapshot.generation)
+                self._catch_up(index, snapshot)
+                found = snapshot.keywords = index.snapshot()
+        return found
+
+    def _index_of(self, generation: Generation) -> KeywordIndex:
+        index = generation.keywords
+        if index is None:
+            index = generation.keywords = KeywordIndex(self.vocabulary)
+        return index
+
+    def _catch_up(self, index: KeywordIndex, snapshot: RelationSnapshot) -> None:
+        while len(index) < snapshot.length:
+            start = len(index)
+            index.append(self._documents(snapshot, range(start, min(snapshot.length, start + _BATCH_ROWS))))
+
+    def _documents(self, snapshot: RelationSnapshot, rows: range) -> list[bytes]:
+        texts = {row: snapshot.text(row) for row in rows}
+        # A row that is gone, and whose text has left memory, is seen by no snapshot that is still to come.
+        evicted = [row for row, text in texts.items() if text is EVICTED]
+        live = [row for row in evicted if snapshot.live_mask[row]]
+        texts.update(dict.fromkeys(evicted, None))
+        texts.update(zip(live, self._memory.texts(snapshot, live), strict=True))
+        kind = snapshot.relation.name
+        return [document_of(kind, snapshot.packed(row), text) for row, text in texts.items()]

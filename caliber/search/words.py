@@ -1,0 +1,99 @@
+"""What words stand for: parts, stems, wholes; and which of them say nothing.
+
+``UserProfile`` is found by ``user``, ``profile`` and ``userprofile``; ``path/to/file.py`` by its parts and itself;
+``Wälder`` by its stem. Text and queries go through the same rules, so that either form finds the other.
+
+Source: issue "Search in native memory"; https://snowballstem.org; NFKC and case folding: Unicode, chapter 3.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from typing import Final
+
+import Stemmer
+
+from caliber.kernels import Analysis
+from caliber.model.errors import InvalidValue
+
+NO_STEMMER: Final = "none"
+"""The language that leaves words as they are."""
+
+_LONGEST: Final = 64
+"""Parts longer than this are kept whole: no stemmer knows them."""
+
+_CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\da-zA-Z_]+")
+_SIGNS = re.compile(r"[^\w'’]+|_+")
+_ELISION = re.compile(r"^\w{1,3}['’](?=\w{3,})|['’]+$")
+"""An article bound to the word after it (``l'homme``), which is no part of it."""
+
+
+def languages() -> tuple[str, ...]:
+    """Return the languages that words can be stemmed in, and ``none``."""
+    return (*sorted(Stemmer.algorithms()), NO_STEMMER)
+
+
+class Analyzer:
+    """Says what a word stands for in one language.
+
+    Raises:  InvalidValue for an unknown language
+    """
+
+    def __init__(self, language: str) -> None:
+        if language not in languages():
+            raise InvalidValue(
+                field="search.keyword.language", reason=f"{language!r} is unknown; there are {', '.join(languages())}"
+            )
+        self.language = language
+        self._stemmer = None if language == NO_STEMMER else Stemmer.Stemmer(language, 0)
+        # The stemmer keeps a word in its hands while it works, and is asked by readers and by who indexes.
+        self._lock = threading.Lock()
+
+    def __call__(self, word: str) -> Analysis:
+        """Return the parts of a word as they stand in it, and the terms it is found by."""
+        text = word if word.isascii() else unicodedata.normalize("NFKC", word)
+        parts = _parts(text)
+        folded_parts = tuple(part.casefold() for part in parts)
+        whole = text.casefold()
+        if len(parts) == 1 and (whole == folded_parts[0] or "'" in text or "’" in text):
+            return Analysis(folded_parts, (self.stem(folded_parts[0]),))
+        # A letter alone, of a camel's hump, says nothing.
+        named = [self.stem(part) for part in folded_parts if len(part) > 1 or not part.isascii() or part.isdigit()]
+        return Analysis(folded_parts, (*named, self.stem(whole) if whole.isalnum() else whole))
+
+    def stem(self, folded: str) -> str:
+        """Return the stem of a folded word, without accents where letters of ASCII are left."""
+        stem = folded
+        if self._stemmer is not None and len(folded) <= _LONGEST:
+            with self._lock:
+                stem = self._stemmer.stemWord(folded)
+        return stem if stem.isascii() else _plain(stem)
+
+
+def _parts(text: str) -> list[str]:
+    """Return the pieces of a word: between signs, and where its case or kind changes."""
+    if text.isalpha() and (text.islower() or text[1:].islower()):
+        return [text]
+    pieces: list[str] = []
+    for piece in _SIGNS.split(text):
+        bare = _ELISION.sub("", piece)
+        if not bare:
+            continue
+        if "'" in bare or "’" in bare:
+            pieces.append(bare.replace("’", "'"))
+        elif bare.isascii() and not (bare.islower() or bare.isupper() or bare[1:].islower()):
+            pieces.extend(_CAMEL.findall(bare))
+        else:
+            pieces.append(bare)
+    return pieces or [text]
+
+
+def _plain(text: str) -> str:
+    """Return text without the accents on letters of ASCII: ``cafe`` for ``café``, but ``й`` for ``й``."""
+    out = []
+    for char in text:
+        base = unicodedata.normalize("NFKD", char)
+        out.append(base[0] if base[0].isascii() else char)
+    return "".join(out)
