@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.kernels import KeywordIndex, KeywordSnapshot
+from caliber.resident.chain import Chain
 from caliber.resident.columns import SegmentedColumn
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.storage.codec import Row, codec_of
@@ -124,6 +125,7 @@ class Generation:
         "_converters",
         "_open",
         "arrays",
+        "chain",
         "dead",
         "evict_at",
         "groups",
@@ -170,7 +172,9 @@ class Generation:
             name: self._converter(name, residence, kind, null) for name, _, residence, kind, null in layout.columns
         }
         self._open: Any = None
+        # Made when somebody first searches.
         self.keywords: KeywordIndex | None = None
+        self.chain: Chain | None = None
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -302,6 +306,7 @@ class Generation:
         arrays = sum(array.nbytes(self.length) for array in self.arrays.values())
         fixed = self.ordinals.nbytes(self.length) + self.previous.nbytes(self.length) + self.ties.nbytes(self.length)
         fixed += 0 if self.keywords is None else self.keywords.nbytes
+        fixed += 0 if self.chain is None else self.chain.nbytes
         return arrays + fixed + len(self.live) + self.packed_bytes + self.length * _ROW_OVERHEAD_BYTES
 
     def compacted(self) -> Generation:

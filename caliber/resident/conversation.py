@@ -1,0 +1,59 @@
+"""Which turn was said before and after which: the chain of each scope, beside the mirror of turns.
+
+Like postings it is made by the reader that first needs it, and grows with the mirror. A turn that changes takes the
+place of its older version; readers of an older boundary walk back to the row they know.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.resident.chain import NOBODY, Chain
+from caliber.resident.mirror import RelationSnapshot
+
+_lock = threading.Lock()  # held for microseconds, and by whoever is first to read a new boundary
+
+
+class Neighbours:
+    """Before and after, as one boundary sees it."""
+
+    __slots__ = ("_after", "_before", "_snapshot")
+
+    def __init__(self, snapshot: RelationSnapshot, chain: Chain) -> None:
+        self._snapshot = snapshot
+        self._before, self._after = chain.before.array, chain.after.array
+
+    def before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the row before each of ``rows``, -1 where there is none or it is gone."""
+        return self._resolved(self._before, rows)
+
+    def after(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the row after each of ``rows``, -1 where there is none or it is gone."""
+        return self._resolved(self._after, rows)
+
+    def _resolved(self, column: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        snapshot = self._snapshot
+        found = np.where(rows >= 0, column[rows], NOBODY)
+        for at in np.flatnonzero(found >= snapshot.length).tolist():
+            found[at] = snapshot.current(int(found[at]))
+        dead = found >= 0
+        dead[dead] = ~snapshot.live_mask[found[dead]]
+        found[dead] = NOBODY
+        return found
+
+
+def neighbours(snapshot: RelationSnapshot, column: str) -> Neighbours:
+    """Return who stands beside whom among the rows with equal ``column``, in the order they were written."""
+    generation = snapshot.generation
+    with _lock:
+        chain = generation.chain
+        if chain is None:
+            chain = generation.chain = Chain()
+        start = chain.length
+        if start < snapshot.length:
+            codes = snapshot.column(column)[start:]
+            chain.extend(codes, generation.previous.view(snapshot.length)[start:])
+        return Neighbours(snapshot, chain)
