@@ -333,8 +333,8 @@ MUTANTS = {
     ),
     "row error forgotten": ("vectors/codes.h", "* query->error + (double)error +", "* query->error +"),
     "query error forgotten": ("vectors/codes.h", "(1.0 + (double)error) * query->error", "0.0 * query->error"),
-    "tie order flipped": ("vectors/topk.c", "return a < b;", "return a > b;"),
-    "tie column flipped": ("vectors/topk.c", "return x[0] < y[0];", "return x[0] > y[0];"),
+    "tie order flipped": ("heap.h", "return a < b;", "return a > b;"),
+    "tie column flipped": ("heap.h", "return x[0] < y[0];", "return x[0] > y[0];"),
     "equal to the threshold dropped": (
         "vectors/topk.c",
         "if (!(s->waiting[i].upper < s->threshold)) {",

@@ -39,7 +39,7 @@ def build(folder: Path, changes: Sequence[Change] = (), *, unchanged: Path | Non
     }
     x86 = _is_x86()
     objects = []
-    rooms = {name.rsplit("/", 1)[0] for name, _, _ in changes if name.endswith(".h")}
+    rooms = {Path(name).parent for name, _, _ in changes if name.endswith(".h")}
     touched = {name for name, _, _ in changes}
     for path in sorted(source.rglob("*.c")):
         name = path.relative_to(folder).as_posix()
@@ -47,7 +47,8 @@ def build(folder: Path, changes: Sequence[Change] = (), *, unchanged: Path | Non
             continue
         target = path.with_suffix(".o")
         inside = path.relative_to(source)
-        if unchanged is not None and inside.as_posix() not in touched and inside.parent.as_posix() not in rooms:
+        same = inside.as_posix() not in touched and not any(inside.is_relative_to(room) for room in rooms)
+        if unchanged is not None and same:
             objects.append(str(unchanged / target.relative_to(folder)))
             continue
         command = [COMPILER, "-c", "-O1", "-std=gnu11", "-fPIC", "-ffp-contract=off", "-fno-math-errno"]
