@@ -16,10 +16,14 @@ SAY     := @printf '==> %s\n'
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
 
 # What has a full scale beyond the one of make test.
-SOAKED := tests/crash tests/property tests/conformance tests/contract
+SOAKED := tests/crash tests/property tests/conformance tests/contract tests/fuzz
+
+# How long make fuzz gives each target, and with what it builds them.
+FUZZ_SECONDS ?= 10
+CLANG        ?= clang
 
 .DEFAULT_GOAL := help
-.PHONY: always help setup demo test soak lint lint-python lint-c bench wheel gen clean
+.PHONY: always help setup demo test soak sanitize check-clang fuzz lint lint-python lint-c bench wheel gen clean
 .DELETE_ON_ERROR:
 
 help:
@@ -27,6 +31,8 @@ help:
 	@echo 'make demo    remember this repository and show it'
 	@echo 'make test    every test at its small scale'
 	@echo 'make soak    the long proofs at full scale'
+	@echo 'make sanitize  tests of kernels on an extension built with ASan and UBSan'
+	@echo 'make fuzz    fuzz what takes bytes and offsets, FUZZ_SECONDS=$(FUZZ_SECONDS) a target'
 	@echo 'make lint    style, types, layers, C warnings, generated files'
 	@echo 'make bench   ratios against peers, goal beside figure'
 	@echo 'make wheel   build, repair and smoke-test a wheel in dist/'
@@ -84,10 +90,28 @@ test: setup
 	@CALIBER_SEED=$(SEED) $(PYTEST) -n $(WORKERS) --dist loadfile -q --hypothesis-seed=$(SEED)
 
 soak: setup
+	@if command -v $(CLANG) >/dev/null; then $(MAKE) --no-print-directory $(STAMPS)/fuzz; fi
 	$(SAY) 'running the long proofs (SEED=$(SEED)); they record what they saw in docs/evidence/'
 	@CALIBER_SOAK=1 CALIBER_SEED=$(SEED) $(PYTEST) -q --timeout 0 --hypothesis-seed=$(SEED) $(wildcard $(SOAKED))
 	$(SAY) 'recorded in docs/evidence/:'
 	@ls -1t docs/evidence 2>/dev/null || echo 'nothing: no proof wrote a record'
+
+sanitize: setup
+	$(SAY) 'running the tests of kernels under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) tests/support/sanitized.py --hypothesis-seed=$(SEED)
+
+$(STAMPS)/fuzz: $(STAMPS)/installed
+	$(SAY) 'installing atheris, which fuzzes what is Python'
+	@$(PIP) install --group fuzz
+	@touch $@
+
+check-clang:
+	@command -v $(CLANG) >/dev/null || { echo 'make fuzz needs clang with libFuzzer: apt-get install clang (Debian),' \
+	  'dnf install clang compiler-rt (Fedora), brew install llvm and CLANG=its bin/clang (macOS)' >&2; exit 1; }
+
+fuzz: check-clang setup $(STAMPS)/fuzz
+	$(SAY) 'fuzzing each target for $(FUZZ_SECONDS) s (SEED=$(SEED)); what is found is kept in build/fuzz/'
+	@CLANG=$(CLANG) CALIBER_FUZZ_SECONDS=$(FUZZ_SECONDS) CALIBER_SEED=$(SEED) $(PYTEST) -q --timeout 0 tests/fuzz/test_fuzzers.py
 
 lint: lint-python lint-c
 	$(SAY) 'clean'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import sys
@@ -19,10 +20,28 @@ settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5
 settings.load_profile("soak" if os.environ.get("CALIBER_SOAK") else "test")
 
 
+def _use_native(path: str) -> None:
+    """Put another build of the kernels in the place of the installed one; tools/sanitize.py has one."""
+    import caliber
+
+    specification = importlib.util.spec_from_file_location("caliber._native", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    sys.modules["caliber._native"] = module
+    caliber._native = module  # type: ignore[attr-defined]
+
+
+if os.environ.get("CALIBER_TEST_NATIVE"):
+    _use_native(os.environ["CALIBER_TEST_NATIVE"])
+
+
 def pytest_report_header() -> str:
     from caliber.kernels import active_path, available_paths
 
-    return f"caliber: kernels {active_path()} of {', '.join(available_paths())}; {platform.platform()}"
+    native = os.environ.get("CALIBER_TEST_NATIVE", "as installed")
+    return f"caliber: kernels {active_path()} of {', '.join(available_paths())}, {native}; {platform.platform()}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import apsw
 
 import caliber
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "evidence"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "evidence"
 
 
 def soaking() -> bool:
@@ -29,6 +32,28 @@ def scale(small: int, full: int) -> int:
 def seed() -> int:
     """Return the seed of this run; ``SEED=… make test`` runs it again."""
     return int(os.environ.get("CALIBER_SEED", "20260101"))
+
+
+def sources() -> str:
+    """Return what tells one state of csrc/ from another."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "csrc").rglob("*.[ch]")):
+        digest.update(f"{path.relative_to(ROOT).as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def kernels() -> dict[str, Any]:
+    """Return which kernels ran: their source, the compiler that built them, and what this CPU offers them."""
+    from caliber import _native
+
+    compilers = re.findall(rb"GCC: \([^)]*\) [0-9.]+|clang version [0-9.]+", Path(_native.__file__).read_bytes())
+    present = _native.lib.cal_cpu_features()
+    names = [name for name in dir(_native.lib) if name.startswith("CAL_CPU_")]
+    return {
+        "kernels": f"csrc/ with digest {sources()}",
+        "compiler": ", ".join(sorted({one.decode() for one in compilers})) or "unknown",
+        "CPU features": ", ".join(name[8:].lower() for name in names if present & getattr(_native.lib, name)),
+    }
 
 
 def record(name: str, title: str, figures: dict[str, Any]) -> None:

@@ -1,13 +1,15 @@
-"""Kernels compiled anew from changed source, so that a test can show which faults it would see."""
+"""Kernels and programs compiled anew from this checkout, as it is or with planted faults."""
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import cffi
 
@@ -19,13 +21,35 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 # A file of csrc/, a text that occurs in it exactly once, and what stands there instead.
 Change = tuple[str, str, str]
 
+QUICK = ("-O1",)
+# What a release is built with: CMake's Release.
+RELEASE = ("-O3", "-DNDEBUG")
+SANITIZE = ("-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
-def build(folder: Path, changes: Sequence[Change] = (), *, unchanged: Path | None = None) -> dispatch.Native:
-    """Return the kernels of this checkout with ``changes``, built in ``folder`` with the flags of each file.
+
+class Toolchain(NamedTuple):
+    """A compiler and the flags that every file gets, besides those that CMakeLists.txt gives it."""
+
+    compiler: str
+    flags: tuple[str, ...]
+
+    def run(self, *arguments: str) -> None:
+        done = subprocess.run([self.compiler, *self.flags, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def quick() -> Toolchain:
+    assert COMPILER is not None
+    return Toolchain(COMPILER, QUICK)
+
+
+def compile_kernels(
+    folder: Path, tools: Toolchain, changes: Sequence[Change] = (), *, unchanged: Path | None = None
+) -> list[str]:
+    """Return the objects of the kernels of this checkout with ``changes``, built in ``folder``.
 
     Objects that no change can have touched are taken from ``unchanged``, a folder that was built in before.
     """
-    assert COMPILER is not None
     source = folder / "csrc"
     shutil.copytree(ROOT / "csrc", source)
     for name, old, new in changes:
@@ -37,7 +61,7 @@ def build(folder: Path, changes: Sequence[Change] = (), *, unchanged: Path | Non
         name: flags.split(";")
         for name, flags in re.findall(r'set_source_files_properties\((\S+) PROPERTIES COMPILE_OPTIONS "([^"]*)"', cmake)
     }
-    x86 = _is_x86()
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
     objects = []
     rooms = {Path(name).parent for name, _, _ in changes if name.endswith(".h")}
     touched = {name for name, _, _ in changes}
@@ -51,19 +75,30 @@ def build(folder: Path, changes: Sequence[Change] = (), *, unchanged: Path | Non
         if unchanged is not None and same:
             objects.append(str(unchanged / target.relative_to(folder)))
             continue
-        command = [COMPILER, "-c", "-O1", "-std=gnu11", "-fPIC", "-ffp-contract=off", "-fno-math-errno"]
-        command += ["-I", str(source / "include"), *(["-DCALIBER_X86=1"] if x86 else []), *special.get(name, [])]
-        subprocess.run([*command, str(path), "-o", str(target)], check=True, capture_output=True, text=True)
+        flags = ["-c", "-std=gnu11", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-I", str(source / "include")]
+        flags += [*(["-DCALIBER_X86=1"] if x86 else []), *special.get(name, [])]
+        tools.run(*flags, str(path), "-o", str(target))
         objects.append(str(target))
+    return objects
+
+
+def build(folder: Path, changes: Sequence[Change] = (), *, unchanged: Path | None = None) -> dispatch.Native:
+    """Return the kernels of this checkout with ``changes``, loaded from a library built in ``folder``."""
+    tools = quick()
+    objects = compile_kernels(folder, tools, changes, unchanged=unchanged)
     library = folder / "kernels.so"
-    subprocess.run(
-        [COMPILER, "-shared", "-o", str(library), *objects, "-lm"], check=True, capture_output=True, text=True
-    )
+    tools.run("-shared", "-o", str(library), *objects, "-lm")
     ffi = cffi.FFI()
     ffi.cdef((ROOT / "csrc" / "ffi" / "native.cdef.txt").read_text(encoding="utf-8"))
     lib = ffi.dlopen(str(library))
     present = lib.cal_cpu_features()
     return dispatch.Native(ffi, lib, present, dispatch.AVX2 if present & lib.CAL_CPU_AVX2 else dispatch.SCALAR)
+
+
+def link(target: Path, tools: Toolchain, objects: Sequence[str]) -> Path:
+    """Return the program that objects make."""
+    tools.run(*objects, "-lm", "-o", str(target))
+    return target
 
 
 def on_path(native: dispatch.Native, path: str) -> dispatch.Native:
@@ -80,9 +115,3 @@ def running(native: dispatch.Native) -> Iterator[None]:
         yield
     finally:
         dispatch._chosen = before
-
-
-def _is_x86() -> bool:
-    import platform
-
-    return platform.machine().lower() in ("x86_64", "amd64")

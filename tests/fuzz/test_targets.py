@@ -1,0 +1,162 @@
+"""The fuzz targets on fixed inputs, under AddressSanitizer and UndefinedBehaviorSanitizer. Issue 3, item 8.
+
+Each runs the kernels with every set of CPU features on arrays that end where their allocation ends. What is planted
+here in the kernels (reads and writes too far, overflow, wrong answers) must be found by the same inputs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import evidence, fuzzing, native_builds
+from support.native_builds import Change
+
+from . import truncate_text
+
+pytestmark = pytest.mark.skipif(native_builds.COMPILER is None, reason="needs a C compiler")
+
+# Inputs made from the seed for each target: what takes about half a second.
+RUNS = {
+    "pairs": 150, "rank_and_fill": 1500, "sha256_spans": 3000, "token_spans": 20_000, "topk": 300, "uuid7": 10_000,
+}  # fmt: skip
+
+
+class Built:
+    """Kernels and targets, compiled once with sanitizers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tools = fuzzing.sanitizing()
+        self.kernels = native_builds.compile_kernels(folder / "unchanged", self.tools)
+        self.targets = {name: fuzzing.compile_target(folder, name, self.tools) for name in fuzzing.TARGETS}
+        self.main = fuzzing.compile_target(folder, "standalone", self.tools)
+
+    def program(self, folder: Path, name: str, changes: list[Change]) -> Path:
+        kernels = self.kernels
+        if changes:
+            unchanged = self.folder / "unchanged"
+            kernels = native_builds.compile_kernels(folder / "changed", self.tools, changes, unchanged=unchanged)
+        return native_builds.link(folder / name, self.tools, [self.targets[name], self.main, *kernels])
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return Built(tmp_path_factory.mktemp("fuzz"))
+
+
+def test_every_target_has_inputs() -> None:
+    assert set(RUNS) == set(fuzzing.TARGETS)
+    assert {path.name for path in fuzzing.CORPUS.iterdir()} == {*fuzzing.TARGETS, fuzzing.PYTHON_TARGET}
+    for name in (*fuzzing.TARGETS, fuzzing.PYTHON_TARGET):
+        assert fuzzing.corpus(name), name
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_target_finds_nothing(name: str, built: Built, tmp_path: Path) -> None:
+    done = fuzzing.run_standalone(built.program(tmp_path, name, []), name, runs=RUNS[name], seed=evidence.seed())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{RUNS[name] + len(fuzzing.corpus(name))} inputs\n"
+
+
+# Target, change of csrc/, and what must be said of it.
+OUT_OF_BOUNDS = "AddressSanitizer: heap-buffer-overflow"
+DIFFERENT = "does not hold"
+FAULTS: dict[str, tuple[str, Change, str]] = {
+    "a byte after a span is read": (
+        "sha256_spans",
+        (
+            "digest/sha256.c",
+            "memcpy(l->tail, l->data + whole * BLOCK, rest);",
+            "memcpy(l->tail, l->data + whole * BLOCK, rest + 1);",
+        ),
+        OUT_OF_BOUNDS,
+    ),
+    "an offset after the last is read": (
+        "sha256_spans",
+        (
+            "digest/sha256.c",
+            "running[i] = running[--active];",
+            "(void)offset_at(s, next + 1), running[i] = running[--active];",
+        ),
+        OUT_OF_BOUNDS,
+    ),
+    "a row's tail is loaded as a whole register": (
+        "topk",
+        (
+            "vectors/vectors_avx2.c",
+            "memcpy(padded, from, count * sizeof(float));",
+            "memcpy(padded, from, sizeof padded);",
+        ),
+        OUT_OF_BOUNDS,
+    ),
+    "scratch of a search is counted too small": (
+        "topk",
+        ("vectors/topk.c", "aligned(waiting_capacity(k) * sizeof(candidate)) +", "aligned(256 * sizeof(candidate)) +"),
+        OUT_OF_BOUNDS,
+    ),
+    "a mask is read for one row too many": (
+        "topk",
+        (
+            "vectors/topk.c",
+            "for (size_t i = 0; i < count; i++) {\n        const int in",
+            "for (size_t i = 0; i <= count; i++) {\n        const int in",
+        ),
+        OUT_OF_BOUNDS,
+    ),
+    "codes are read for one row too many": (
+        "pairs",
+        (
+            "vectors/pairs.c",
+            "end - start, queries[q].codes, dots);",
+            "end - start + (end - start < CAL_BLOCK), queries[q].codes, dots);",
+        ),
+        OUT_OF_BOUNDS,
+    ),
+    "scratch of a ranking is counted too small": (
+        "rank_and_fill",
+        ("rank/rank.c", "return n * each + sections * sizeof(int64_t);", "return n * each;"),
+        OUT_OF_BOUNDS,
+    ),
+    "a group's cost wraps": (
+        "rank_and_fill",
+        ("rank/rank.c", "int64_t cost = 0, members = 0;", "int32_t cost = 0, members = 0;"),
+        "runtime error: signed integer overflow",
+    ),
+    "entropy is read beyond its end": (
+        "uuid7",
+        ("uuid7/uuid7.c", "entropy += ENTROPY_PER_ID, out", "entropy += ENTROPY_PER_ID + 1, out"),
+        OUT_OF_BOUNDS,
+    ),
+    "an estimate is rounded down": (
+        "token_spans",
+        ("tokens/tokens.c", "(rest * denominator + numerator - 1) / numerator", "rest * denominator / numerator"),
+        DIFFERENT,
+    ),
+    "a clock that goes back is followed": (
+        "uuid7",
+        ("uuid7/uuid7.c", "if (unix_ms > state->unix_ms) {", "if (unix_ms != state->unix_ms) {"),
+        DIFFERENT,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str, built: Built, tmp_path: Path) -> None:
+    name, change, said = FAULTS[fault]
+    done = fuzzing.run_standalone(built.program(tmp_path, name, [change]), name, runs=RUNS[name], seed=evidence.seed())
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_without_clang_make_fuzz_says_what_to_install() -> None:
+    command = ["make", "--no-print-directory", "fuzz", "CLANG=no-such-compiler"]
+    done = subprocess.run(command, cwd=native_builds.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "apt-get install clang" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", fuzzing.corpus(fuzzing.PYTHON_TARGET), ids=lambda path: Path(path).name)
+def test_truncation_keeps_its_promises_on_the_committed_texts(path: str) -> None:
+    truncate_text.check(Path(path).read_bytes())

@@ -1,0 +1,44 @@
+"""truncate_to_tokens and grapheme boundaries on any text: within the limit, a beginning, and no cluster cut apart.
+
+A program for atheris: ``python truncate_text.py [libFuzzer options] [corpus folders]``; ``make fuzz`` runs it.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+
+from caliber.kernels import graphemes, tokens
+
+DIVISORS = (1, 2, 3.5, 4, 0.5, 7.25, 3.827163, 1000)
+
+
+def check(data: bytes) -> None:
+    """Assert what truncation promises; the first two bytes choose limit and divisor, the rest is text."""
+    limit, divisor = (data[0] if data else 0) - 2, DIVISORS[data[1] % len(DIVISORS) if len(data) > 1 else 0]
+    text = data[2:].decode("utf-8", "replace")
+    estimator = tokens.BytesEstimator(divisor)
+    cut = tokens.truncate_to_tokens(text, limit, estimator=estimator)
+    assert tokens.estimate_tokens(cut, estimator=estimator) <= max(limit, 0)
+    if limit > 0 and tokens.estimate_tokens(text, estimator=estimator) <= limit:
+        assert cut == text
+        return
+    kept = cut if text.startswith(cut) else cut.removesuffix(tokens.ELLIPSIS)
+    assert text.startswith(kept)
+    gap = len(text) - len(kept) - len(text[len(kept) :].lstrip())
+    assert any(graphemes.is_boundary(text, at) for at in range(len(kept), len(kept) + gap + 1))
+
+
+def main() -> None:
+    import atheris
+
+    for module in (tokens, graphemes):
+        for function in vars(module).values():
+            if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
+                atheris.instrument_func(function)
+    atheris.Setup(sys.argv, check)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
