@@ -16,28 +16,29 @@ SAY     := @printf '==> %s\n'
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
 
 # What has a full scale beyond the one of make test.
-SOAKED := tests/crash tests/property tests/conformance tests/contract tests/fuzz
+SOAKED := tests/crash tests/property tests/conformance tests/contract tests/fuzz tests/instructions
 
 # How long make fuzz gives each target, and with what it builds them.
 FUZZ_SECONDS ?= 10
 CLANG        ?= clang
 
 .DEFAULT_GOAL := help
-.PHONY: always help setup demo test soak sanitize check-clang fuzz lint lint-python lint-c bench wheel gen clean
+.PHONY: always help setup demo test soak sanitize check-clang fuzz guard guard-update lint lint-python lint-c bench wheel gen clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo 'make setup   create $(VENV), build the kernels, install CALIBER with all extras'
-	@echo 'make demo    remember this repository and show it'
-	@echo 'make test    every test at its small scale'
-	@echo 'make soak    the long proofs at full scale'
-	@echo 'make sanitize  tests of kernels on an extension built with ASan and UBSan'
-	@echo 'make fuzz    fuzz what takes bytes and offsets, FUZZ_SECONDS=$(FUZZ_SECONDS) a target'
-	@echo 'make lint    style, types, layers, C warnings, generated files'
-	@echo 'make bench   ratios against peers, goal beside figure'
-	@echo 'make wheel   build, repair and smoke-test a wheel in dist/'
-	@echo 'make gen     regenerate what csrc/include/caliber.h determines'
-	@echo 'make clean   remove everything that was built'
+	@echo 'make setup        create $(VENV), build the kernels, install CALIBER with all extras'
+	@echo 'make demo         remember this repository and show it'
+	@echo 'make test         every test at its small scale'
+	@echo 'make soak         the long proofs at full scale'
+	@echo 'make sanitize     tests of kernels on an extension built with ASan and UBSan'
+	@echo 'make fuzz         fuzz what takes bytes and offsets, FUZZ_SECONDS=$(FUZZ_SECONDS) a target'
+	@echo 'make guard        instructions of the hot kernels against the committed counts; guard-update writes them'
+	@echo 'make lint         style, types, layers, C warnings, generated files'
+	@echo 'make bench        ratios against peers, goal beside figure'
+	@echo 'make wheel        build, repair and smoke-test a wheel in dist/'
+	@echo 'make gen          regenerate what csrc/include/caliber.h determines'
+	@echo 'make clean        remove everything that was built'
 
 # --- setting up ----------------------------------------------------------------------------------------
 
@@ -112,6 +113,14 @@ check-clang:
 fuzz: check-clang setup $(STAMPS)/fuzz
 	$(SAY) 'fuzzing each target for $(FUZZ_SECONDS) s (SEED=$(SEED)); what is found is kept in build/fuzz/'
 	@CLANG=$(CLANG) CALIBER_FUZZ_SECONDS=$(FUZZ_SECONDS) CALIBER_SEED=$(SEED) $(PYTEST) -q --timeout 0 tests/fuzz/test_fuzzers.py
+
+guard: setup
+	$(SAY) 'counting the instructions of the hot kernels'
+	@$(PY) tests/support/instructions.py
+
+guard-update: setup
+	$(SAY) 'writing the instruction counts that make test compares with'
+	@$(PY) tests/support/instructions.py --update
 
 lint: lint-python lint-c
 	$(SAY) 'clean'
