@@ -26,6 +26,7 @@ _PURPOSE: Final = {
     "jit": "compiled predicates",
     "arrow": "bulk transfer",
     "postgres": "the PostgreSQL driver; its backend is not built yet",
+    "postgres-local": "a private PostgreSQL server, for tests",
 }
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9._-]+).*extra\s*==\s*['\"]([A-Za-z0-9_-]+)['\"]")
 

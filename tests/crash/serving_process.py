@@ -1,0 +1,50 @@
+"""A process that starts a private server, says where it is, and waits to be killed. See test_local_server_kill.py.
+
+Usage: serving_process.py start|fork|leave [DIRECTORY]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from caliber.backends.postgres.local_server import LocalServer
+from caliber.model.errors import Unavailable
+
+
+def main() -> LocalServer:
+    mode, directory = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+    print(json.dumps({"starting": os.getpid()}), flush=True)
+    server = LocalServer.start(directory, fsync=False)
+    child = None
+    if mode == "fork":
+        child = os.fork()
+        if child == 0:
+            with server:
+                refused = []
+                for call in (server.restart, server.kill, server.stop):
+                    try:
+                        call()
+                    except Unavailable as error:
+                        refused.append(error.reason)
+            # Leaving the block, and closing again, must leave the parent's server alone.
+            server.close()
+            print(json.dumps({"refused": refused}), flush=True)
+            time.sleep(600)
+    where = {
+        "dsn": server.dsn,
+        "pid": server.pid,
+        "guard": server._guard.pid,
+        "folder": str(server.socket_directory.parent),
+        "child": child,
+    }
+    print(json.dumps(where), flush=True)
+    if mode != "leave":
+        time.sleep(600)
+    return server
+
+
+if __name__ == "__main__":
+    SERVER = main()
