@@ -9,14 +9,20 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.model.errors import Unavailable
 
 
+def say(what: dict[str, Any]) -> None:
+    # In one piece: a forked child speaks into the same pipe.
+    os.write(1, json.dumps(what).encode() + b"\n")
+
+
 def main() -> LocalServer:
     mode, directory = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
-    print(json.dumps({"starting": os.getpid()}), flush=True)
+    say({"starting": os.getpid()})
     server = LocalServer.start(directory, fsync=False)
     child = None
     if mode == "fork":
@@ -31,7 +37,7 @@ def main() -> LocalServer:
                         refused.append(error.reason)
             # Leaving the block, and closing again, must leave the parent's server alone.
             server.close()
-            print(json.dumps({"refused": refused}), flush=True)
+            say({"refused": refused})
             time.sleep(600)
     where = {
         "dsn": server.dsn,
@@ -40,7 +46,7 @@ def main() -> LocalServer:
         "folder": str(server.socket_directory.parent),
         "child": child,
     }
-    print(json.dumps(where), flush=True)
+    say(where)
     if mode != "leave":
         time.sleep(600)
     return server
