@@ -22,6 +22,9 @@ class _Lib:
     CAL_E_OVERFLOW: int
     CAL_CPU_AVX2: int
     CAL_CPU_SHANI: int
+    CAL_CPU_NEON: int
+    CAL_CPU_DOTPROD: int
+    CAL_CPU_SHA2: int
     CAL_PAIR_ROWS: int
     CAL_METRIC_COSINE: int
     CAL_METRIC_L2: int

@@ -36,6 +36,41 @@ static uint32_t detect(void) {
     }
     return features;
 }
+#elif defined(CALIBER_ARM64) && defined(__linux__)
+#include <sys/auxv.h>
+
+static uint32_t detect(void) {
+    const unsigned long present = getauxval(AT_HWCAP);
+    uint32_t features = 0;
+    if (present & HWCAP_ASIMD) {
+        features |= CAL_CPU_NEON;
+    }
+    if (present & HWCAP_ASIMDDP) {
+        features |= CAL_CPU_DOTPROD;
+    }
+    if (present & HWCAP_SHA2) {
+        features |= CAL_CPU_SHA2;
+    }
+    return features;
+}
+#elif defined(CALIBER_ARM64) && defined(__APPLE__)
+#include <sys/types.h>
+
+#include <sys/sysctl.h>
+
+/* A name that this macOS does not know counts as missing: the feature is then left unused. */
+static int has(const char *name) {
+    int32_t value = 0;
+    size_t size = sizeof value;
+    return sysctlbyname(name, &value, &size, NULL, 0) == 0 && value != 0;
+}
+
+static uint32_t detect(void) {
+    return CAL_CPU_NEON | (has("hw.optional.arm.FEAT_DotProd") ? CAL_CPU_DOTPROD : 0) |
+           (has("hw.optional.arm.FEAT_SHA256") ? CAL_CPU_SHA2 : 0);
+}
+#elif defined(CALIBER_ARM64)
+static uint32_t detect(void) { return CAL_CPU_NEON; } /* the baseline; other systems tell the rest in other ways */
 #else
 static uint32_t detect(void) { return 0; }
 #endif
@@ -61,6 +96,13 @@ const cal_vector_ops *cal_choose_vectors(uint32_t features) {
     if (features & CAL_CPU_AVX2) {
         return &cal_vectors_avx2;
     }
+#elif defined(CALIBER_ARM64)
+    if (features & CAL_CPU_DOTPROD) {
+        return &cal_vectors_dotprod;
+    }
+    if (features & CAL_CPU_NEON) {
+        return &cal_vectors_neon;
+    }
 #endif
     return &cal_vectors_scalar;
 }
@@ -75,6 +117,10 @@ const cal_sha256_ops *cal_choose_sha256(uint32_t features) {
     }
     if (features & CAL_CPU_AVX2) {
         return &cal_sha256_avx2;
+    }
+#elif defined(CALIBER_ARM64)
+    if (features & CAL_CPU_SHA2) {
+        return &cal_sha256_armv8;
     }
 #endif
     return &cal_sha256_scalar;

@@ -69,6 +69,19 @@ extern const cal_sha256_ops cal_sha256_avx2;
 extern const cal_sha256_ops cal_sha256_shani;
 #endif
 
+#if defined(CALIBER_ARM64)
+extern const cal_vector_ops cal_vectors_neon;
+extern const cal_vector_ops cal_vectors_dotprod;
+extern const cal_sha256_ops cal_sha256_armv8;
+
+/* Of cal_vectors_neon, for cal_vectors_dotprod too. */
+void cal_dot_neon(const float *const rows[CAL_ROWS], const float *query, size_t dimensions, double out[CAL_ROWS]);
+void cal_squared_distance_neon(const float *const rows[CAL_ROWS], const float *query, size_t dimensions,
+                               double out[CAL_ROWS]);
+uint64_t cal_code_filter_neon(int32_t metric, const cal_code_query *query, const int32_t *dots, const float *scales,
+                              const float *errors, const double *norms, size_t count, double limit);
+#endif
+
 extern const uint32_t cal_sha256_constants[64];
 
 /* dispatch.c: NULL if features asks for what this machine or build lacks. */

@@ -1,10 +1,14 @@
-"""Compile every file of csrc/ with all warnings as errors, in a build folder of its own.
+"""Compile every file of csrc/ with all warnings as errors, in build folders of their own: for this machine, and for
+64-bit ARM where a compiler for it is installed (CALIBER_TEST_ARM64=1: must be).
 
 Usage: python tools/lint_c.py FOLDER
 """
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,23 +16,37 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def main() -> int:
-    folder = ROOT / sys.argv[1]
-    configure = [
-        "cmake",
-        "-S",
-        str(ROOT),
-        "-B",
-        str(folder),
-        "-DCALIBER_WERROR=ON",
-        f"-DPython_EXECUTABLE={sys.executable}",
-    ]
+ARM_COMPILER = "aarch64-linux-gnu-gcc"
+HERE = [f"-DPython_EXECUTABLE={sys.executable}"]
+ARM = [
+    "-DCALIBER_MODULE=OFF",
+    "-DCMAKE_SYSTEM_NAME=Linux",
+    "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
+    f"-DCMAKE_C_COMPILER={ARM_COMPILER}",
+]
+
+
+def compiles(folder: Path, options: list[str]) -> bool:
+    """Compile everything in a folder, and show what was said only if that fails."""
+    configure = ["cmake", "-S", str(ROOT), "-B", str(folder), "-DCALIBER_WERROR=ON", *options]
     for command in (configure, ["cmake", "--build", str(folder)]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
-            return done.returncode
-    return 0
+            return False
+    return True
+
+
+def main() -> int:
+    folder = ROOT / sys.argv[1]
+    if not compiles(folder, HERE):
+        return 1
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return 0
+    if shutil.which(ARM_COMPILER):
+        return 0 if compiles(folder.with_name(f"{folder.name}-arm64"), ARM) else 1
+    print(f"not compiled: the files for ARM, without {ARM_COMPILER} (Debian: apt-get install gcc-aarch64-linux-gnu)")
+    return 1 if os.environ.get("CALIBER_TEST_ARM64") else 0
 
 
 if __name__ == "__main__":

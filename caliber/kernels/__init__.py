@@ -1,8 +1,8 @@
 """The Python face of the C kernels: arrays in, arrays out.
 
 Which implementation runs is decided once, at the first call: the best this machine has, or what the environment
-variable ``CALIBER_NATIVE`` names (``off``, ``scalar``, ``avx2``). All give the same bits. Names are loaded when first
-used, so importing this package is cheap.
+variable ``CALIBER_NATIVE`` names (``off``, ``scalar``, ``avx2``, ``neon``, ``dotprod``). All give the same bits. Names
+are loaded when first used, so importing this package is cheap.
 
 Source: design sections 5 and 6; O-5, O-7; csrc/include/caliber.h.
 """

@@ -26,6 +26,16 @@ VARIABLE = "CALIBER_NATIVE"
 OFF = "off"
 SCALAR = "scalar"
 AVX2 = "avx2"
+NEON = "neon"
+DOTPROD = "dotprod"
+
+# Features of caliber.h that each path needs, and those it uses besides where the CPU has them; the fastest last.
+_FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    SCALAR: ((), ()),
+    AVX2: (("CAL_CPU_AVX2",), ("CAL_CPU_SHANI",)),
+    NEON: (("CAL_CPU_NEON",), ("CAL_CPU_SHA2",)),
+    DOTPROD: (("CAL_CPU_NEON", "CAL_CPU_DOTPROD"), ("CAL_CPU_SHA2",)),
+}
 
 
 class Native(NamedTuple):
@@ -53,18 +63,14 @@ def native() -> Native | None:
 
 
 def active_path() -> str:
-    """Return the name of the path in use: ``off``, ``scalar`` or ``avx2``."""
+    """Return the name of the path in use: ``off``, ``scalar``, ``avx2``, ``neon`` or ``dotprod``."""
     path = native()
     return OFF if path is None else path.name
 
 
 def available_paths() -> tuple[str, ...]:
     """Return the paths this machine can run, the best last."""
-    _, lib = _load()
-    names = [OFF, SCALAR]
-    if lib.cal_cpu_features() & lib.CAL_CPU_AVX2:
-        names.append(AVX2)
-    return tuple(names)
+    return OFF, *_paths(_load()[1])
 
 
 @contextmanager
@@ -99,20 +105,28 @@ def _choose(name: str | None) -> Native | None:
     if name == OFF:
         return None
     ffi, lib = _load()
-    present = lib.cal_cpu_features()
     if name is None or name == "":
-        return Native(ffi, lib, present, AVX2 if present & lib.CAL_CPU_AVX2 else SCALAR)
-    if name == SCALAR:
-        return Native(ffi, lib, 0, SCALAR)
-    if name == AVX2:
-        if not present & lib.CAL_CPU_AVX2:
-            raise InvalidConfigValue(field=VARIABLE, value=name, reason="this CPU or this build has no AVX2")
-        return Native(ffi, lib, present, AVX2)
-    if name == "neon":
-        raise InvalidConfigValue(field=VARIABLE, value=name, reason="this build contains no NEON kernels")
-    raise InvalidConfigValue(
-        field=VARIABLE, value=name, reason=f"expected one of {OFF}, {SCALAR}, {AVX2}, neon, or nothing for the best"
-    )
+        return Native(ffi, lib, lib.cal_cpu_features(), _paths(lib)[-1])
+    if name not in _FEATURES:
+        expected = ", ".join([OFF, *_FEATURES])
+        raise InvalidConfigValue(
+            field=VARIABLE, value=name, reason=f"expected one of {expected}, or nothing for the best"
+        )
+    features = _features(lib, name)
+    if features is None:
+        raise InvalidConfigValue(field=VARIABLE, value=name, reason=f"this CPU or this build has no {name.upper()}")
+    return Native(ffi, lib, features, name)
+
+
+def _paths(lib: _Lib) -> tuple[str, ...]:
+    return tuple(name for name in _FEATURES if _features(lib, name) is not None)
+
+
+def _features(lib: _Lib, name: str) -> int | None:
+    """Return the CPU features that a path uses here, or None where one is missing that it needs."""
+    needed, welcome = (sum(getattr(lib, feature) for feature in some) for some in _FEATURES[name])
+    present = lib.cal_cpu_features()
+    return None if needed & ~present else needed | welcome & present
 
 
 def check(status: int, **fields: str) -> None:

@@ -925,6 +925,27 @@ static int _cffi_const_CAL_CPU_SHANI(unsigned long long *o)
   return n;
 }
 
+static int _cffi_const_CAL_CPU_NEON(unsigned long long *o)
+{
+  int n = (CAL_CPU_NEON) <= 0;
+  *o = (unsigned long long)((CAL_CPU_NEON) | 0);  /* check that CAL_CPU_NEON is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_CPU_DOTPROD(unsigned long long *o)
+{
+  int n = (CAL_CPU_DOTPROD) <= 0;
+  *o = (unsigned long long)((CAL_CPU_DOTPROD) | 0);  /* check that CAL_CPU_DOTPROD is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_CPU_SHA2(unsigned long long *o)
+{
+  int n = (CAL_CPU_SHA2) <= 0;
+  *o = (unsigned long long)((CAL_CPU_SHA2) | 0);  /* check that CAL_CPU_SHA2 is an integer */
+  return n;
+}
+
 static int _cffi_const_CAL_METRIC_COSINE(unsigned long long *o)
 {
   int n = (CAL_METRIC_COSINE) <= 0;
@@ -3553,6 +3574,9 @@ _cffi_f_cal_words_rehash(PyObject *self, PyObject *arg0)
 
 static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_CPU_AVX2", (void *)_cffi_const_CAL_CPU_AVX2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_CPU_DOTPROD", (void *)_cffi_const_CAL_CPU_DOTPROD, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_CPU_NEON", (void *)_cffi_const_CAL_CPU_NEON, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_CPU_SHA2", (void *)_cffi_const_CAL_CPU_SHA2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_CPU_SHANI", (void *)_cffi_const_CAL_CPU_SHANI, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_DOCUMENTS_MAX", (void *)_cffi_const_CAL_DOCUMENTS_MAX, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_E_ARGUMENT", (void *)_cffi_const_CAL_E_ARGUMENT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
@@ -3723,7 +3747,7 @@ static const struct _cffi_enum_s _cffi_enums[] = {
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW" },
   { "$2", 251, _cffi_prim_int(4, 0),
-    "CAL_CPU_AVX2,CAL_CPU_SHANI" },
+    "CAL_CPU_AVX2,CAL_CPU_SHANI,CAL_CPU_NEON,CAL_CPU_DOTPROD,CAL_CPU_SHA2" },
   { "$3", 252, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
   { "$4", 253, _cffi_prim_int(4, 0),
@@ -3750,7 +3774,7 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  49,  /* num_globals */
+  52,  /* num_globals */
   5,  /* num_struct_unions */
   6,  /* num_enums */
   5,  /* num_typenames */

@@ -8,7 +8,7 @@
  *   Memory      The caller passes every buffer with its length. C allocates nothing and keeps no pointer
  *               after it returns. Buffers need the natural alignment of their element type, no more.
  *   Aliasing    Output buffers must not overlap inputs or each other.
- *   Threads     Every function is reentrant. The only static state is the cached answer of CPUID, which is
+ *   Threads     Every function is reentrant. The only static state is the cached answer of the CPU, which is
  *               written atomically and always with the same value. Python calls run with the GIL released,
  *               so inputs must not be changed by another thread during a call.
  *   Result      A status (CAL_OK or one of CAL_E_*); outputs are unspecified unless it is CAL_OK.
@@ -55,7 +55,10 @@ enum {
 /* CPU features: bits of a set. */
 enum {
     CAL_CPU_AVX2 = 1,
-    CAL_CPU_SHANI = 2
+    CAL_CPU_SHANI = 2,
+    CAL_CPU_NEON = 4,     /* 64-bit ARM, all of them */
+    CAL_CPU_DOTPROD = 8,  /* ... with SDOT and UDOT */
+    CAL_CPU_SHA2 = 16     /* ... with SHA256H and its like */
 };
 
 enum {

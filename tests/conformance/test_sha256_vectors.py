@@ -6,6 +6,7 @@ import hashlib
 
 import numpy as np
 import pytest
+from support.instruction_sets import EVERY, running_on
 
 from caliber import kernels
 
@@ -33,28 +34,28 @@ SHORT_MESSAGES: list[tuple[bytes, str]] = [
 VECTORS = FIPS_180 + SHORT_MESSAGES
 
 
-@pytest.mark.parametrize("path", kernels.available_paths())
+@pytest.mark.parametrize("path", EVERY)
 def test_published_vectors(path: str) -> None:
-    with kernels.forced_path(path):
+    with running_on(path):
         found = kernels.sha256_batch([message for message, _ in VECTORS])
     assert [row.tobytes().hex() for row in found] == [digest for _, digest in VECTORS]
 
 
-@pytest.mark.parametrize("path", kernels.available_paths())
+@pytest.mark.parametrize("path", EVERY)
 def test_published_vectors_as_spans_of_one_buffer(path: str) -> None:
     joined = b"".join(message for message, _ in VECTORS)
     offsets = np.cumsum([0, *(len(message) for message, _ in VECTORS)]).astype(np.int32)
-    with kernels.forced_path(path):
+    with running_on(path):
         found = kernels.sha256_spans(np.frombuffer(joined, np.uint8), offsets)
     assert [row.tobytes().hex() for row in found] == [digest for _, digest in VECTORS]
 
 
-@pytest.mark.parametrize("path", kernels.available_paths())
+@pytest.mark.parametrize("path", EVERY)
 def test_the_monte_carlo_procedure(path: str) -> None:
     """NIST's SHAVS 6.4: each message is the last three digests; hashlib runs the same chain."""
     seed = hashlib.sha256(b"caliber").digest()
     ours, theirs = [seed] * 3, [seed] * 3
-    with kernels.forced_path(path):
+    with running_on(path):
         for _ in range(300):
             ours = [*ours[1:], kernels.sha256_batch([b"".join(ours)])[0].tobytes()]
             theirs = [*theirs[1:], hashlib.sha256(b"".join(theirs)).digest()]

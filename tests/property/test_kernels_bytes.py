@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support import arm64
+from support.instruction_sets import COMPILED, EVERY, LOCAL, PORTABLE, running_on, searched
 
 from caliber import kernels
-from caliber.kernels import graphemes, identifiers, reference
+from caliber.kernels import dispatch, graphemes, identifiers, reference
 from caliber.model.errors import InternalError, InvalidValue
 
-PATHS = kernels.available_paths()
 DIVISORS = st.sampled_from([1, 2, 3.5, 4, 3.3, 0.5, 0.001, 7.25, 1000, 3.827163])
 
 
@@ -36,104 +37,110 @@ def spans(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     return buffer, np.array(cuts, dtype=draw(st.sampled_from([np.int32, np.int64])))
 
 
-@pytest.mark.parametrize("path", PATHS)
-@given(items=st.lists(st.binary(max_size=200), max_size=8))
+@pytest.mark.parametrize("path", EVERY)
+@searched(items=st.lists(st.binary(max_size=200), max_size=8))
 def test_sha256_batch_equals_hashlib(path: str, items: list[bytes]) -> None:  # C-306
-    with kernels.forced_path(path):
+    with running_on(path):
         found = kernels.sha256_batch(items)
     assert found.shape == (len(items), 32)
     assert [row.tobytes() for row in found] == [hashlib.sha256(item).digest() for item in items]
 
 
-@pytest.mark.parametrize("path", PATHS)
-@given(problem=spans())
+@pytest.mark.parametrize("path", EVERY)
+@searched(problem=spans())
 def test_sha256_spans_equals_the_twin(path: str, problem: tuple[np.ndarray, np.ndarray]) -> None:
     data, offsets = problem
-    with kernels.forced_path(path):
+    with running_on(path):
         found = kernels.sha256_spans(data, offsets)
     np.testing.assert_array_equal(found, reference.sha256_spans(data, offsets))
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", EVERY)
 @pytest.mark.parametrize("size", [0, 1, 54, 55, 56, 57, 63, 64, 65, 119, 120, 127, 128, 129, 1000, 4096, 100_003])
 def test_sha256_at_block_edges(path: str, size: int) -> None:
     item = bytes(range(256)) * (size // 256 + 1)
-    with kernels.forced_path(path):
+    with running_on(path):
         found = kernels.sha256_batch([item[:size], bytearray(item[:size])])  # type: ignore[list-item]
     assert {row.tobytes() for row in found} == {hashlib.sha256(item[:size]).digest()}
 
 
-def sha256_features() -> list[int]:
-    """Each compression there is: plain C, eight spans at once where SHA-NI is missing, SHA-NI."""
-    from caliber._native import lib
+# Each compression there is: plain C, eight spans at once where SHA-NI is missing, SHA-NI, ARM's.
+COMPRESSIONS = [
+    pytest.param(path, feature, marks=arm64.needs_emulator if path in arm64.PATHS else (), id=f"{path}-{feature}")
+    for path, feature in (
+        ("scalar", ""),
+        ("avx2", "CAL_CPU_AVX2"),
+        ("avx2", "CAL_CPU_SHANI"),
+        ("neon", "CAL_CPU_SHA2"),
+        ("arm64-scalar", ""),
+        ("arm64-neon", "CAL_CPU_SHA2"),
+    )
+    if path in (*LOCAL, *arm64.PATHS)
+]
 
-    present = lib.cal_cpu_features()
-    return sorted({0, present & lib.CAL_CPU_AVX2, present & lib.CAL_CPU_SHANI})
 
-
-def hashed(features: int, data: bytes, offsets: np.ndarray) -> list[bytes]:
-    from caliber._native import ffi, lib
-
+def hashed(path: str, feature: str, data: bytes, offsets: np.ndarray) -> tuple[int, list[bytes]]:
+    """Status and digests."""
+    with running_on(path):
+        native = dispatch.native()
+    assert native is not None
+    features = getattr(native.lib, feature) if feature else 0
+    if features & ~native.features:
+        pytest.skip("this CPU lacks the instructions")
     out = bytearray(32 * (len(offsets) - 1))
-    buffer = ffi.from_buffer
-    status = lib.cal_sha256_spans_i64(
+    buffer = native.ffi.from_buffer
+    status = native.lib.cal_sha256_spans_i64(
         features, buffer("uint8_t[]", data), len(data), buffer("int64_t[]", offsets), len(offsets) - 1,
         buffer("uint8_t[]", out),
     )  # fmt: skip
-    assert status == lib.CAL_OK
-    return [bytes(out[at : at + 32]) for at in range(0, len(out), 32)]
+    return status, [bytes(out[at : at + 32]) for at in range(0, len(out), 32)]
 
 
-@pytest.mark.parametrize("features", sha256_features())
-@given(lengths=st.lists(st.integers(0, 260) | st.sampled_from([55, 56, 63, 64, 119, 120, 128, 1000]), max_size=40))
-def test_sha256_lanes_equal_hashlib(features: int, lengths: list[int]) -> None:
+@pytest.mark.parametrize(("path", "feature"), COMPRESSIONS)
+@searched(lengths=st.lists(st.integers(0, 260) | st.sampled_from([55, 56, 63, 64, 119, 120, 128, 1000]), max_size=40))
+def test_sha256_lanes_equal_hashlib(path: str, feature: str, lengths: list[int]) -> None:
     """Lengths that differ, so that lanes begin and end at different times, and every number of spans."""
     offsets = np.cumsum([0, *lengths])
     data = np.random.default_rng(len(lengths)).bytes(int(offsets[-1]))
     expected = [hashlib.sha256(data[a:b]).digest() for a, b in pairwise(offsets.tolist())]
-    assert hashed(features, data, offsets) == expected
+    assert hashed(path, feature, data, offsets) == (0, expected)
 
 
-@pytest.mark.parametrize("features", sha256_features())
+@pytest.mark.parametrize(("path", "feature"), COMPRESSIONS)
 @pytest.mark.parametrize("at", range(12))
-def test_sha256_refuses_wrong_offsets_wherever_they_are(features: int, at: int) -> None:
-    from caliber._native import ffi, lib
+def test_sha256_refuses_wrong_offsets_wherever_they_are(path: str, feature: str, at: int) -> None:
+    from caliber._native import lib
 
-    buffer = ffi.from_buffer
     for wrong in (-1, 1201, 2**62):
         offsets = np.arange(0, 1300, 100)
         offsets[at] = wrong
-        out = bytearray(32 * 12)
-        status = lib.cal_sha256_spans_i64(
-            features, buffer("uint8_t[]", bytes(1200)), 1200, buffer("int64_t[]", offsets), 12, buffer("uint8_t[]", out)
-        )
-        assert status == lib.CAL_E_OFFSETS
+        assert hashed(path, feature, bytes(1200), offsets)[0] == lib.CAL_E_OFFSETS
 
 
-@pytest.mark.parametrize("path", PATHS)
-@given(problem=spans(), divisor=DIVISORS)
+@pytest.mark.parametrize("path", EVERY)
+@searched(problem=spans(), divisor=DIVISORS)
 def test_token_spans_equal_single_estimates(
     path: str, problem: tuple[np.ndarray, np.ndarray], divisor: float
 ) -> None:  # C-308
     data, offsets = problem
     estimator = kernels.BytesEstimator(divisor)
-    with kernels.forced_path(path):
+    with running_on(path):
         found = kernels.estimate_tokens_spans(data, offsets, estimator=estimator)
     assert found.dtype == np.int64
     assert found.tolist() == [estimator.tokens_of_length(int(n)) for n in np.diff(offsets)]
 
 
-@pytest.mark.parametrize("path", PATHS)
-@given(texts=st.lists(st.text(max_size=30), max_size=6), divisor=DIVISORS)
+@pytest.mark.parametrize("path", EVERY)
+@searched(texts=st.lists(st.text(max_size=30), max_size=6), divisor=DIVISORS)
 def test_token_batch_equals_single_estimates(path: str, texts: list[str], divisor: float) -> None:
     estimator = kernels.BytesEstimator(divisor)
-    with kernels.forced_path(path):
+    with running_on(path):
         found = kernels.estimate_tokens_batch(texts, estimator=estimator)
         assert found.tolist() == [kernels.estimate_tokens(text, estimator=estimator) for text in texts]
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if path != "off"])
-@given(length=st.integers(0, 2**62), divisor=DIVISORS)
+@pytest.mark.parametrize("path", COMPILED)
+@searched(length=st.integers(0, 2**62), divisor=DIVISORS)
 @example(length=2**62, divisor=1000)
 @example(length=2**53 + 1, divisor=1)
 def test_estimates_of_any_length_are_exact_or_refused(path: str, length: int, divisor: float) -> None:
@@ -142,7 +149,7 @@ def test_estimates_of_any_length_are_exact_or_refused(path: str, length: int, di
     estimator = kernels.BytesEstimator(divisor)
     exact = estimator.tokens_of_length(length)
     offsets, out = np.array([0, length]), np.empty(1, np.int64)
-    with kernels.forced_path(path):
+    with running_on(path):
         status = lib.cal_tokens_bytes_spans_i64(
             length,
             ffi.from_buffer("int64_t[]", offsets),
@@ -194,8 +201,8 @@ def test_boundaries_are_found_backwards(text: str) -> None:
 # --- UUIDv7 ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if path != "off"])
-@given(
+@pytest.mark.parametrize("path", PORTABLE)
+@searched(
     clock=st.lists(st.integers(0, 5) | st.integers(0, 2**48 - 1), min_size=1, max_size=8),
     count=st.integers(0, 6),
     counter=st.sampled_from([0, 0x7FF, 0xFFE, 0xFFF]),
@@ -209,20 +216,20 @@ def test_uuid7_equals_the_twin(path: str, clock: list[int], count: int, counter:
             with kernels.forced_path("off"):
                 expected = identifiers.fill(states[0], now, entropy, count)
         except InvalidValue:
-            with kernels.forced_path(path), pytest.raises(InvalidValue):
+            with running_on(path), pytest.raises(InvalidValue):
                 identifiers.fill(states[1], now, entropy, count)
             return
-        with kernels.forced_path(path):
+        with running_on(path):
             assert identifiers.fill(states[1], now, entropy, count) == expected
         assert states[0] == states[1]
 
 
-@pytest.mark.parametrize("path", PATHS)
-@given(clock=st.lists(st.integers(0, 2**48 - 2), min_size=1, max_size=10), data=st.data())
+@pytest.mark.parametrize("path", ["off", *PORTABLE])
+@searched(clock=st.lists(st.integers(0, 2**48 - 2), min_size=1, max_size=10), data=st.data())
 def test_uuid7_increases_whatever_the_clock_does(path: str, clock: list[int], data: st.DataObject) -> None:  # C-305
     state = np.zeros((), dtype=identifiers.STATE)
     made: list[bytes] = []
-    with kernels.forced_path(path):
+    with running_on(path):
         for now in clock:
             raw = identifiers.fill(state, now, data.draw(st.binary(min_size=30, max_size=30)), 3)
             made += [raw[at : at + 16] for at in (0, 16, 32)]
@@ -232,27 +239,27 @@ def test_uuid7_increases_whatever_the_clock_does(path: str, clock: list[int], da
         assert (made_id.version, made_id.variant) == (7, RFC_4122)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", ["off", *PORTABLE])
 def test_uuid7_counter_overflows_into_the_next_millisecond(path: str) -> None:
     state = np.array((1000, 0xFFF), dtype=identifiers.STATE)
-    with kernels.forced_path(path):
+    with running_on(path):
         raw = identifiers.fill(state, 1000, b"\xff" * 10, 1)
     assert int.from_bytes(raw[:6], "big") == 1001
     assert int.from_bytes(raw[6:8], "big") == 0x77FF  # a fresh counter has its top bit clear
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", ["off", *PORTABLE])
 def test_uuid7_refuses_a_clock_or_entropy_out_of_range(path: str) -> None:
     state = np.zeros((), dtype=identifiers.STATE)
-    with kernels.forced_path(path):
+    with running_on(path):
         for now, entropy in ((2**48, bytes(10)), (1, bytes(9)), (1, bytes(11))):
             with pytest.raises(InvalidValue):
                 identifiers.fill(state, now, entropy, 1)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", ["off", *PORTABLE])
 def test_uuid7_calls_increase_and_tell_the_time(path: str) -> None:  # C-304
-    with kernels.forced_path(path):
+    with running_on(path):
         before = time.time_ns() // 1_000_000
         ids = [kernels.uuid7() for _ in range(3000)]
         batch = kernels.uuid7_batch(3000)

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.instruction_sets import COMPILED, LOCAL, RUNNABLE, running_on, searched
 from support.native_builds import COMPILER, build, on_path, running
 
 from caliber import kernels
 from caliber.kernels import reference, scoring
 from caliber.kernels.scoring import Segment
 
-PATHS = [path for path in kernels.available_paths() if path != "off"]
 METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
 SOAK = bool(os.environ.get("CALIBER_SOAK"))
 DIMENSIONS = st.sampled_from([64, 65, 66, 95, 96, 97, 127, 128, 129, 200, 255, 256, 257, 384])
@@ -161,20 +161,19 @@ def check_pairs(problem: Problem, *, seed: int) -> None:
             assert pairs.truncated == (total > limit), problem.kind
 
 
-@pytest.mark.parametrize("path", PATHS)
-@given(problem=problems(), seed=st.integers(0, 2**32))
-@settings(max_examples=1000 if SOAK else 50)
+@pytest.mark.parametrize("path", COMPILED)
+@searched(problem=problems(), seed=st.integers(0, 2**32), examples=1000 if SOAK else 50)
 def test_pairs_found_by_codes_equal_the_twin(path: str, problem: Problem, seed: int) -> None:
-    with kernels.forced_path(path):
+    with running_on(path):
         check_pairs(problem, seed=seed)
 
 
-@pytest.mark.parametrize("path", PATHS)
-@given(problem=problems())
+@pytest.mark.parametrize("path", COMPILED)
+@searched(problem=problems())
 def test_codes_equal_the_twin(path: str, problem: Problem) -> None:
     stride = scoring.code_stride(problem.rows.shape[1])
     norms = reference.norms(problem.rows)
-    with kernels.forced_path(path):
+    with running_on(path):
         made = scoring.code_rows(problem.rows, norms)
     assert made is not None
     for ours, twins in zip(made, reference.code_rows(problem.rows, norms, stride), strict=True):
@@ -203,19 +202,19 @@ def test_errors_of_codes_are_upper_bounds_in_exact_arithmetic(problem: Problem) 
         assert left <= (Fraction(error) * Fraction(norm)) ** 2
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", COMPILED)
 @pytest.mark.parametrize("metric", METRICS)
-@given(problem=problems())
+@searched(problem=problems())
 def test_scores_lie_within_their_bounds(path: str, metric: str, problem: Problem) -> None:
-    with kernels.forced_path(path):
+    with running_on(path):
         check_bounds(problem, METRICS[metric])
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", COMPILED)
 @pytest.mark.parametrize("metric", METRICS)
-@given(problem=problems(), k=st.sampled_from([1, 2, 3, 20, 50, 64, 10_000]), seed=st.integers(0, 2**32))
+@searched(problem=problems(), k=st.sampled_from([1, 2, 3, 20, 50, 64, 10_000]), seed=st.integers(0, 2**32))
 def test_a_search_with_codes_equals_one_without(path: str, metric: str, problem: Problem, k: int, seed: int) -> None:
-    with kernels.forced_path(path):
+    with running_on(path):
         check_search(problem, METRICS[metric], k, seed=seed)
 
 
@@ -225,15 +224,15 @@ def test_bounds_are_the_same_on_every_path(metric: str, problem: Problem) -> Non
     if not problem.query.any():
         return
     seen = set()
-    for path in PATHS:
-        with kernels.forced_path(path):
+    for path in RUNNABLE:
+        with running_on(path):
             segment = segment_of(problem.rows)
             answers = scoring.score_bounds(segment, problem.query, 0.1, metric=METRICS[metric])
         seen.add(b"".join(answer.tobytes() for answer in answers))
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", COMPILED)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_searches_of_every_kind_equal_the_twin(path: str, metric: str, kind: str) -> None:
@@ -241,7 +240,7 @@ def test_searches_of_every_kind_equal_the_twin(path: str, metric: str, kind: str
     problem = drawn(7, 4500, 128, kind, 1.0)
     matrix = kernels.VectorMatrix(128, metric)
     keep = np.ones(4500, np.bool_)
-    with kernels.forced_path(path):
+    with running_on(path):
         matrix.append(problem.rows)
         for k in (1, 20, 500):
             ids, scores = matrix.topk(problem.query, k)
@@ -252,13 +251,13 @@ def test_searches_of_every_kind_equal_the_twin(path: str, metric: str, kind: str
             assert scores.tobytes() == expected[1].tobytes()
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", COMPILED)
 def test_many_queries_equal_one_at_a_time(path: str) -> None:
     generator = np.random.default_rng(3)
     matrix = kernels.VectorMatrix(96)
     queries = generator.standard_normal((150, 96), dtype=np.float32)
     queries[[0, 70, 149]] = 0  # without a direction, among others that have one
-    with kernels.forced_path(path):
+    with running_on(path):
         matrix.append(generator.standard_normal((5000, 96), dtype=np.float32))
         matrix.retire(np.arange(0, 5000, 7))
         for query, (ids, scores) in zip(queries, matrix.topk_many(queries, 11, min_similarity=-0.5), strict=True):
@@ -271,26 +270,26 @@ def test_rows_added_under_any_path_are_searched_under_any_other() -> None:
     generator = np.random.default_rng(4)
     rows = generator.standard_normal((1200, 70), dtype=np.float32)
     matrix = kernels.VectorMatrix(70)
-    for part, path in zip(np.array_split(rows, len(PATHS) + 1), ["off", *PATHS], strict=True):
-        with kernels.forced_path(path):
+    for part, path in zip(np.array_split(rows, len(RUNNABLE) + 1), ["off", *RUNNABLE], strict=True):
+        with running_on(path):
             matrix.append(np.ascontiguousarray(part))
     matrix.retire(np.arange(0, 1200, 3))
     found = set()
     for compacted in (False, True):
         if compacted:
             matrix.compact()
-        for path in ["off", *PATHS]:
-            with kernels.forced_path(path):
+        for path in ["off", *RUNNABLE]:
+            with running_on(path):
                 found.add(matrix.topk(rows[5], 30)[1].tobytes())
     assert len(found) == 1
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", LOCAL)
 def test_a_million_queries_equal_scoring_every_row(path: str) -> None:
     """10^6 queries at n <= 512 with near-ties at rank k, and 10^3 at 100k. Issue 3, item 8."""
     generator = np.random.default_rng(int(os.environ.get("CALIBER_SEED", "1")))
-    with kernels.forced_path(path):
+    with running_on(path):
         done = 0
         while done < 1_000_000:
             n, dimensions = int(generator.integers(256, 513)), int(generator.choice([64, 65, 96, 128]))
@@ -406,7 +405,7 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_compiler
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", LOCAL)
 def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchanged: Path, tmp_path: Path) -> None:
     with running(on_path(build(tmp_path / "built", unchanged=unchanged), path)):
         every_check()
@@ -416,7 +415,7 @@ def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchange
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_seen(name: str, unchanged: Path, tmp_path: Path) -> None:
     change = MUTANTS[name]
-    if "avx2" in change[0] and "avx2" not in PATHS:
+    if "avx2" in change[0] and "avx2" not in LOCAL:
         pytest.skip("this machine does not run the file with the fault")
     native = build(tmp_path / "built", [change], unchanged=unchanged)
     with running(native), pytest.raises(AssertionError):

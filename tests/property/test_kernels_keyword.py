@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.instruction_sets import MACHINES, running_on, searched
 
 from caliber.kernels import forced_path, reference_keyword
 from caliber.kernels.keyword import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary, best_scores
@@ -43,7 +44,7 @@ def split(word: str) -> Analysis:
 
 
 def built(path: str, documents: list[bytes], batch: int = 7) -> tuple[KeywordSnapshot, Vocabulary]:
-    with forced_path(path):
+    with running_on(path):
         vocabulary = Vocabulary(split)
         index = KeywordIndex(vocabulary)
         for start in range(0, len(documents), batch):
@@ -51,10 +52,12 @@ def built(path: str, documents: list[bytes], batch: int = 7) -> tuple[KeywordSna
         return index.snapshot(), vocabulary
 
 
-@given(st.lists(noise, max_size=12))
-def test_words_are_found_alike(documents: list[bytes]) -> None:
-    native, off = Vocabulary(split), None
-    words, offsets = native.intern(documents)
+@pytest.mark.parametrize("path", MACHINES)
+@searched(documents=st.lists(noise, max_size=12))
+def test_words_are_found_alike(path: str, documents: list[bytes]) -> None:
+    with running_on(path):
+        native, off = Vocabulary(split), None
+        words, offsets = native.intern(documents)
     with forced_path("off"):
         off = Vocabulary(split)
         expected, expected_offsets = off.intern(documents)
@@ -76,13 +79,16 @@ def test_words_are_what_they_are_said_to_be() -> None:
     assert [len(word) for word in words("a" * 600)] == [256, 256, 88]
 
 
-@given(
-    st.lists(noise, min_size=1, max_size=40),
-    st.lists(st.integers(0, 60), min_size=1, max_size=6),
-    st.data(),
+@pytest.mark.parametrize("path", MACHINES)
+@searched(
+    documents=st.lists(noise, min_size=1, max_size=40),
+    wanted=st.lists(st.integers(0, 60), min_size=1, max_size=6),
+    data=st.data(),
 )
-def test_postings_scores_and_phrases_are_alike(documents: list[bytes], wanted: list[int], data: st.DataObject) -> None:
-    snapshot, vocabulary = built("scalar", documents)
+def test_postings_scores_and_phrases_are_alike(
+    path: str, documents: list[bytes], wanted: list[int], data: st.DataObject
+) -> None:
+    snapshot, vocabulary = built(path, documents)
     twin, other = built("off", documents)
     assert vocabulary.terms == other.terms
     assert vocabulary.parts == other.parts
@@ -106,28 +112,30 @@ def test_postings_scores_and_phrases_are_alike(documents: list[bytes], wanted: l
         assert snapshot.phrase(phrase, every).tolist() == twin.phrase(phrase, every).tolist()
 
 
-@given(
-    st.lists(st.sampled_from([0.0, -1.0, 0.5, 0.5 + 1e-12, 1.0, 2.0, 1e-50]), max_size=50),
-    st.integers(0, 60),
-    st.booleans(),
-    st.randoms(use_true_random=False),
+@pytest.mark.parametrize("path", MACHINES)
+@searched(
+    values=st.lists(st.sampled_from([0.0, -1.0, 0.5, 0.5 + 1e-12, 1.0, 2.0, 1e-50]), max_size=50),
+    k=st.integers(0, 60),
+    tied=st.booleans(),
+    random=st.randoms(use_true_random=False),
 )
-def test_best_scores_are_alike(values: list[float], k: int, tied: bool, random) -> None:
+def test_best_scores_are_alike(path: str, values: list[float], k: int, tied: bool, random) -> None:
     scores = np.array(values, np.float64)
     tie = np.array([[random.randrange(2), random.randrange(3)] for _ in values], np.uint64).reshape(-1, 2)
-    ids, best = best_scores(scores, k, tie=tie if tied else None)
+    with running_on(path):
+        ids, best = best_scores(scores, k, tie=tie if tied else None)
     with forced_path("off"):
         expected, expected_best = best_scores(scores, k, tie=tie if tied else None)
     assert ids.tolist() == expected.tolist()
     assert best.tolist() == expected_best.tolist()
 
 
-@settings(max_examples=5)
-@given(st.lists(st.integers(1, 1200), min_size=1, max_size=2), st.integers(0, 1000))
-def test_long_lists_cross_slices_and_segments(runs: list[int], seed: int) -> None:
+@pytest.mark.parametrize("path", MACHINES)
+@searched(runs=st.lists(st.integers(1, 1200), min_size=1, max_size=2), seed=st.integers(0, 1000), examples=5)
+def test_long_lists_cross_slices_and_segments(path: str, runs: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     documents = [b"x " * int(rng.integers(1, 100)) + b"word%d" % (at % 50) for at in range(sum(runs))]
-    snapshot, vocabulary = built("scalar", documents, batch=max(runs))
+    snapshot, vocabulary = built(path, documents, batch=max(runs))
     twin, _ = built("off", documents, batch=max(runs))
     mask = np.ones(len(documents), np.bool_)
     terms = [vocabulary.terms["x"], vocabulary.terms["word0"]]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.instruction_sets import PORTABLE, running_on, searched
 
 from caliber import kernels
 from caliber.kernels import FillDecision, RankColumns
 
-PATHS = [path for path in kernels.available_paths() if path != "off"]
 RELEVANCE = st.sampled_from([0.0, -0.0, 0.3, 0.5, 1.0, -1.0, 1e-45, 3.4e38]) | st.floats(-2, 2, width=32)
 
 
@@ -50,13 +50,13 @@ def problems(draw: st.DrawFn) -> tuple[RankColumns, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("path", PATHS)
-@given(problem=problems())
+@pytest.mark.parametrize("path", PORTABLE)
+@searched(problem=problems())
 def test_rank_and_fill_equals_the_twin(path: str, problem: tuple[RankColumns, dict[str, Any]]) -> None:
     columns, limits = problem
     with kernels.forced_path("off"):
         expected = kernels.rank_and_fill(columns, **limits)
-    with kernels.forced_path(path):
+    with running_on(path):
         found = kernels.rank_and_fill(columns, **limits)
     for ours, twins in zip(found, expected, strict=True):
         assert ours.dtype == twins.dtype
@@ -90,7 +90,7 @@ def test_what_goes_in_obeys_every_limit(problem: tuple[RankColumns, dict[str, An
     np.testing.assert_array_equal(decision[alone] == FillDecision.EXCLUDED_RELEVANCE, low[alone])
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", PORTABLE)
 @pytest.mark.parametrize("n", [7, 8, 9, 23, 24, 25, 26, 63, 64, 65, 1000, 2047, 2048, 2049, 20_000])
 def test_larger_sizes_equal_the_twin(path: str, n: int) -> None:
     generator = np.random.default_rng(n)
@@ -114,13 +114,13 @@ def test_larger_sizes_equal_the_twin(path: str, n: int) -> None:
     }
     with kernels.forced_path("off"):
         expected = kernels.rank_and_fill(columns, **limits)
-    with kernels.forced_path(path):
+    with running_on(path):
         found = kernels.rank_and_fill(columns, **limits)
     np.testing.assert_array_equal(found[0], expected[0])
     np.testing.assert_array_equal(found[1], expected[1])
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", PORTABLE)
 @pytest.mark.parametrize("n", [24, 25, 300, 2048, 5000])
 @pytest.mark.parametrize("shared", ["nothing", "rank", "rank and age", "all but the last key", "everything"])
 def test_every_key_decides_where_those_before_it_are_equal(path: str, n: int, shared: str) -> None:
@@ -139,7 +139,7 @@ def test_every_key_decides_where_those_before_it_are_equal(path: str, n: int, sh
         group=np.full(n, -1, np.int32),
         section=np.zeros(n, np.int32),
     )
-    with kernels.forced_path(path):
+    with running_on(path):
         order, decision = kernels.rank_and_fill(
             columns,
             budget=n // 2,

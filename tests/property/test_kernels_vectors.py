@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from support.instruction_sets import COMPILED, RUNNABLE, running_on, searched
 
 from caliber import kernels
 from caliber.kernels import reference, scoring
 
-PATHS = [path for path in kernels.available_paths() if path != "off"]
 METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
 # Around the edges of eight lanes, four rows and a whole register, up to a usual embedding.
 DIMENSIONS = st.one_of(st.integers(1, 33), st.sampled_from([63, 64, 65, 255, 256, 257]))
@@ -53,47 +53,47 @@ def matrix_of(rows: np.ndarray, metric: str = "cosine") -> kernels.VectorMatrix:
     return matrix
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", COMPILED)
 @pytest.mark.parametrize("metric", METRICS)
-@given(problem=problems())
+@searched(problem=problems())
 def test_sums_equal_the_twin_before_rounding(path: str, metric: str, problem: tuple[np.ndarray, np.ndarray]) -> None:
     """In f64, because rounding to f32 hides a wrong order of additions in all but one case of half a billion."""
     rows, query = problem
-    with kernels.forced_path(path):
+    with running_on(path):
         found = scoring.row_sums(rows, query, metric=METRICS[metric])
         norms = scoring.row_norms(rows, field="rows")
     same_bits(found, reference.sums(rows, query, metric=METRICS[metric]))
     same_bits(norms, reference.norms(rows))
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", COMPILED)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("dimensions", [*range(1, 34), 63, 64, 65, 384])
 def test_sums_of_random_rows_equal_the_twin(path: str, metric: str, dimensions: int) -> None:
     generator = np.random.default_rng(dimensions)
     rows = generator.standard_normal((50, dimensions), dtype=np.float32)
     query = generator.standard_normal(dimensions, dtype=np.float32)
-    with kernels.forced_path(path):
+    with running_on(path):
         found = scoring.row_sums(rows, query, metric=METRICS[metric])
     same_bits(found, reference.sums(rows, query, metric=METRICS[metric]))
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", COMPILED)
 @pytest.mark.parametrize("metric", METRICS)
-@given(problem=problems())
+@searched(problem=problems())
 def test_scores_equal_the_twin(path: str, metric: str, problem: tuple[np.ndarray, np.ndarray]) -> None:
     rows, query = problem
     expected = reference.scores(rows, query, metric=METRICS[metric])
-    with kernels.forced_path(path):
+    with running_on(path):
         snapshot = matrix_of(rows, metric).snapshot()
         same_bits(snapshot.scores(query, np.arange(rows.shape[0])), expected)
         backwards = np.arange(rows.shape[0])[::-1]
         same_bits(snapshot.scores(query, backwards), np.ascontiguousarray(expected[::-1]))
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", COMPILED)
 @pytest.mark.parametrize("metric", METRICS)
-@given(problem=problems(), data=st.data())
+@searched(problem=problems(), data=st.data())
 def test_topk_equals_the_twin(
     path: str, metric: str, problem: tuple[np.ndarray, np.ndarray], data: st.DataObject
 ) -> None:
@@ -117,7 +117,7 @@ def test_topk_equals_the_twin(
         tie=tie,
     )
     for name in ("off", path):
-        with kernels.forced_path(name):
+        with running_on(name):
             matrix = matrix_of(rows, metric)
             matrix.retire(retired)
             ids, found = matrix.topk(query, k, min_similarity=floor, mask=mask, tie=tie)
@@ -125,8 +125,8 @@ def test_topk_equals_the_twin(
         same_bits(found, expected[1])
 
 
-@pytest.mark.parametrize("path", PATHS)
-@given(problem=problems(), data=st.data())
+@pytest.mark.parametrize("path", COMPILED)
+@searched(problem=problems(), data=st.data())
 def test_cosine_functions_equal_the_twins(
     path: str, problem: tuple[np.ndarray, np.ndarray], data: st.DataObject
 ) -> None:
@@ -135,7 +135,7 @@ def test_cosine_functions_equal_the_twins(
     k = data.draw(st.integers(0, n + 1))
     threshold = data.draw(st.floats(-1, 1) | st.sampled_from([0.0, 1.0, -1.0]))
     limit = data.draw(st.integers(0, 60))
-    with kernels.forced_path(path):
+    with running_on(path):
         ids, scores = kernels.cosine_topk(rows, query, k)
         batch = kernels.cosine_batch(rows, np.stack([query, -query, query]))
         pairs = kernels.pairs_above(rows, threshold, max_pairs=limit)
@@ -181,7 +181,7 @@ def test_the_twin_itself_is_close_to_the_exact_value(problem: tuple[np.ndarray, 
             assert abs(Fraction(score) - exact) <= bound
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", COMPILED)
 @pytest.mark.parametrize("n", [1, 3, 4, 5, 4095, 4096, 4097, 9000])
 def test_search_over_segments_equals_the_twin(path: str, n: int) -> None:
     generator = np.random.default_rng(n)
@@ -194,7 +194,7 @@ def test_search_over_segments_equals_the_twin(path: str, n: int) -> None:
     for k in (1, 20, n):
         query = generator.integers(-2, 3, 12).astype(np.float32)
         expected = reference.topk(rows, query, k, metric=reference.COSINE, min_similarity=-math.inf, keep=keep, tie=tie)
-        with kernels.forced_path(path):
+        with running_on(path):
             matrix = kernels.VectorMatrix(12)
             for chunk in np.array_split(rows, 7):
                 matrix.append(np.ascontiguousarray(chunk))
@@ -208,8 +208,8 @@ def test_a_duplicate_scores_the_same_wherever_it_is() -> None:
     generator = np.random.default_rng(5)
     row = generator.standard_normal(384, dtype=np.float32)
     rows = np.tile(row, (11, 1))
-    for path in PATHS:
-        with kernels.forced_path(path):
+    for path in RUNNABLE:
+        with running_on(path):
             ids, scores = kernels.cosine_topk(rows, row, 11)
         assert ids.tolist() == list(range(11))
         assert len(set(scores.tolist())) == 1

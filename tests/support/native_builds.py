@@ -18,6 +18,9 @@ from caliber.kernels import dispatch
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
+# What the last word in the name of a file of one instruction set says; other files are for every machine.
+ARCHITECTURE_OF = {"avx2": "X86", "shani": "X86", "neon": "ARM64", "dotprod": "ARM64", "armv8": "ARM64"}
+
 # A file of csrc/, a text that occurs in it exactly once, and what stands there instead.
 Change = tuple[str, str, str]
 
@@ -61,13 +64,13 @@ def compile_kernels(
         name: flags.split(";")
         for name, flags in re.findall(r'set_source_files_properties\((\S+) PROPERTIES COMPILE_OPTIONS "([^"]*)"', cmake)
     }
-    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    here = _architecture()
     objects = []
     rooms = {Path(name).parent for name, _, _ in changes if name.endswith(".h")}
     touched = {name for name, _, _ in changes}
     for path in sorted(source.rglob("*.c")):
         name = path.relative_to(folder).as_posix()
-        if name.startswith("csrc/ffi/") or (name in special and not x86):
+        if name.startswith("csrc/ffi/") or ARCHITECTURE_OF.get(path.stem.rpartition("_")[2], here) != here:
             continue
         target = path.with_suffix(".o")
         inside = path.relative_to(source)
@@ -76,8 +79,7 @@ def compile_kernels(
             objects.append(str(unchanged / target.relative_to(folder)))
             continue
         flags = ["-c", "-std=gnu11", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-I", str(source / "include")]
-        flags += [*(["-DCALIBER_X86=1"] if x86 else []), *special.get(name, [])]
-        tools.run(*flags, str(path), "-o", str(target))
+        tools.run(*flags, f"-DCALIBER_{here}=1", *special.get(name, []), str(path), "-o", str(target))
         objects.append(str(target))
     return objects
 
@@ -92,7 +94,7 @@ def build(folder: Path, changes: Sequence[Change] = (), *, unchanged: Path | Non
     ffi.cdef((ROOT / "csrc" / "ffi" / "native.cdef.txt").read_text(encoding="utf-8"))
     lib = ffi.dlopen(str(library))
     present = lib.cal_cpu_features()
-    return dispatch.Native(ffi, lib, present, dispatch.AVX2 if present & lib.CAL_CPU_AVX2 else dispatch.SCALAR)
+    return dispatch.Native(ffi, lib, present, dispatch._paths(lib)[-1])
 
 
 def link(target: Path, tools: Toolchain, objects: Sequence[str]) -> Path:
@@ -103,7 +105,9 @@ def link(target: Path, tools: Toolchain, objects: Sequence[str]) -> Path:
 
 def on_path(native: dispatch.Native, path: str) -> dispatch.Native:
     """Return ``native`` restricted to a path."""
-    return native._replace(features=0 if path == dispatch.SCALAR else native.features, name=path)
+    features = dispatch._features(native.lib, path)
+    assert features is not None
+    return native._replace(features=features, name=path)
 
 
 @contextmanager
@@ -115,3 +119,8 @@ def running(native: dispatch.Native) -> Iterator[None]:
         yield
     finally:
         dispatch._chosen = before
+
+
+def _architecture() -> str:
+    machine = platform.machine().lower()
+    return {"x86_64": "X86", "amd64": "X86", "aarch64": "ARM64", "arm64": "ARM64"}.get(machine, "OTHER")

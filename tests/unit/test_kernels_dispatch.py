@@ -37,7 +37,7 @@ def test_nothing_said_means_the_best_path() -> None:
     assert active == available[-1]
 
 
-@pytest.mark.parametrize("path", ["neon", "avx9", "OFF", "0"])
+@pytest.mark.parametrize("path", [*sorted({"avx2", "neon", "dotprod"} - {*kernels.available_paths()}), "avx9", "OFF"])
 def test_a_path_that_is_missing_raises(path: str) -> None:
     with pytest.raises(InvalidConfigValue, match="CALIBER_NATIVE"), kernels.forced_path(path):
         pytest.fail("a missing path was accepted")
@@ -52,18 +52,44 @@ def test_a_missing_cpu_feature_is_refused_by_c_itself() -> None:
         dispatch.check(lib.CAL_E_UNSUPPORTED)
 
 
-def test_avx2_is_refused_where_the_cpu_lacks_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Bare:
-        CAL_CPU_AVX2 = lib.CAL_CPU_AVX2
+# What a CPU has, and the paths that it runs. Tests on arm64 are in tests/property/test_kernels_arm64.py.
+CPUS = {
+    "nothing": ([], ["off", "scalar"]),
+    "SHA-NI alone": (["SHANI"], ["off", "scalar"]),
+    "AVX2": (["AVX2"], ["off", "scalar", "avx2"]),
+    "NEON": (["NEON", "SHA2"], ["off", "scalar", "neon"]),
+    "dot products": (["NEON", "DOTPROD"], ["off", "scalar", "neon", "dotprod"]),
+}
 
-        @staticmethod
-        def cal_cpu_features() -> int:
-            return 0
 
-    monkeypatch.setattr(dispatch, "_load", lambda: (ffi, Bare))
-    assert kernels.available_paths() == ("off", "scalar")
-    with pytest.raises(InvalidConfigValue, match="AVX2"), kernels.forced_path("avx2"):
-        pytest.fail("a missing path was accepted")
+@pytest.mark.parametrize("cpu", CPUS)
+def test_a_path_is_refused_where_the_cpu_lacks_it(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    features, paths = CPUS[cpu]
+    present = sum(getattr(lib, f"CAL_CPU_{name}") for name in features)
+
+    class Machine:
+        cal_cpu_features = staticmethod(lambda: present)
+
+        def __getattr__(self, name: str) -> int:
+            value: int = getattr(lib, name)
+            return value
+
+    monkeypatch.setattr(dispatch, "_load", lambda: (ffi, Machine()))
+    assert list(kernels.available_paths()) == paths
+    for path in ("avx2", "neon", "dotprod"):
+        if path in paths:
+            with kernels.forced_path(path):
+                native = dispatch.native()
+            assert native is not None
+            assert native.features & ~present == 0
+            assert native.features & lib.CAL_CPU_DOTPROD == (lib.CAL_CPU_DOTPROD if path == "dotprod" else 0)
+        else:
+            with pytest.raises(InvalidConfigValue, match=path.upper()), kernels.forced_path(path):
+                pytest.fail("a missing path was accepted")
+    with kernels.forced_path(""):  # as if nothing were said: the best path, and all that the CPU has
+        native = dispatch.native()
+    assert native is not None
+    assert (native.name, native.features) == (paths[-1], present)
 
 
 def test_a_missing_module_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
