@@ -239,8 +239,11 @@ class Remote:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        pipe = subprocess.PIPE
+        # What is to be loaded into this process, as a sanitizer is, is not for another machine.
+        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0
+            self._command, stdin=pipe, stdout=pipe, stderr=self._said, bufsize=0, env=environment
         )
         return self._process
 
