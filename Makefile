@@ -145,8 +145,8 @@ lint-c: setup
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) tools/lint_c.py build/lint
 
 bench: $(STAMPS)/bench
-	$(SAY) 'measuring against peers, one thread each'
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PYTEST) -q --timeout 0 --benchmark-columns=median,iqr,rounds bench
+	$(SAY) 'measuring against peers, one thread each (BENCH=... takes the options of caliber bench)'
+	@$(VENV)/bin/caliber bench --plot build/bench/topk.png $(BENCH)
 
 wheel: $(STAMPS)/wheel
 	$(SAY) 'building, repairing and smoke-testing a wheel'

@@ -1,125 +1,127 @@
-"""Benchmarks: groups are tasks, rows are implementations, and one table at the end puts goal beside figure.
-
-A benchmark belongs to a task through pytest-benchmark's ``group``. What else the table needs goes into
-``benchmark.extra_info``:
-
-``peer``      the name and version of the implementation measured; absent on ours
-``label``     which of ours it is (an instruction set, a backend); optional
-``goal``      on ours: at least this many times faster than the best peer of the task
-``at_most``   on ours, instead of ``goal``: at most this many times the best peer's time
-``note``      anything a reader must know, such as durability settings
-
-Figures that are not times (bytes, recall) go through the fixture ``figure``. Equal answers are asserted before
-anything is timed. Ratios compare medians of one run on one machine; gates read ratios, never times.
-"""
+"""The frame of all benchmarks: contests and figures in, one table out. README.md says how to use it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import plot
+from harness.contest import ASIDE, PEER, READ, Contender, Timing, measure
+from harness.report import Figure, Measurement, document, lines, measurement_of, table
+from pytest_benchmark.stats import Metadata
 
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-HEADINGS = ("task", "ours", "peer", "ratio", "goal", "")
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A measured number that is not a time, with what it must reach."""
-
-    task: str
-    value: float
-    unit: str
-    at_least: float | None = None
-    at_most: float | None = None
+ROUNDS, BUDGET_S = 15, 2.0
+QUICK_ROUNDS, QUICK_BUDGET_S = 5, 0.2
+_FIGURES = pytest.StashKey[list[Figure]]()
 
 
-_FIGURES: list[Figure] = []
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("caliber", "CALIBER's benchmarks")
+    group.addoption("--quick", action="store_true", help="few rounds and small sizes: to see that it runs")
+    group.addoption("--report", type=Path, metavar="FILE", help="write the run as JSON")
+    group.addoption("--plot", type=Path, metavar="FILE", help="draw search time against rows as PNG")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_FIGURES] = []
+
+
+@pytest.fixture(scope="session")
+def quick(pytestconfig: pytest.Config) -> bool:
+    """Whether only a look is wanted: large sizes are left out then."""
+    return bool(pytestconfig.getoption("quick"))
 
 
 @pytest.fixture
-def figure() -> Callable[..., None]:
+def figure(pytestconfig: pytest.Config) -> Callable[..., None]:
     """Record a number for the table: ``figure(task, value, unit, at_least=None, at_most=None)``."""
 
     def record(
         task: str, value: float, unit: str, *, at_least: float | None = None, at_most: float | None = None
     ) -> None:
-        _FIGURES.append(Figure(task, value, unit, at_least, at_most))
+        pytestconfig.stash[_FIGURES].append(Figure(task, value, unit, at_least, at_most))
 
     return record
 
 
-def seconds(value: float) -> str:
-    """Return a time with three digits and the unit that suits it."""
-    for size, unit in UNITS:
-        if value >= size or unit == "ns":
-            return f"{value / size:.3g} {unit}"
-    raise AssertionError(value)
+class _Entry:
+    """What pytest-benchmark asks of a fixture to show a row of it."""
+
+    has_error = False
+    cprofile_stats = None
+
+    def __init__(self, request: pytest.FixtureRequest, task: str, contender: Contender, sizes: dict[str, int]) -> None:
+        self.name = f"{request.node.name}: {contender.name}"
+        self.fullname = f"{request.node.nodeid}: {contender.name}"
+        self.group = task
+        self.param = self.params = None
+        named = "peer" if contender.kind in (PEER, ASIDE, READ) else "label"
+        told = ("kind", "goal", "at_most", "at_most_s", "bytes_read", "recall", "note")
+        values = {name: getattr(contender, name) for name in told} | {named: contender.name} | sizes
+        self.extra_info = {name: value for name, value in values.items() if value is not None}
 
 
-def verdict(value: float, at_least: float | None, at_most: float | None) -> str:
-    """Return whether a figure meets its goal, or nothing if it has none."""
-    if at_least is None and at_most is None:
-        return ""
-    met = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
-    return "met" if met else "SHORT"
+def _add(session: Any, entry: _Entry, timing: Timing, rounds: int, budget_s: float) -> None:
+    options = {
+        "disable_gc": True,
+        "timer": time.perf_counter,
+        "min_rounds": rounds,
+        "max_time": budget_s,
+        "min_time": 0.0,
+        "warmup": timing.warm,
+    }
+    row = Metadata(entry, timing.iterations, options)
+    for took in timing.rounds_s:
+        row.update(took)
+    session.benchmarks.append(row)
 
 
-def row_of_task(task: str, ours: Any, peers: list[Any]) -> tuple[str, ...]:
-    """Return the table's row for one of ours against the best of its peers."""
-    label = ours.extra_info.get("label")
-    name = f"{task} [{label}]" if label else task
-    mine = ours.stats.median
-    if not peers:
-        return name, seconds(mine), "", "", "", ""
-    best = min(peers, key=lambda peer: peer.stats.median)
-    theirs = best.stats.median
-    goal, at_most = ours.extra_info.get("goal"), ours.extra_info.get("at_most")
-    peer = f"{seconds(theirs)} {best.extra_info['peer']}"
-    if at_most is not None:
-        ratio = mine / theirs
-        return name, seconds(mine), peer, f"{ratio:.2f}x time", f"<= {at_most:g}x", verdict(ratio, None, at_most)
-    ratio = theirs / mine
-    wanted = "" if goal is None else f">= {goal:g}x"
-    return name, seconds(mine), peer, f"{ratio:.2f}x faster", wanted, verdict(ratio, goal, None)
+@pytest.fixture
+def contest(request: pytest.FixtureRequest, quick: bool) -> Callable[..., None]:
+    """Time implementations of one task in turn: ``contest(task, contenders, rows=None, dimensions=None)``.
+
+    Every contender becomes a row of pytest-benchmark. Assert equal answers before you call it.
+    """
+    session = request.config._benchmarksession  # type: ignore[attr-defined]
+    rounds, budget_s = (QUICK_ROUNDS, QUICK_BUDGET_S) if quick else (ROUNDS, BUDGET_S)
+
+    def run(task: str, contenders: Sequence[Contender], **sizes: int) -> None:
+        if session.disabled:
+            pytest.skip("pytest-benchmark is switched off: answers were compared, nothing was timed")
+        for timing in measure(contenders, rounds=rounds, budget_s=budget_s):
+            _add(session, _Entry(request, task, timing.contender, sizes), timing, rounds, budget_s)
+
+    return run
 
 
-def rows(benchmarks: list[Any]) -> list[tuple[str, ...]]:
-    """Return the whole table."""
-    tasks: dict[str, list[Any]] = defaultdict(list)
-    for benchmark in benchmarks:
-        if benchmark.stats.rounds:
-            tasks[benchmark.group or benchmark.name].append(benchmark)
-    table: list[tuple[str, ...]] = []
-    for task, members in tasks.items():
-        peers = [member for member in members if "peer" in member.extra_info]
-        table += [row_of_task(task, ours, peers) for ours in members if "peer" not in ours.extra_info]
-    for item in _FIGURES:
-        goal = f">= {item.at_least:g}" if item.at_least is not None else ""
-        goal = f"<= {item.at_most:g}" if item.at_most is not None else goal
-        passed = verdict(item.value, item.at_least, item.at_most)
-        table.append((item.task, f"{item.value:.4g} {item.unit}", "", "", goal, passed))
-    return table
+def _measurements(config: pytest.Config) -> list[Measurement]:
+    session = getattr(config, "_benchmarksession", None)
+    return [] if session is None else [measurement_of(item) for item in session.benchmarks if item.stats.rounds]
 
 
 @pytest.hookimpl(trylast=True)  # after the plugin's own tables
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    session = getattr(config, "_benchmarksession", None)
-    table = rows(session.benchmarks) if session is not None else []
-    if not table:
-        return
-    widths = [max(len(line[column]) for line in [HEADINGS, *table]) for column in range(len(HEADINGS))]
-    terminalreporter.write_sep("=", "goal beside figure (medians, one thread)")
-    for line in [HEADINGS, *table]:
-        text = " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip(" |")
-        terminalreporter.write_line(text, red=line[-1] == "SHORT")
-    notes = {
-        f"{member.group}: {member.extra_info['note']}"
-        for member in (session.benchmarks if session is not None else [])
-        if "note" in member.extra_info
-    }
-    for note in sorted(notes):
-        terminalreporter.write_line(note)
+    measurements, figures = _measurements(config), config.stash[_FIGURES]
+    rows = table(measurements, figures)
+    if rows:
+        quick = " -- QUICK: too few rounds to judge by" if config.getoption("quick") else ""
+        terminalreporter.write_sep("=", f"goal beside figure (medians, one thread){quick}")
+        for text, row in zip(lines(rows), [None, *rows], strict=True):
+            terminalreporter.write_line(text, red=row is not None and row.met is False)
+        for note in sorted({f"{item.task}: {item.note}" for item in measurements if item.note and item.kind != ASIDE}):
+            terminalreporter.write_line(note)
+    report: Path | None = config.getoption("report")
+    if report is not None:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(document(measurements, figures, quick=config.getoption("quick")), indent=2)
+        report.write_text(text + "\n", encoding="utf-8")
+    picture: Path | None = config.getoption("plot")
+    if picture is not None:
+        if plot.draw(measurements, picture):
+            terminalreporter.write_line(f"drawn: {picture}")
+        else:
+            terminalreporter.write_line("nothing to draw: no searches of different sizes were timed (group topk)")

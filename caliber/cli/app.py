@@ -24,6 +24,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("caliber.cli.query:replay", "Assemble a recorded window again and compare."),
     "stats": ("caliber.cli.stats:stats", "Show what the store holds and where."),
     "doctor": ("caliber.cli.doctor:doctor", "Examine the installation, the configuration and the store."),
+    "bench": ("caliber.cli.bench:bench", "Compare with other libraries; from a checkout."),
     "db": ("caliber.cli.db:db", "Look after the store: list, migrate, verify, maintain."),
 }
 

@@ -1,0 +1,1 @@
+"""What the benchmarks share: interleaved measuring, the plain read they are held against, the report and its plot."""
