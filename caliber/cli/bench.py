@@ -14,11 +14,11 @@ from typing import Final
 
 import click
 
-import caliber
 from caliber.cli.failures import DONE, PROBLEM, Mistake, Problem
 from caliber.cli.settings import Settings, with_settings
 
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
 _TEST: Final = re.compile(r"^def (test_\w+)", re.MULTILINE)
 _WORD: Final = re.compile(r"\w+\Z")
 _FAILED, _NOTHING_CHOSEN = 1, 5  # exit codes of pytest
@@ -55,7 +55,7 @@ def checkout() -> Path:
 
     Raises: Mistake outside of one, or without what the benchmarks need.
     """
-    folder = Path(caliber.__file__).resolve().parents[1]
+    folder = _PACKAGE.parent
     if not (folder / "bench" / "conftest.py").is_file():
         raise Mistake(
             "benchmarks are not part of an installed package: they run from a checkout of CALIBER",

@@ -18,7 +18,7 @@ from harness.contest import ASIDE, LEAST_ROUND_S, OURS, PEER, READ, TWIN, Conten
 from harness.report import Figure, Measurement, cells, document, lines, table
 from support.cli_runs import caliber, command
 
-import caliber as package
+from caliber.cli import bench
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -247,7 +247,7 @@ def test_plain_read_reads_every_word() -> None:
 
 
 def test_command_outside_of_a_checkout_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "__file__", str(tmp_path / "site-packages" / "caliber" / "__init__.py"))
+    monkeypatch.setattr(bench, "_PACKAGE", tmp_path / "site-packages" / "caliber")
     result = caliber("bench", code=2)
     assert "from a checkout" in result.stderr
     assert "make bench" in result.stderr
