@@ -140,6 +140,7 @@ lint-c: setup
 	$(SAY) 'generated C is up to date'
 	@$(PY) tools/gen_native.py --check
 	@$(PY) tools/gen_unicode.py --check
+	@$(PY) tools/fit_tokens.py --check
 	@$(PY) tools/gen_words.py --check
 	$(SAY) 'C with every warning an error'
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) tools/lint_c.py build/lint
@@ -155,6 +156,7 @@ wheel: $(STAMPS)/wheel
 gen: $(STAMPS)/installed
 	@$(PY) tools/gen_native.py
 	@$(PY) tools/gen_unicode.py
+	@$(PY) tools/fit_tokens.py
 	@$(PY) tools/gen_words.py
 
 clean:

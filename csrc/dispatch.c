@@ -125,3 +125,15 @@ const cal_sha256_ops *cal_choose_sha256(uint32_t features) {
 #endif
     return &cal_sha256_scalar;
 }
+
+cal_token_measure cal_choose_tokens(uint32_t features) {
+    if (!available(features)) {
+        return NULL;
+    }
+#if defined(CALIBER_X86)
+    if (features & CAL_CPU_AVX2) {
+        return cal_token_measure_avx2;
+    }
+#endif
+    return cal_token_measure_scalar;
+}

@@ -67,6 +67,8 @@ void cal_sha256_compress_scalar(uint32_t state[8], const uint8_t *data, size_t b
 extern const cal_vector_ops cal_vectors_avx2;
 extern const cal_sha256_ops cal_sha256_avx2;
 extern const cal_sha256_ops cal_sha256_shani;
+
+uint64_t cal_token_measure_avx2(const uint8_t *costs, const uint8_t *text, size_t from, size_t to, size_t readable);
 #endif
 
 #if defined(CALIBER_ARM64)
@@ -84,8 +86,19 @@ uint64_t cal_code_filter_neon(int32_t metric, const cal_code_query *query, const
 
 extern const uint32_t cal_sha256_constants[64];
 
+/*
+ * The cost of text[from, to), the beginning of the text being text[0], in the units of tokens/machine.h. Up to
+ * text[readable] may be read, readable >= to.
+ */
+typedef uint64_t (*cal_token_measure)(const uint8_t *costs, const uint8_t *text, size_t from, size_t to,
+                                      size_t readable);
+
+uint64_t cal_token_measure_scalar(const uint8_t *costs, const uint8_t *text, size_t from, size_t to,
+                                  size_t readable);
+
 /* dispatch.c: NULL if features asks for what this machine or build lacks. */
 const cal_vector_ops *cal_choose_vectors(uint32_t features);
 const cal_sha256_ops *cal_choose_sha256(uint32_t features);
+cal_token_measure cal_choose_tokens(uint32_t features);
 
 #endif

@@ -585,7 +585,7 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 
 static void *_cffi_types[] = {
 /*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, size_t *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 245), // cal_postings *
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 271), // cal_postings *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
 /*  3 */ _CFFI_OP(_CFFI_OP_POINTER, 37), // uint32_t const *
 /*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // int64_t const *
@@ -599,12 +599,12 @@ static void *_cffi_types[] = {
 /* 12 */ _CFFI_OP(_CFFI_OP_POINTER, 5), // size_t *
 /* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_postings const *, uint32_t const *, double const *, size_t, size_t, uint8_t const *, uint32_t const *, double, double, double, double *)
-/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 245), // cal_postings const *
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 271), // cal_postings const *
 /* 16 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
 /* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // double const *
 /* 18 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 19 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 260), // uint8_t const *
+/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 287), // uint8_t const *
 /* 21 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
 /* 22 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
 /* 23 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
@@ -629,7 +629,7 @@ static void *_cffi_types[] = {
 /* 42 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
 /* 43 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
-/* 45 */ _CFFI_OP(_CFFI_OP_POINTER, 246), // cal_rank_columns const *
+/* 45 */ _CFFI_OP(_CFFI_OP_POINTER, 272), // cal_rank_columns const *
 /* 46 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 47 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -640,10 +640,10 @@ static void *_cffi_types[] = {
 /* 53 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // uint64_t *
 /* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 56 */ _CFFI_OP(_CFFI_OP_POINTER, 260), // uint8_t *
+/* 56 */ _CFFI_OP(_CFFI_OP_POINTER, 287), // uint8_t *
 /* 57 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 248), // cal_uuid7_state *
+/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 274), // cal_uuid7_state *
 /* 60 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 61 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -651,7 +651,7 @@ static void *_cffi_types[] = {
 /* 64 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
 /* 65 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 66 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_words *)
-/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 249), // cal_words *
+/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 275), // cal_words *
 /* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 69 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
 /* 70 */ _CFFI_OP(_CFFI_OP_NOOP, 67),
@@ -709,11 +709,11 @@ static void *_cffi_types[] = {
 /* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
 /* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 125 */ _CFFI_OP(_CFFI_OP_POINTER, 247), // cal_segment const *
+/* 125 */ _CFFI_OP(_CFFI_OP_POINTER, 273), // cal_segment const *
 /* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
 /* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 129 */ _CFFI_OP(_CFFI_OP_POINTER, 256), // int8_t *
+/* 129 */ _CFFI_OP(_CFFI_OP_POINTER, 283), // int8_t *
 /* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 132 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
@@ -751,7 +751,7 @@ static void *_cffi_types[] = {
 /* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
 /* 165 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 166 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
-/* 167 */ _CFFI_OP(_CFFI_OP_POINTER, 261), // void *
+/* 167 */ _CFFI_OP(_CFFI_OP_POINTER, 288), // void *
 /* 168 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 170 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
@@ -791,61 +791,88 @@ static void *_cffi_types[] = {
 /* 204 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
 /* 205 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
 /* 206 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 207 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 207 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
 /* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 209 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
-/* 212 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 213 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
-/* 214 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 215 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 216 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 217 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 219 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 210 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 211 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 212 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
+/* 213 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 214 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 215 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 216 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
+/* 217 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 219 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 220 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 221 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
-/* 222 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 223 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
-/* 224 */ _CFFI_OP(_CFFI_OP_POINTER, 20), // uint8_t const * const *
-/* 225 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 226 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 227 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
-/* 228 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 221 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 222 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 223 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 224 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 225 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
+/* 226 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 227 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 228 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 229 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 230 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 231 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 232 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 233 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 234 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t)
-/* 235 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 230 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 231 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 232 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 233 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 234 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 235 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 236 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 237 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 238 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t, size_t)
-/* 239 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 241 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 242 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 243 */ _CFFI_OP(_CFFI_OP_FUNCTION, 37), // uint32_t()(void)
-/* 244 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 245 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_postings
-/* 246 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_rank_columns
-/* 247 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_segment
-/* 248 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_uuid7_state
-/* 249 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_words
-/* 250 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 251 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 252 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
-/* 253 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
-/* 254 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $5
-/* 255 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $6
-/* 256 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
-/* 257 */ _CFFI_OP(_CFFI_OP_POINTER, 258), // uint16_t *
-/* 258 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
-/* 259 */ _CFFI_OP(_CFFI_OP_POINTER, 9), // uint32_t * const *
-/* 260 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
-/* 261 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 237 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
+/* 238 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 239 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
+/* 240 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 241 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 242 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 243 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 245 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 246 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 247 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
+/* 248 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 249 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
+/* 250 */ _CFFI_OP(_CFFI_OP_POINTER, 20), // uint8_t const * const *
+/* 251 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 253 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
+/* 254 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 255 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 256 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 257 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 258 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 259 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 260 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t)
+/* 261 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 262 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 263 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 264 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t, size_t)
+/* 265 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 266 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 267 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 268 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 269 */ _CFFI_OP(_CFFI_OP_FUNCTION, 37), // uint32_t()(void)
+/* 270 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 271 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_postings
+/* 272 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_rank_columns
+/* 273 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_segment
+/* 274 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_uuid7_state
+/* 275 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_words
+/* 276 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 277 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 278 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
+/* 279 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
+/* 280 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $5
+/* 281 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $6
+/* 282 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $7
+/* 283 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 284 */ _CFFI_OP(_CFFI_OP_POINTER, 285), // uint16_t *
+/* 285 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
+/* 286 */ _CFFI_OP(_CFFI_OP_POINTER, 9), // uint32_t * const *
+/* 287 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 288 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -971,6 +998,27 @@ static int _cffi_const_CAL_PAIR_ROWS(unsigned long long *o)
 {
   int n = (CAL_PAIR_ROWS) <= 0;
   *o = (unsigned long long)((CAL_PAIR_ROWS) | 0);  /* check that CAL_PAIR_ROWS is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_VOCABULARY_O200K(unsigned long long *o)
+{
+  int n = (CAL_VOCABULARY_O200K) <= 0;
+  *o = (unsigned long long)((CAL_VOCABULARY_O200K) | 0);  /* check that CAL_VOCABULARY_O200K is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_VOCABULARY_CL100K(unsigned long long *o)
+{
+  int n = (CAL_VOCABULARY_CL100K) <= 0;
+  *o = (unsigned long long)((CAL_VOCABULARY_CL100K) | 0);  /* check that CAL_VOCABULARY_CL100K is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_VOCABULARIES(unsigned long long *o)
+{
+  int n = (CAL_VOCABULARIES) <= 0;
+  *o = (unsigned long long)((CAL_VOCABULARIES) | 0);  /* check that CAL_VOCABULARIES is an integer */
   return n;
 }
 
@@ -1696,10 +1744,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(224), arg0, (char **)&x0);
+      _cffi_type(250), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint8_t const * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(224), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(250), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3037,6 +3085,259 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
 #  define _cffi_f_cal_tokens_bytes_spans_i64 _cffi_d_cal_tokens_bytes_spans_i64
 #endif
 
+static int32_t _cffi_d_cal_tokens_calibrated_prefix(uint32_t x0, int32_t x1, uint8_t const * x2, size_t x3, int64_t x4, size_t * x5)
+{
+  return cal_tokens_calibrated_prefix(x0, x1, x2, x3, x4, x5);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_tokens_calibrated_prefix(PyObject *self, PyObject *args)
+{
+  uint32_t x0;
+  int32_t x1;
+  uint8_t const * x2;
+  size_t x3;
+  int64_t x4;
+  size_t * x5;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+
+  if (!PyArg_UnpackTuple(args, "cal_tokens_calibrated_prefix", 6, 6, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, uint32_t);
+  if (x0 == (uint32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x1 = _cffi_to_c_int(arg1, int32_t);
+  if (x1 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x4 = _cffi_to_c_int(arg4, int64_t);
+  if (x4 == (int64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(12), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_tokens_calibrated_prefix(x0, x1, x2, x3, x4, x5); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_tokens_calibrated_prefix _cffi_d_cal_tokens_calibrated_prefix
+#endif
+
+static int32_t _cffi_d_cal_tokens_calibrated_spans_i32(uint32_t x0, int32_t x1, uint8_t const * x2, size_t x3, int32_t const * x4, size_t x5, int64_t * x6)
+{
+  return cal_tokens_calibrated_spans_i32(x0, x1, x2, x3, x4, x5, x6);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
+{
+  uint32_t x0;
+  int32_t x1;
+  uint8_t const * x2;
+  size_t x3;
+  int32_t const * x4;
+  size_t x5;
+  int64_t * x6;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+
+  if (!PyArg_UnpackTuple(args, "cal_tokens_calibrated_spans_i32", 7, 7, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, uint32_t);
+  if (x0 == (uint32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x1 = _cffi_to_c_int(arg1, int32_t);
+  if (x1 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(49), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(49), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x5 = _cffi_to_c_int(arg5, size_t);
+  if (x5 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_tokens_calibrated_spans_i32(x0, x1, x2, x3, x4, x5, x6); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_tokens_calibrated_spans_i32 _cffi_d_cal_tokens_calibrated_spans_i32
+#endif
+
+static int32_t _cffi_d_cal_tokens_calibrated_spans_i64(uint32_t x0, int32_t x1, uint8_t const * x2, size_t x3, int64_t const * x4, size_t x5, int64_t * x6)
+{
+  return cal_tokens_calibrated_spans_i64(x0, x1, x2, x3, x4, x5, x6);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_tokens_calibrated_spans_i64(PyObject *self, PyObject *args)
+{
+  uint32_t x0;
+  int32_t x1;
+  uint8_t const * x2;
+  size_t x3;
+  int64_t const * x4;
+  size_t x5;
+  int64_t * x6;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+
+  if (!PyArg_UnpackTuple(args, "cal_tokens_calibrated_spans_i64", 7, 7, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, uint32_t);
+  if (x0 == (uint32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x1 = _cffi_to_c_int(arg1, int32_t);
+  if (x1 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(4), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(4), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x5 = _cffi_to_c_int(arg5, size_t);
+  if (x5 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_tokens_calibrated_spans_i64(x0, x1, x2, x3, x4, x5, x6); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_tokens_calibrated_spans_i64 _cffi_d_cal_tokens_calibrated_spans_i64
+#endif
+
 static int32_t _cffi_d_cal_topk_f32(uint32_t x0, int32_t x1, cal_segment const * x2, size_t x3, size_t x4, float const * x5, size_t x6, size_t x7, float x8, uint8_t const * x9, uint64_t const * x10, void * x11, size_t x12, int64_t * x13, float * x14, size_t * x15)
 {
   return cal_topk_f32(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15);
@@ -3599,28 +3900,34 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_PAIR_ROWS", (void *)_cffi_const_CAL_PAIR_ROWS, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_PHRASE_MAX", (void *)_cffi_const_CAL_PHRASE_MAX, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_POSTING_SEGMENT", (void *)_cffi_const_CAL_POSTING_SEGMENT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_VOCABULARIES", (void *)_cffi_const_CAL_VOCABULARIES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_VOCABULARY_CL100K", (void *)_cffi_const_CAL_VOCABULARY_CL100K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_VOCABULARY_O200K", (void *)_cffi_const_CAL_VOCABULARY_O200K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_cal_best_scores },
   { "cal_bm25", (void *)_cffi_f_cal_bm25, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_cal_bm25 },
   { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 89), (void *)_cffi_d_cal_code_rows_f32 },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 243), (void *)_cffi_d_cal_cpu_features },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 269), (void *)_cffi_d_cal_cpu_features },
   { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 136), (void *)_cffi_d_cal_norms_f32 },
   { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 123), (void *)_cffi_d_cal_pairs_above_f32 },
-  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 223), (void *)_cffi_d_cal_phrase_matches },
+  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 249), (void *)_cffi_d_cal_phrase_matches },
   { "cal_postings_add", (void *)_cffi_f_cal_postings_add, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_postings_add },
   { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 27), (void *)_cffi_d_cal_postings_count },
   { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 35), (void *)_cffi_d_cal_postings_documents },
   { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 44), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 234), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 260), (void *)_cffi_d_cal_rank_scratch },
   { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 186), (void *)_cffi_d_cal_score_batch_f32 },
   { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 143), (void *)_cffi_d_cal_score_bounds_f32 },
   { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 173), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 207), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 215), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 233), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 241), (void *)_cffi_d_cal_sha256_spans_i64 },
   { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 198), (void *)_cffi_d_cal_sums_f32 },
   { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 99), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
   { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 107), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
+  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 225), (void *)_cffi_d_cal_tokens_calibrated_prefix },
+  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 207), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
+  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 216), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
   { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 155), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 238), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 264), (void *)_cffi_d_cal_topk_scratch },
   { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 58), (void *)_cffi_d_cal_uuid7 },
   { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 69), (void *)_cffi_d_cal_words_intern },
   { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 115), (void *)_cffi_d_cal_words_pack },
@@ -3630,7 +3937,7 @@ static const struct _cffi_global_s _cffi_globals[] = {
 static const struct _cffi_field_s _cffi_fields[] = {
   { "segments", offsetof(cal_postings, segments),
                 sizeof(((cal_postings *)0)->segments),
-                _CFFI_OP(_CFFI_OP_NOOP, 259) },
+                _CFFI_OP(_CFFI_OP_NOOP, 286) },
   { "segment_count", offsetof(cal_postings, segment_count),
                      sizeof(((cal_postings *)0)->segment_count),
                      _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -3648,7 +3955,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 9) },
   { "left", offsetof(cal_postings, left),
             sizeof(((cal_postings *)0)->left),
-            _CFFI_OP(_CFFI_OP_NOOP, 257) },
+            _CFFI_OP(_CFFI_OP_NOOP, 284) },
   { "level", offsetof(cal_postings, level),
              sizeof(((cal_postings *)0)->level),
              _CFFI_OP(_CFFI_OP_NOOP, 56) },
@@ -3730,41 +4037,43 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_postings", 245, _CFFI_F_CHECK_FIELDS,
+  { "$cal_postings", 271, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 0, 9 },
-  { "$cal_rank_columns", 246, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_columns", 272, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 9, 7 },
-  { "$cal_segment", 247, _CFFI_F_CHECK_FIELDS,
+  { "$cal_segment", 273, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 16, 7 },
-  { "$cal_uuid7_state", 248, _CFFI_F_CHECK_FIELDS,
+  { "$cal_uuid7_state", 274, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 23, 2 },
-  { "$cal_words", 249, _CFFI_F_CHECK_FIELDS,
+  { "$cal_words", 275, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 25, 8 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 250, _cffi_prim_int(4, 0),
+  { "$1", 276, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW" },
-  { "$2", 251, _cffi_prim_int(4, 0),
+  { "$2", 277, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI,CAL_CPU_NEON,CAL_CPU_DOTPROD,CAL_CPU_SHA2" },
-  { "$3", 252, _cffi_prim_int(4, 0),
+  { "$3", 278, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 253, _cffi_prim_int(4, 0),
+  { "$4", 279, _cffi_prim_int(4, 0),
     "CAL_PAIR_ROWS" },
-  { "$5", 254, _cffi_prim_int(4, 0),
+  { "$5", 280, _cffi_prim_int(4, 0),
+    "CAL_VOCABULARY_O200K,CAL_VOCABULARY_CL100K,CAL_VOCABULARIES" },
+  { "$6", 281, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
-  { "$6", 255, _cffi_prim_int(4, 0),
+  { "$7", 282, _cffi_prim_int(4, 0),
     "CAL_POSTING_SEGMENT,CAL_DOCUMENTS_MAX,CAL_PHRASE_MAX" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_postings", 245 },
-  { "cal_rank_columns", 246 },
-  { "cal_segment", 247 },
-  { "cal_uuid7_state", 248 },
-  { "cal_words", 249 },
+  { "cal_postings", 271 },
+  { "cal_rank_columns", 272 },
+  { "cal_segment", 273 },
+  { "cal_uuid7_state", 274 },
+  { "cal_words", 275 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -3774,12 +4083,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  52,  /* num_globals */
+  58,  /* num_globals */
   5,  /* num_struct_unions */
-  6,  /* num_enums */
+  7,  /* num_enums */
   5,  /* num_typenames */
   NULL,  /* no includes */
-  262,  /* num_types */
+  289,  /* num_types */
   0,  /* flags */
 };
 

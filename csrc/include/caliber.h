@@ -200,6 +200,26 @@ int32_t cal_tokens_bytes_spans_i64(size_t size, const int64_t *offsets, size_t c
 int32_t cal_tokens_bytes_spans_i32(size_t size, const int32_t *offsets, size_t count, uint64_t numerator,
                                    uint64_t denominator, int64_t *tokens);
 
+/* Vocabularies whose counts the calibrated estimate is fitted to. */
+enum {
+    CAL_VOCABULARY_O200K = 0,
+    CAL_VOCABULARY_CL100K = 1,
+    CAL_VOCABULARIES = 2
+};
+
+/*
+ * units[i] = what span i costs by csrc/tokens/machine.h, in 1/256 token: any bytes, UTF-8 or not. A span is measured
+ * as a text of its own. An unknown vocabulary: CAL_E_ARGUMENT.
+ */
+int32_t cal_tokens_calibrated_spans_i64(uint32_t features, int32_t vocabulary, const uint8_t *data, size_t size,
+                                        const int64_t *offsets, size_t count, int64_t *units);
+int32_t cal_tokens_calibrated_spans_i32(uint32_t features, int32_t vocabulary, const uint8_t *data, size_t size,
+                                        const int32_t *offsets, size_t count, int64_t *units);
+
+/* length = how many bytes of data cost at most limit units; a beginning never costs more than the whole. */
+int32_t cal_tokens_calibrated_prefix(uint32_t features, int32_t vocabulary, const uint8_t *data, size_t size,
+                                     int64_t limit, size_t *length);
+
 /* ---- ranking and filling a token budget --------------------------------------------------------------- */
 
 enum {

@@ -1,0 +1,101 @@
+"""What the calibrated estimator looks at: classes of bytes, and what a byte leaves behind for the one after it.
+
+A byte costs what a table says for its class and its context. Contexts know the byte before and how long its run is,
+up to 16 bytes back, so a text can be measured from anywhere after 32 bytes of looking on. The costs are in
+``token_costs``, fitted by tools/fit_tokens.py, which also writes these tables for C (csrc/tokens/tables.c).
+
+Source: docs/tokens.md; docs/decisions/0035.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNITS_PER_TOKEN: Final = 256
+"""Costs are 8-bit numbers in units of 1/256 token: a byte costs less than a token, as in any byte-level vocabulary."""
+
+# Classes of ASCII bytes. REPEAT is what a space or sign becomes after the same byte; HIGH stands for all from 0x80.
+(
+    CONTROL, NEWLINE, SPACE, TAB, DIGIT, UPPER, VOWEL, CONSONANT, RARE, UNDERSCORE, QUOTE, STOP, BRACKET, OTHER,
+    REPEAT, HIGH,
+) = range(16)  # fmt: skip
+
+_ASCII: Final = {
+    NEWLINE: b"\n\r",
+    SPACE: b" ",
+    TAB: b"\t",
+    DIGIT: b"0123456789",
+    UPPER: b"ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    VOWEL: b"aeiou",
+    CONSONANT: b"bcdfghlmnprsty",
+    RARE: b"jkqvwxz",
+    UNDERSCORE: b"_",
+    QUOTE: b"\"'`",
+    STOP: b".,:;",
+    BRACKET: b"()[]{}",
+    OTHER: b"!#$%&*+-/<=>?@\\^|~",
+}
+_LEADS: Final = (0xC0, 0xC3, 0xC4, 0xCE, 0xD0, 0xD4, 0xE0, 0xE1, 0xE2, 0xE3, 0xE4, 0xEA, 0xEE, 0xF0)
+"""First bytes of characters by script: Latin-1 signs and letters, more Latin, Greek, Cyrillic, Hebrew and Arabic,
+Indic and Thai, Vietnamese and Georgian, signs, kana, Han, Hangul, fullwidth forms, four-byte characters."""
+_CONTINUATIONS: Final = (
+    0x80, 0x81, 0x82, 0x83, 0x84, 0x88, 0x8C, 0x90, 0x94, 0x98, 0x9C, 0xA0, 0xA8, 0xB0, 0xB8, 0xBC,
+)  # fmt: skip
+LEAD_CLASSES: Final = len(_LEADS)
+FOURTH: Final = 14
+"""Context of a byte after a continuation byte whose character has four bytes; 15 for other characters."""
+THIRD: Final = 15
+
+LEAD_FROM, FOUR_FROM = 0xC0, 0xF0
+"""Bytes from which characters begin, and from which they have four bytes."""
+
+
+def _classes() -> bytes:
+    out = bytearray(256)
+    for number, members in _ASCII.items():
+        for byte in members:
+            out[byte] = number
+    for byte in range(0x80, 0x100):
+        starts = _LEADS if byte >= LEAD_FROM else _CONTINUATIONS
+        out[byte] = sum(start <= byte for start in starts) - 1
+    return bytes(out)
+
+
+CLASSES: Final = _classes()
+"""The class of each byte: of ASCII above; of continuation bytes 0 to 15; of first bytes 0 to 13."""
+
+
+def _by_class(values: dict[int, int], default: int = 0) -> bytes:
+    return bytes(values.get(number, default) for number in range(16))
+
+
+# Contexts of ASCII bytes: what came before. 7 to 10 are letters by the length of their run: 1, 2, 4, 8 and more.
+NEXT: Final = _by_class(
+    {SPACE: 1, TAB: 2, DIGIT: 3, UPPER: 5, VOWEL: 7, CONSONANT: 7, RARE: 7, BRACKET: 11, OTHER: 11, QUOTE: 12,
+     UNDERSCORE: 12, STOP: 13, HIGH: 15}
+)  # fmt: skip
+GROUP: Final = _by_class(
+    {NEWLINE: 1, SPACE: 1, TAB: 1, DIGIT: 2, UPPER: 3, UNDERSCORE: 4, QUOTE: 4, STOP: 4, BRACKET: 4, OTHER: 4}
+)
+AGAIN: Final = _by_class({SPACE: 1, DIGIT: 1, UPPER: 1, BRACKET: 3, OTHER: 3, QUOTE: 2, UNDERSCORE: 2, STOP: 1})
+"""Added to the context a byte leaves when the byte before it is of the same group."""
+REPEATS: Final = _by_class({NEWLINE: 1, SPACE: 1, TAB: 1, UNDERSCORE: 1, QUOTE: 1, STOP: 1, BRACKET: 1, OTHER: 1})
+LETTER: Final = _by_class({UPPER: 1, VOWEL: 1, CONSONANT: 1, RARE: 1})
+LOWER: Final = _by_class({VOWEL: 1, CONSONANT: 1, RARE: 1})
+LETTER_RUNS: Final = (2, 4, 8)
+"""A lower-case letter's context is one more at each of these lengths of a run of letters."""
+
+# Contexts of first bytes: line begin, space, letter, other ASCII; 4 to 7 by the length of the run of high bytes.
+NEXT_HIGH: Final = _by_class(
+    {CONTROL: 0, NEWLINE: 0, SPACE: 1, TAB: 1, UPPER: 2, VOWEL: 2, CONSONANT: 2, RARE: 2, HIGH: 4}, default=3
+)
+HIGH_RUNS: Final = (4, 8, 16)
+LEAD_CONTEXTS: Final = 8
+
+WARM_UP: Final = 32
+"""Bytes to look at before a place from which a text is measured on."""
+
+# A vocabulary's costs are one table: by context and class of ASCII bytes, of first bytes, of continuation bytes.
+LEAD_AT: Final = 16 * 16
+CONTINUATION_AT: Final = LEAD_AT + 16 * LEAD_CONTEXTS
+COSTS: Final = CONTINUATION_AT + 16 * 16
