@@ -7,7 +7,7 @@ Without an option, csrc/tokens/tables.c is written from caliber/kernels/token_cl
 prints how far the committed costs are off, on documents that no fit has seen, as the table of docs/tokens.md. Those two
 count the texts of token_corpus.py with quicktok (extra ``tokens``).
 
-The fit is a least-squares problem in 640 unknowns between 0 and 255/256: relative errors of whole documents and of
+The fit is a least-squares problem in 640 unknowns between 1/128 and 255/256: relative errors of whole documents and of
 short spans alike, kinds with few texts weighted up a little, and a pull towards a plain prior so weak that it only
 decides where the texts say nothing. It is solved one unknown after the other, in the end over whole 256ths.
 """
@@ -39,6 +39,7 @@ FEWEST = 30  # tokens below which an error counts as if of so many
 RARITY = 0.25  # exponent by which a kind with few texts weighs more
 PULL = 0.01
 SWEEPS = 3_000
+LOWEST = 1 / machine.LONGEST_TOKEN
 HIGHEST = (machine.UNITS_PER_TOKEN - 1) / machine.UNITS_PER_TOKEN
 
 
@@ -133,7 +134,7 @@ def fit(keys: np.ndarray, tokens: np.ndarray, weights: np.ndarray) -> bytes:
             moved = 0.0
             for at in range(machine.COSTS):
                 best = out[at] + (wanted[at] - gram[at] @ out) / gram[at, at]
-                best = min(max(best, 0.0), HIGHEST)
+                best = min(max(best, LOWEST), HIGHEST)
                 best = round(best / step) * step if step else best
                 moved = max(moved, abs(best - out[at]))
                 out[at] = best

@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from caliber.kernels.digest import sha256_batch, sha256_spans
     from caliber.kernels.dispatch import active_path, available_paths, forced_path
+    from caliber.kernels.estimators import (
+        BytesEstimator,
+        CalibratedEstimator,
+        Estimator,
+        ExactEstimator,
+        open_estimator,
+    )
     from caliber.kernels.identifiers import uuid7, uuid7_batch
     from caliber.kernels.keyword import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary, best_scores
     from caliber.kernels.rank import FillDecision, RankColumns, rank_and_fill
     from caliber.kernels.similarity import Pairs, cosine_batch, cosine_topk, pairs_above
     from caliber.kernels.tokens import (
-        BytesEstimator,
         estimate_tokens,
         estimate_tokens_batch,
         estimate_tokens_spans,
@@ -30,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Analysis",
     "BytesEstimator",
+    "CalibratedEstimator",
+    "Estimator",
+    "ExactEstimator",
     "FillDecision",
     "KeywordIndex",
     "KeywordSnapshot",
@@ -48,6 +57,7 @@ __all__ = [
     "estimate_tokens_batch",
     "estimate_tokens_spans",
     "forced_path",
+    "open_estimator",
     "pairs_above",
     "rank_and_fill",
     "sha256_batch",
@@ -60,12 +70,12 @@ __all__ = [
 _HOME = {
     "digest": ("sha256_batch", "sha256_spans"),
     "dispatch": ("active_path", "available_paths", "forced_path"),
+    "estimators": ("BytesEstimator", "CalibratedEstimator", "Estimator", "ExactEstimator", "open_estimator"),
     "identifiers": ("uuid7", "uuid7_batch"),
     "keyword": ("Analysis", "KeywordIndex", "KeywordSnapshot", "Vocabulary", "best_scores"),
     "rank": ("FillDecision", "RankColumns", "rank_and_fill"),
     "similarity": ("Pairs", "cosine_batch", "cosine_topk", "pairs_above"),
     "tokens": (
-        "BytesEstimator",
         "estimate_tokens",
         "estimate_tokens_batch",
         "estimate_tokens_spans",

@@ -13,6 +13,8 @@ from typing import Final
 
 UNITS_PER_TOKEN: Final = 256
 """Costs are 8-bit numbers in units of 1/256 token: a byte costs less than a token, as in any byte-level vocabulary."""
+LONGEST_TOKEN: Final = 128
+"""Bytes of the longest token of either vocabulary: no byte costs less than its share of one, in runs of spaces too."""
 
 # Classes of ASCII bytes. REPEAT is what a space or sign becomes after the same byte; HIGH stands for all from 0x80.
 (

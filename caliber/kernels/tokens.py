@@ -1,13 +1,11 @@
-"""Token estimates, and cutting text to a number of tokens.
+"""Token counts, and cutting text to a number of tokens, under any estimator.
 
-Source: C-308 to C-310; design section 6.
+Source: C-308 to C-310; design section 6; docs/tokens.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,144 +13,150 @@ import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch, reference
 from caliber.kernels.digest import check_edges
+from caliber.kernels.estimators import BytesEstimator, Estimator
 from caliber.kernels.graphemes import boundary_at_or_before
-from caliber.model.errors import DTypeError, InvalidValue
+from caliber.model.errors import DTypeError
 
 ELLIPSIS = "..."
-_RATIO_LIMIT = 2**31
 
 
-@dataclass(frozen=True, slots=True)
-class BytesEstimator:
-    """A token for every ``bytes_per_token`` bytes of UTF-8, rounded up; empty text has none.
+def estimate_tokens(text: str, *, estimator: Estimator) -> int:
+    """Return the tokens of a text; empty text has none.
 
-    The divisor is taken as the decimal number it prints as (3.3 is 33/10), and all arithmetic is in integers, so
-    the estimate is exact at any length.
-
-    Raises:  DTypeError; InvalidValue unless finite, above 0, and a ratio of two numbers below 2^31
+    Raises:  DTypeError; InvalidValue for a lone surrogate, unless the estimator counts bytes
     """
-
-    bytes_per_token: float
-    numerator: int = field(init=False, repr=False, compare=False)
-    denominator: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.bytes_per_token, bool) or not isinstance(self.bytes_per_token, int | float):
-            got = type(self.bytes_per_token).__name__
-            raise DTypeError(field="bytes_per_token", expected="a number", got=got)
-        try:
-            ratio = Fraction(repr(self.bytes_per_token))
-        except ValueError as error:
-            raise InvalidValue(field="bytes_per_token", reason="must be finite") from error
-        if not (0 < ratio.numerator < _RATIO_LIMIT and ratio.denominator < _RATIO_LIMIT):
-            raise InvalidValue(field="bytes_per_token", reason="must be above 0 and have at most nine digits")
-        object.__setattr__(self, "bytes_per_token", float(self.bytes_per_token))
-        object.__setattr__(self, "numerator", ratio.numerator)
-        object.__setattr__(self, "denominator", ratio.denominator)
-
-    @property
-    def name(self) -> str:
-        """The estimator as recorded with a window, such as ``bytes/3.5``."""
-        return f"bytes/{self.bytes_per_token:.10g}"
-
-    def tokens_of_length(self, length: int) -> int:
-        """Return the tokens of a text of ``length`` bytes."""
-        return -(-length * self.denominator // self.numerator)
-
-    def longest(self, tokens: int) -> int:
-        """Return the greatest number of bytes that estimates to at most ``tokens``."""
-        return tokens * self.numerator // self.denominator
+    chosen = _checked(estimator)
+    return chosen.tokens_of_length(chosen.length_of(text))
 
 
-def estimate_tokens(text: str, *, estimator: BytesEstimator) -> int:
-    """Return the estimated tokens of a text.
-
-    Raises:  DTypeError
-    """
-    # A string knows whether it is ASCII; only others need to be encoded to be measured.
-    if type(text) is str and text.isascii():
-        return _checked(estimator).tokens_of_length(len(text))
-    return _checked(estimator).tokens_of_length(len(_encode(text, field="text")))
-
-
-def estimate_tokens_batch(texts: Sequence[str], *, estimator: BytesEstimator) -> npt.NDArray[np.int64]:
-    """Return the estimated tokens of each text.
+def estimate_tokens_batch(texts: Sequence[str], *, estimator: Estimator) -> npt.NDArray[np.int64]:
+    """Return the tokens of each text.
 
     Shapes:  n texts -> int64[n]
-    Raises:  DTypeError
+    Raises:  DTypeError; InvalidValue for a lone surrogate, unless the estimator counts bytes
     """
+    chosen = _checked(estimator)
+    lengths = chosen.lengths_of(texts)
+    if not isinstance(chosen, BytesEstimator):
+        return _rounded_up(lengths, chosen)
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    lengths = [
-        len(text) if type(text) is str and text.isascii() else len(_encode(text, field="texts")) for text in texts
-    ]
-    np.cumsum(np.array(lengths, dtype=np.int64), out=offsets[1:])
-    return _estimate(int(offsets[-1]), offsets, _checked(estimator))
+    np.cumsum(lengths, out=offsets[1:])
+    return _of_bytes(int(offsets[-1]), offsets, chosen)
 
 
 def estimate_tokens_spans(
-    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64 | np.int32], *, estimator: BytesEstimator
+    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64 | np.int32], *, estimator: Estimator
 ) -> npt.NDArray[np.int64]:
-    """Return the estimated tokens of each span data[offsets[i] : offsets[i + 1]] of UTF-8.
+    """Return the tokens of each span data[offsets[i] : offsets[i + 1]] of UTF-8.
 
     Shapes:  data uint8[s]; offsets int32 or int64[n + 1] -> int64[n]
     Raises:  DTypeError, ShapeError, InvalidValue
     """
     data = checks.view(data, checks.U8, 1, field="data")
-    return _estimate(data.shape[0], checks.offsets(offsets), _checked(estimator))
+    offsets = checks.offsets(offsets)
+    chosen = _checked(estimator)
+    if isinstance(chosen, BytesEstimator):
+        return _of_bytes(data.shape[0], offsets, chosen)
+    return _rounded_up(chosen.lengths_of_spans(data, offsets), chosen)
 
 
-def truncate_to_tokens(text: str, limit: int, *, estimator: BytesEstimator) -> str:
+def truncate_to_tokens(text: str, limit: int, *, estimator: Estimator) -> str:
     """Return the text if it fits into ``limit`` tokens, else its beginning and "...", together within the limit.
 
     Cuts at the last white space, or where there is none between two grapheme clusters. A limit of 0 or less gives "";
-    where not even "..." and a byte of text fit, the beginning comes without it.
+    where not even "..." and a character of text fit, the beginning comes without it.
 
-    Raises:  DTypeError
+    Raises:  DTypeError; InvalidValue for a lone surrogate, unless the estimator counts bytes
     """
-    _checked(estimator)
+    chosen = _checked(estimator)
     checks.whole(limit, field="limit", low=-(2**63))
-    data = _encode(text, field="text")
+    data = chosen.encoded(text, field="text")
     if limit <= 0:
         return ""
-    if estimator.tokens_of_length(len(data)) <= limit:
+    return truncate_to_length(text, data, chosen.longest(limit), chosen)
+
+
+def truncate_to_length(text: str, data: bytes, length: int, estimator: Estimator, *, ending: str = "") -> str:
+    """Return the text if it, with ``ending`` after it, has at most a length, else its beginning and "...".
+
+    ``data`` is the text as the estimator encodes it; the ending counts but is not returned.
+    """
+    after = ending.encode()
+    if estimator.within(data + after, length):
         return text
-    room = estimator.longest(limit)
-    if room <= len(ELLIPSIS):
-        return text[: boundary_at_or_before(text, _characters(data, room))]
-    cut = boundary_at_or_before(text, _characters(data, room - len(ELLIPSIS)))
-    if not text[cut].isspace():
-        word_end = _last_space(text, cut)
-        cut = word_end if word_end > 0 else cut
-    return text[:cut].rstrip() + ELLIPSIS
+    tail = estimator.length_of(ending)
+    room = length - estimator.length_of(ELLIPSIS) - tail
+    if room > 0:
+        cut = _cut(text, data, room, estimator)
+        while True:
+            # Where lengths do not add up, only measuring what would be returned tells whether it fits.
+            end = _trimmed(text, _word_end(text, cut))
+            kept = text[:end] + ELLIPSIS
+            over = _characters_over(kept, after, length, estimator)
+            if not over:
+                return kept
+            if not end:
+                break
+            cut = boundary_at_or_before(text, max(0, end - over))
+    cut = _cut(text, data, max(0, length - tail), estimator)
+    while cut and (over := _characters_over(text[:cut], after, length, estimator)):
+        cut = boundary_at_or_before(text, max(0, cut - over))
+    return text[:cut]
 
 
-def _last_space(text: str, end: int) -> int:
-    """Return where the last run of white space before ``end`` starts, if text stands before it; else 0."""
-    at = max(text.rfind(space, 0, end) for space in (" ", "\n", "\t"))
-    return len(text[: at + 1].rstrip()) if at >= 0 else 0
+def _cut(text: str, data: bytes, length: int, estimator: Estimator) -> int:
+    """Return the last place where a text may be cut to about a length."""
+    return boundary_at_or_before(text, _characters(data, estimator.fitting(data, length)))
+
+
+def _characters_over(text: str, after: bytes, length: int, estimator: Estimator) -> int:
+    """Return about how many characters a text is too long, 0 if it is not."""
+    if estimator.additive:  # was cut to fit
+        return 0
+    data = text.encode() + after
+    if estimator.within(data, length):
+        return 0
+    tokens = estimator.tokens_of_bytes(data) - estimator.tokens_of_length(length)
+    return max(1, tokens)
+
+
+def _word_end(text: str, cut: int) -> int:
+    """Return where the last whole word up to ``cut`` ends, or ``cut`` where there is no white space."""
+    if cut >= len(text) or text[cut].isspace():
+        return cut
+    at = max(text.rfind(space, 0, cut) for space in (" ", "\n", "\t"))
+    end = len(text[: at + 1].rstrip()) if at >= 0 else 0
+    return end if end > 0 else cut
+
+
+def _trimmed(text: str, end: int) -> int:
+    """Return where white space before ``end`` begins, or the last place before that where text may be cut."""
+    while True:
+        stripped = len(text[:end].rstrip())
+        end = boundary_at_or_before(text, stripped)
+        if end == stripped:
+            return end
 
 
 def _characters(data: bytes, size: int) -> int:
     """Return how many whole code points the first ``size`` bytes hold."""
-    while size > 0 and data[size] & 0xC0 == 0x80:
+    while 0 < size < len(data) and data[size] & 0xC0 == 0x80:
         size -= 1
     return len(data[:size].decode("utf-8", "surrogatepass"))
 
 
-def _encode(text: Any, *, field: str) -> bytes:
-    if not isinstance(text, str):
-        raise DTypeError(field=field, expected="str", got=type(text).__name__)
-    # A lone surrogate (from a lossy decode elsewhere) counts as its three bytes instead of failing.
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _checked(estimator: Any) -> BytesEstimator:
-    if not isinstance(estimator, BytesEstimator):
-        raise DTypeError(field="estimator", expected="BytesEstimator", got=type(estimator).__name__)
+def _checked(estimator: Any) -> Estimator:
+    if not isinstance(estimator, Estimator):
+        raise DTypeError(field="estimator", expected="an Estimator", got=type(estimator).__name__)
     return estimator
 
 
-def _estimate(size: int, offsets: npt.NDArray[Any], estimator: BytesEstimator) -> npt.NDArray[np.int64]:
+def _rounded_up(lengths: npt.NDArray[np.int64], estimator: Estimator) -> npt.NDArray[np.int64]:
+    """Return the tokens of lengths that come from texts in memory: their products fit 64 bits."""
+    return np.asarray(-(-lengths * estimator.denominator // estimator.numerator), dtype=np.int64)
+
+
+def _of_bytes(size: int, offsets: npt.NDArray[Any], estimator: BytesEstimator) -> npt.NDArray[np.int64]:
     numerator, denominator = estimator.numerator, estimator.denominator
     native = dispatch.native()
     if native is None:

@@ -50,6 +50,8 @@ DOORS: dict[str, frozenset[str]] = {
     "numba": frozenset({"kernels"}),
     "llvmlite": frozenset({"kernels"}),
     "tokenizers": frozenset({"kernels"}),
+    "quicktok": frozenset({"kernels"}),
+    "tiktoken": frozenset({"kernels"}),
     "pydantic": frozenset({"config"}),
     "pydantic_core": frozenset({"config"}),
     "annotated_types": frozenset({"config"}),
