@@ -1,0 +1,101 @@
+"""Asking questions and judging the answers: which of what was expected came, and where."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from caliber.cli.evaluating.questions import Expected, Question, folded
+from caliber.cli.failures import Mistake
+from caliber.model.errors import InputError
+from caliber.model.windows import SearchHit, SearchResult
+
+if TYPE_CHECKING:
+    from caliber.runtime.caliber import Caliber
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One expected record: the rank at which it came (the first is 1) and its id, or None for both."""
+
+    expected: Expected
+    rank: int | None
+    record_id: uuid.UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One question, with what became of each record it expected."""
+
+    question: Question
+    answers: tuple[Answer, ...]
+    degraded: str | None
+
+    def recall(self, k: int) -> float:
+        """Return the share of what was expected among the first ``k`` hits."""
+        return sum(answer.rank is not None and answer.rank <= k for answer in self.answers) / len(self.answers)
+
+    def missed(self, k: int) -> list[Answer]:
+        """Return what was expected and is not among the first ``k`` hits."""
+        return [answer for answer in self.answers if answer.rank is None or answer.rank > k]
+
+
+def matches(expected: Expected, record_id: uuid.UUID, content: str) -> bool:
+    """Return whether a record is what was expected: by id, or by holding the text."""
+    if expected.id is not None:
+        return expected.id == record_id
+    return expected.folded in folded(content)
+
+
+def rank_of(expected: Expected, hits: Sequence[SearchHit]) -> int | None:
+    """Return the rank of the first hit that is what was expected, from 1."""
+    return next((rank for rank, hit in enumerate(hits, 1) if matches(expected, hit.id, hit.content)), None)
+
+
+def ask(memory: Caliber, question: Question, kinds: Sequence[str] | None, limit: int) -> SearchResult:
+    """Search among ``kinds``, with the filter and at the time that the question says.
+
+    Raises: Mistake with the question's place, for kinds or a filter that cannot be.
+    """
+    try:
+        return memory.search(
+            question.query, kinds=kinds, limit=limit, filter=question.filter or None, as_of=question.as_of
+        )
+    except InputError as error:
+        raise Mistake(
+            f"{question.place}: {error}",
+            "nothing was measured: correct the question",
+            details={"code": error.code, "kind": error.kind, "place": question.place},
+        ) from error
+
+
+def judge_all(
+    memory: Caliber,
+    questions: Sequence[Question],
+    kinds: Sequence[str] | None,
+    depth: int,
+    advance: Callable[[int], None],
+) -> list[Judged]:
+    """Ask every question for ``depth`` hits; its own kinds go before the command's. Raises: Mistake."""
+    out = []
+    for question in questions:
+        found = ask(memory, question, question.kinds or kinds, depth)
+        answers = []
+        for expected in question.expected:
+            rank = rank_of(expected, found.hits)
+            answers.append(Answer(expected, rank, None if rank is None else found.hits[rank - 1].id))
+        out.append(Judged(question, tuple(answers), found.reason))
+        advance(1)
+    return out
+
+
+def mean_recall(judged: Sequence[Judged], k: int) -> float:
+    """Return recall@k over all questions, each counting the same."""
+    return sum(item.recall(k) for item in judged) / len(judged)
+
+
+def hit_rate(judged: Sequence[Judged], k: int) -> float:
+    """Return the share of questions with anything expected among the first ``k`` hits."""
+    return sum(item.recall(k) > 0 for item in judged) / len(judged)

@@ -1,0 +1,262 @@
+"""Why an expected record did not come: what ranked it where and what stood before it, or why it could not come."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from caliber.cli import show
+from caliber.cli.evaluating.judging import ask, matches, rank_of
+from caliber.cli.evaluating.questions import Expected, Question
+from caliber.model.entities import Artifact, Note, Scope
+from caliber.model.errors import NotFound
+from caliber.model.time import to_us
+from caliber.model.windows import SearchHit
+from caliber.resident.mirror import RelationSnapshot
+from caliber.runtime.embedder import MODES
+from caliber.search import engine as search_engine
+
+if TYPE_CHECKING:
+    from caliber.runtime.caliber import Caliber
+
+_BEFORE: Final = 3
+"""Hits shown of those that came before."""
+
+_BATCH_ROWS: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """What one leg of search made of a record: its part of the score, and its rank by that part alone."""
+
+    part: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A hit that came before the expected one; ``gains`` is what each leg gave it more."""
+
+    id: uuid.UUID
+    kind: str
+    label: str
+    rank: int
+    score: float
+    gains: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """One expected record that was not among the first hits, and why; ``code`` is stable, for programs."""
+
+    place: str
+    query: str
+    expected: str
+    code: str
+    why: str
+    id: uuid.UUID | None = None
+    kind: str | None = None
+    label: str | None = None
+    rank: int | None = None
+    score: float | None = None
+    legs: dict[str, Leg] = field(default_factory=dict)
+    before: tuple[Before, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A record where it lives."""
+
+    relation: RelationSnapshot
+    number: int
+
+    @property
+    def id(self) -> uuid.UUID:
+        return self.relation.entity_id(self.number)
+
+    @property
+    def kind(self) -> str:
+        return self.relation.relation.name
+
+
+class Reasons:
+    """Explains misses in one store, as its principal sees it."""
+
+    def __init__(self, memory: Caliber, kinds: Sequence[str] | None) -> None:
+        self._memory = memory
+        self._kinds = kinds
+        self._widest = memory.config.search.limit_max
+
+    def explain(self, question: Question, expected: Expected) -> Missed:
+        """Return why ``expected`` was not among the first hits."""
+        found = ask(self._memory, question, question.kinds or self._kinds, self._widest)
+        asked = (question.place, question.query, expected.text)
+        rank = rank_of(expected, found.hits)
+        if rank is not None:
+            return self._ranked(asked, question, found.hits, rank)
+        before = tuple(self._before(hit, at, None) for at, hit in enumerate(found.hits[:_BEFORE], 1))
+        row = self._best_of(question, self._rows(expected))
+        if row is None:
+            why = f"no record that {self._memory.principal.label} can see {_says(expected)}"
+            return Missed(*asked, "no_such_record", why, before=before)
+        code, why = self._unreachable(question, row, found.reason)
+        return Missed(*asked, code, why, row.id, row.kind, self._label(row.id), before=before)
+
+    def _label(self, record_id: uuid.UUID) -> str:
+        entity = show.peek(self._memory, record_id)
+        name = show.label(entity)
+        return f"{name}: {show.first_line(entity.content)}" if isinstance(entity, Note) else name
+
+    # --- it came, but late -----------------------------------------------------------------------
+
+    def _ranked(self, asked: tuple[str, str, str], question: Question, hits: Sequence[SearchHit], rank: int) -> Missed:
+        hit = hits[rank - 1]
+        above = [(at, other) for at, other in enumerate(hits[: rank - 1], 1) if not _wanted(question, other)]
+        before = tuple(self._before(other, at, hit) for at, other in above[:_BEFORE])
+        why = f"it came {ordinal(rank)} of {len(hits):,}"
+        label = self._label(hit.id)
+        return Missed(*asked, "ranked", why, hit.id, hit.kind, label, rank, hit.score, legs_of(hit, hits), before)
+
+    def _before(self, hit: SearchHit, rank: int, than: SearchHit | None) -> Before:
+        gains: dict[str, float] = {}
+        if than is not None:
+            parts = dict.fromkeys([*hit.breakdown, *than.breakdown])
+            gains = {name: hit.breakdown.get(name, 0.0) - than.breakdown.get(name, 0.0) for name in parts}
+        return Before(hit.id, hit.kind, self._label(hit.id), rank, hit.score, gains)
+
+    # --- it could not come -----------------------------------------------------------------------
+
+    def _rows(self, expected: Expected) -> Iterator[_Row]:
+        """Yield the visible records that are what was expected, whatever else keeps them from being found."""
+        engine = self._memory._engine
+        if expected.id is not None:
+            try:
+                _, relation, number = self._memory._reader.locate(expected.id)
+            except NotFound:
+                return
+            yield _Row(relation, number)
+            return
+        snapshot = engine.memory.snapshot
+        for kind in search_engine.KINDS:
+            relation = snapshot[kind]
+            seen = relation.live_mask.copy()
+            mask = self._memory._reader._notes.over(relation) if kind == "note" else None
+            rows = np.flatnonzero(seen if mask is None else seen & mask)
+            for start in range(0, len(rows), _BATCH_ROWS):
+                part = rows[start : start + _BATCH_ROWS].tolist()
+                for number, raw in zip(part, engine.memory.texts(relation, part), strict=True):
+                    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw or ""
+                    if matches(expected, relation.entity_id(number), text):
+                        yield _Row(relation, number)
+
+    def _best_of(self, question: Question, rows: Iterator[_Row]) -> _Row | None:
+        """Return the record that least keeps from being found: of several that hold a text, one may be searchable."""
+        first: _Row | None = None
+        for row in rows:
+            if self._kept_out(question, row) is None:
+                return row
+            first = first or row
+        return first
+
+    def _unreachable(self, question: Question, row: _Row, degraded: str | None) -> tuple[str, str]:
+        """Return code and sentence for a record that exists and did not come among as many hits as there can be."""
+        kept_out = self._kept_out(question, row)
+        if kept_out is not None:
+            return kept_out
+        if degraded is not None:
+            return "degraded", f"search was degraded: {degraded}"
+        alone = ask(self._memory, question, (row.kind,), self._widest)
+        if len(alone.hits) >= self._widest or any(hit.id == row.id for hit in alone.hits):
+            return "beyond_limit", f"more than {self._widest:,} records came before it (search.limit_max)"
+        return self._no_match(question, row)
+
+    def _kept_out(self, question: Question, row: _Row) -> tuple[str, str] | None:
+        """Return what of the question or the record's own state keeps it out, or None."""
+        if row.kind not in search_engine.KINDS:
+            return "not_searchable", f"it is a {row.kind}; search finds {', '.join(search_engine.KINDS)}"
+        kinds = question.kinds or self._kinds
+        if kinds and row.kind not in kinds:
+            return "other_kind", f"it is a {row.kind}; only {', '.join(kinds)} was searched"
+        for name, value in question.filter.items():
+            mask = search_engine.filter_mask(row.relation, {name: value})
+            if mask is None:
+                return "filtered", f"the filter keeps only records with {name}, which a {row.kind} has not"
+            if not mask[row.number]:
+                return "filtered", f"the filter {name} = {value} leaves it out"
+        return self._invalid(question, row)
+
+    def _invalid(self, question: Question, row: _Row) -> tuple[str, str] | None:
+        now_us = self._memory._engine.clock.now_us()
+        as_of_us = now_us if question.as_of is None else to_us(question.as_of, "as_of")
+        entity = show.peek(self._memory, row.id)
+        if row.kind == "scope" and isinstance(entity, Scope) and not entity.summary:
+            return "invalid", "the scope has no summary (yet): summaries are what is searched of scopes"
+        if search_engine.alive(row.relation, as_of_us, now_us)[row.number]:
+            return None
+        return "invalid", invalidity(entity, question.as_of)
+
+    def _no_match(self, question: Question, row: _Row) -> tuple[str, str]:
+        """Return why a record that counts, among fewer hits than there can be, is none."""
+        memory = self._memory
+        embedder = memory._engine.embedder
+        if embedder is None:
+            return "no_vector", "it shares no word with the question, and there is no embedding_provider"
+        if row.kind not in embedder.embedded:
+            return "no_vector", f"it shares no word with the question, and embedding.{MODES[row.kind]} is off"
+        query = embedder.query(question.query)
+        similarity = memory._reader._similarity(row.id, embedder.space.space_id, query)
+        if similarity is None:
+            return "no_vector", "it shares no word with the question, and has no vector: it is empty, or was refused"
+        least = memory.config.search.min_similarity
+        return "no_match", f"it shares no word with the question, and its similarity is {similarity:.3f} of {least:g}"
+
+
+def legs_of(hit: SearchHit, hits: Sequence[SearchHit]) -> dict[str, Leg]:
+    """Return what each leg made of ``hit`` among ``hits``; equal parts share the better rank."""
+    out = {}
+    for name in dict.fromkeys(name for other in hits for name in other.breakdown):
+        part = hit.breakdown.get(name, 0.0)
+        better = sum(other.breakdown.get(name, 0.0) > part for other in hits)
+        out[name] = Leg(part, better + 1)
+    return out
+
+
+def invalidity(entity: Any, as_of: datetime | None) -> str:
+    """Return why a record that exists does not count."""
+    if isinstance(entity, Note):
+        if entity.superseded_by is not None:
+            return f"note {entity.superseded_by} supersedes it"
+        if entity.archived_at is not None:
+            return f"it was archived at {entity.archived_at.isoformat()}"
+        at = "now" if as_of is None else f"at {as_of.isoformat()}"
+        begins = "always" if entity.valid_from is None else entity.valid_from.isoformat()
+        ends = "ever" if entity.valid_until is None else entity.valid_until.isoformat()
+        return f"it does not hold {at}: it is valid from {begins} to {ends}"
+    if isinstance(entity, Artifact):
+        if entity.superseded_by is not None:
+            return f"artifact {entity.superseded_by} supersedes it"
+        for what, when in (("rolled back", entity.rolled_back_at), ("retired", entity.retired_at)):
+            if when is not None:
+                return f"it was {what} at {when.isoformat()}"
+        if entity.expires_at is not None:
+            return f"it expired at {entity.expires_at.isoformat()}"
+    return "it does not count any more"
+
+
+def _wanted(question: Question, hit: SearchHit) -> bool:
+    return any(matches(expected, hit.id, hit.content) for expected in question.expected)
+
+
+def _says(expected: Expected) -> str:
+    return "has this id" if expected.id is not None else "holds this text"
+
+
+def ordinal(number: int) -> str:
+    """Return a rank as people say it: ``1st``, ``12th``."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"
