@@ -72,7 +72,7 @@ def _add(session: Any, entry: _Entry, timing: Timing, rounds: int, budget_s: flo
         "min_rounds": rounds,
         "max_time": budget_s,
         "min_time": 0.0,
-        "warmup": timing.warm,
+        "warmup": timing.warm_calls,
     }
     row = Metadata(entry, timing.iterations, options)
     for took in timing.rounds_s:

@@ -1,8 +1,8 @@
 """Contests: implementations of one task, timed in turn.
 
 On a shared machine speed changes from second to second. Rounds of all contenders alternate, so that what disturbs one
-disturbs the others too, and every ratio compares figures of the same moments. Before each round its contender runs once
-untimed: caches hold its data and not those of the one before.
+disturbs the others too, and every ratio compares figures of the same moments. Before each round its contender runs
+untimed for a while: caches hold its data and not those of the one before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ OURS, TWIN, PEER, ASIDE, READ = "ours", "twin", "peer", "aside", "read"
 KINDS = (OURS, TWIN, PEER, ASIDE, READ)
 
 LEAST_ROUND_S = 0.5e-3  # shorter calls are repeated within a round until a clock is precise enough
-WARM_BELOW_S = 20e-3  # longer calls leave nothing of what an untimed call would load
+# Untimed calls before a round. Several, as a call may need only a part of what its followers need; none of long calls,
+# whose end finds nothing left of what their beginning loaded.
+WARM_S, MOST_WARM_CALLS, WARM_BELOW_S = 2e-3, 16, 20e-3
 MOST_ROUNDS = 200
 
 
@@ -60,9 +62,15 @@ class Timing:
 
     contender: Contender
     iterations: int
-    warm: bool
     call_s: float
     rounds_s: list[float] = field(default_factory=list)
+
+    @property
+    def warm_calls(self) -> int:
+        """How many untimed calls precede a round."""
+        if self.call_s >= WARM_BELOW_S:
+            return 0
+        return max(1, min(MOST_WARM_CALLS, int(WARM_S / self.call_s)))
 
 
 def _timed(call: Callable[[], object], iterations: int, clock: Callable[[], float]) -> float:
@@ -79,8 +87,7 @@ def _calibrated(contender: Contender, clock: Callable[[], float]) -> Timing:
         while took < LEAST_ROUND_S and iterations < 1 << 24:
             iterations *= max(2, min(10, int(1.2 * LEAST_ROUND_S / max(took, 1e-9))))
             took = _timed(contender.call, iterations, clock)
-    call_s = took / iterations
-    return Timing(contender, iterations, call_s < WARM_BELOW_S, call_s)
+    return Timing(contender, iterations, took / iterations)
 
 
 def measure(
@@ -92,7 +99,7 @@ def measure(
 ) -> list[Timing]:
     """Time all contenders in turn: ``rounds`` rounds each, more while ``budget_s`` for all together allows it."""
     timings = [_calibrated(contender, clock) for contender in contenders]
-    one_round_s = sum(timing.call_s * (timing.iterations + timing.warm) for timing in timings)
+    one_round_s = sum(timing.call_s * (timing.iterations + timing.warm_calls) for timing in timings)
     rounds = max(rounds, min(MOST_ROUNDS, int(budget_s / max(one_round_s, 1e-9))))
     collecting = gc.isenabled()
     gc.collect()
@@ -102,8 +109,7 @@ def measure(
             first = number % len(timings)  # nobody always follows the same one
             for timing in timings[first:] + timings[:first]:
                 with timing.contender.around():
-                    if timing.warm:
-                        timing.contender.call()
+                    _timed(timing.contender.call, timing.warm_calls, clock)
                     timing.rounds_s.append(_timed(timing.contender.call, timing.iterations, clock))
     finally:
         if collecting:

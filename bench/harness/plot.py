@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.contest import OURS, READ, TWIN
+from harness.contest import ASIDE, OURS, READ, TWIN
 from harness.report import Measurement
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def panels(measurements: Iterable[Measurement]) -> list[Panel]:
 def _panel(dimensions: int, items: Sequence[Measurement]) -> Panel:
     largest = max(item.rows or 0 for item in items)
     fastest = min((item for item in items if item.kind == OURS and item.rows == largest), key=_median, default=None)
+    missing = {item.name for item in items if item.kind == ASIDE}
     panel = Panel(dimensions, "" if fastest is None else f"CALIBER ({fastest.name})")
     points: dict[str, list[tuple[int, float]]] = defaultdict(list)
     roofs: dict[str, dict[int, float]] = {CODES: {}, F32: {}}
@@ -55,7 +56,7 @@ def _panel(dimensions: int, items: Sequence[Measurement]) -> Panel:
             if fastest is not None and item.name == fastest.name:
                 points[panel.ours].append((rows, item.median_s))
         else:
-            points[item.name].append((rows, item.median_s))
+            points[f"{item.name} (may miss rows)" if item.name in missing else item.name].append((rows, item.median_s))
     panel.lines = {name: sorted(line) for name, line in points.items() if len(line) > 1}
     panel.roofs = {name: sorted(line.items()) for name, line in roofs.items() if len(line) > 1}
     return panel
@@ -86,6 +87,8 @@ def draw(measurements: Iterable[Measurement], path: Path) -> bool:
         _draw_panel(ax, panel, styles)
     for ax in list(axes.flat)[len(found) :]:
         ax.set_visible(False)
+    drawn = [line for panel in found for line in [*panel.lines.values(), *panel.roofs.values()]]
+    axes[0, 0].set_ylim(bottom=min(took for line in drawn for _, took in line) / 1.5)  # shared by all panels
     for ax in axes[-1]:
         ax.set_xlabel("rows")
     for ax in axes[:, 0]:
@@ -98,7 +101,7 @@ def draw(measurements: Iterable[Measurement], path: Path) -> bool:
     figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=3, fontsize=8.5, frameon=False)
     figure.tight_layout(rect=(0, 0.16 if down == 1 else 0.09, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=100)
     pyplot.close(figure)
     return True
 
@@ -123,7 +126,6 @@ def _draw_panel(ax: Axes, panel: Panel, styles: dict[str, tuple[str, str]]) -> N
         ax.plot(rows, took, color=_OURS, marker="o", markersize=5.5, linewidth=2.4, label=panel.ours, zorder=5)
     ax.set_xscale("log")
     ax.set_yscale("log")
-    ax.set_ylim(bottom=min(point[1] for line in [*panel.lines.values(), *panel.roofs.values()] for point in line) / 2)
     ax.set_title(f"{panel.dimensions} dimensions", fontsize=10)
     ax.grid(visible=True, which="major", alpha=0.3)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _count(value)))
