@@ -23,7 +23,7 @@ import pytest
 from support.folders import open_folder
 
 import caliber
-from caliber.backends.postgres import local_files, local_server
+from caliber.backends.postgres import local_files, local_place, local_server
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.model.errors import ExtraNotInstalled, InvalidValue, SchemaMismatch, Unavailable
 
@@ -533,3 +533,20 @@ def test_disk_that_fills_up_while_it_starts(small_disk: Callable[[int], Path]) -
         (disk / "rest").unlink()
         server.restart()
         assert one(server.dsn, "SELECT 1") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks a Linux file system")
+def test_folders_are_spread_where_the_file_system_can(place: Path) -> None:
+    """On what knows nothing of it, such as tmpfs, nothing happens; on ext4 the flag is there afterwards, once."""
+    for folder in (place, Path.cwd()):
+        inside = Path(tempfile.mkdtemp(dir=folder))
+        try:
+            local_place.spread(inside)
+            local_place.spread(inside)
+            kind = subprocess.run(["stat", "-f", "-c", "%T", inside], capture_output=True, text=True, check=True).stdout
+            listed = shutil.which("lsattr")
+            if listed and kind.strip() == "ext2/ext3":
+                shown = subprocess.run([listed, "-d", inside], capture_output=True, text=True, check=True).stdout
+                assert "T" in shown.split()[0]
+        finally:
+            inside.rmdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import errno
 import fcntl
@@ -10,6 +11,7 @@ import pwd
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,6 +30,9 @@ LONGEST_SOCKET_PATH: Final = 103
 """What ``sun_path`` holds on the systems with the smallest one, without its last byte."""
 
 LOCK_POLL_S: Final = 0.02
+
+GET_FLAGS, SET_FLAGS, TOP_FOLDER = 0x80086601, 0x40086602, 0x00020000
+"""Linux's ``FS_IOC_GETFLAGS``, ``FS_IOC_SETFLAGS`` and ``FS_TOPDIR_FL``."""
 
 
 # --- the account it runs under -----------------------------------------------------------------------------
@@ -193,6 +198,28 @@ def own_folder(path: Path, mode: int) -> Path:
     return path
 
 
+def spread(folder: Path) -> None:
+    """Ask the file system to put the folders in here far from each other, if it knows how to.
+
+    ext4 without a journal does not use again for a while what was just freed, and looks at every such place for every
+    new file. A cluster is a thousand files: where another was just removed, making one took seconds, not a quarter.
+    """
+    if sys.platform != "linux":
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        flags = array.array("i", [0])  # an int, whatever the number of the call says
+        fcntl.ioctl(descriptor, GET_FLAGS, flags)
+        if not flags[0] & TOP_FOLDER:
+            flags[0] |= TOP_FOLDER
+            fcntl.ioctl(descriptor, SET_FLAGS, flags)
+    except OSError:
+        # Not ext4: nothing to ask for.
+        pass
+    finally:
+        os.close(descriptor)
+
+
 # --- one server's folders ----------------------------------------------------------------------------------
 
 
@@ -223,6 +250,7 @@ class Place:
             )
             raise InvalidValue(field="TMPDIR", reason=reason)
         check_open(root, who, "TMPDIR")
+        spread(root)
         sweep(root)
         try:
             with locked(root / "lock"):
