@@ -139,7 +139,7 @@ static void rank_and_fill(int64_t *order, uint8_t *decision) {
 static float take_relevance(input *in) {
     const uint64_t kind = take(in, 1);
     if (kind < 250) {
-        return (float)(kind % 16) / 8.0F - 1.0F;
+        return kind == 249 ? -0.0F : (float)(kind % 16) / 8.0F - 1.0F;
     }
     float value;
     const uint32_t bits = (uint32_t)take(in, 4);
@@ -165,11 +165,21 @@ static candidate take_candidate(input *in, int grouped) {
     c.group = -1;
     if (grouped && kind & 64) {
         c.group = (int32_t)(take(in, 1) % 32);
-        c.section = take(in, 1) == 255 ? c.section : (int32_t)(asked.sections ? (size_t)c.group % asked.sections : 0);
+        c.section = take(in, 1) > 252 ? c.section : (int32_t)(asked.sections ? (size_t)c.group % asked.sections : 0);
     }
-    if (take(in, 1) == 255) { /* anything at all */
+    switch (take(in, 1)) {
+    case 255: /* anything at all */
         c.group = (int32_t)take_signed(in);
         c.section = (int32_t)take_signed(in);
+        break;
+    case 254: /* one too many */
+        c.section = (int32_t)asked.sections;
+        break;
+    case 253:
+        c.group = (int32_t)asked.n;
+        break;
+    default:
+        break;
     }
     return c;
 }
@@ -196,18 +206,15 @@ static void take_problem(input *in) {
         }
         const uint64_t random = next_random(&state);
         asked.candidates[i] = i ? asked.candidates[random % i] : (candidate){.group = -1};
-        switch (random >> 32 & 7) {
-        case 0:
-            asked.candidates[i].age_us ^= (int64_t)(UINT64_C(1) << (random >> 40 & 63));
-            break;
-        case 1:
-            asked.candidates[i].tie[random >> 50 & 1] ^= UINT64_C(1) << (random >> 40 & 63);
-            break;
-        case 2:
-            asked.candidates[i].priority ^= (int32_t)(UINT32_C(1) << (random >> 40 & 31));
-            break;
-        default:
-            break;
+        const uint64_t change = random >> 32 & 63, bit = random >> 40 & 63;
+        if (change < 8) {
+            asked.candidates[i].age_us ^= (int64_t)(UINT64_C(1) << bit);
+        } else if (change < 16) {
+            asked.candidates[i].tie[random >> 50 & 1] ^= UINT64_C(1) << bit;
+        } else if (change < 24) {
+            asked.candidates[i].priority ^= (int32_t)(UINT32_C(1) << (bit & 31));
+        } else if (change == 24) { /* away from its group */
+            asked.candidates[i].section = (int32_t)(bit % asked.sections);
         }
     }
 }

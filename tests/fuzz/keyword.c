@@ -1,0 +1,389 @@
+/*
+ * The keyword kernels. Words of any bytes: with room for all, and with little room that grows, the same; in their
+ * order, and together every letter. Postings, BM25 and phrases of those words: as counted one by one.
+ */
+#include "harness.h"
+
+#define MOST_SPANS 12
+#define MOST_WORDS 400 /* different ones */
+#define MOST_IDS 2000
+#define WORD_BYTES 256
+
+/* ---- words -------------------------------------------------------------------------------------------------- */
+
+static cal_words dictionary(arena *a, size_t capacity, size_t arena_size, uint64_t seed) {
+    cal_words table = {.capacity = capacity, .arena_size = arena_size, .seed = seed};
+    for (table.slot_count = 1; table.slot_count < 2 * capacity; table.slot_count *= 2) {
+    }
+    table.slots = exact(a, table.slot_count * sizeof *table.slots, 0);
+    memset(table.slots, 0, table.slot_count * sizeof *table.slots);
+    table.starts = exact(a, (capacity + 1) * sizeof *table.starts, 0);
+    table.starts[0] = 0;
+    table.arena = exact(a, arena_size, 1);
+    return table;
+}
+
+/* The same words in a dictionary with more room. */
+static cal_words larger(arena *a, const cal_words *before) {
+    cal_words table = dictionary(a, before->capacity * 2 + 1, before->arena_size * 2 + WORD_BYTES, before->seed + 1);
+    table.count = before->count;
+    memcpy(table.starts, before->starts, (before->count + 1) * sizeof *table.starts);
+    if (before->count > 0) {
+        memcpy(table.arena, before->arena, (size_t)before->starts[before->count]);
+    }
+    CHECK(cal_words_rehash(&table) == CAL_OK);
+    return table;
+}
+
+/* Bytes that are mostly text: letters, signs that join, and pieces of UTF-8, whole or not. */
+static size_t take_text(input *in, uint8_t *text, size_t most) {
+    static const char *const pieces[] = {
+        "ab",  "B2",  " ", "'", "\xE2\x80\x99", ".", "-", "::", ":", "/", "\\", "@", "+", "++", "#", "&", "1,000", ",",
+        "\xE6\x97\xA5\xE6\x9C\xAC", "\xE8\xAA\x9E", "\xC3\x9F", "\xED\x95\x9C", "\xF0\x9F\x8E\x89", "e\xCC\x81",
+        "\xE2\x80", "\xF0\x9F", "\xC3", "\xFF", "_x",
+    };
+    size_t size = 0;
+    while (in->size > 0 && size < most) {
+        const uint64_t kind = take(in, 1);
+        const size_t count = sizeof pieces / sizeof *pieces;
+        if (kind < 4 * count) {
+            const char *piece = pieces[kind % count];
+            /* Now and then a long run, for words have a longest. */
+            for (uint64_t again = kind / count == 3 ? take(in, 1) : 1; again > 0; again--) {
+                for (const char *p = piece; *p && size < most; p++) {
+                    text[size++] = (uint8_t)*p;
+                }
+            }
+        } else {
+            text[size++] = (uint8_t)take(in, 1);
+        }
+    }
+    return size;
+}
+
+typedef struct {
+    cal_words table;
+    uint32_t ids[MOST_IDS];
+    int64_t id_offsets[MOST_SPANS + 1];
+    size_t spans;
+} found_words;
+
+static found_words plenty, little; /* too large for the stack */
+
+/* A dictionary and a list that start with almost no room, and grow whenever they are full. */
+static void intern_growing(arena *a, const uint8_t *data, size_t size, const int64_t *offsets, size_t spans) {
+    little.table = dictionary(a, 1, 3, 7);
+    size_t finished = 0, capacity = 0;
+    little.id_offsets[0] = 0;
+    for (int round = 0; finished < spans; round++) {
+        CHECK(round < 100);
+        uint32_t *ids = exact(a, capacity * sizeof *ids, 4);
+        int64_t *id_offsets = exact(a, (spans - finished + 1) * sizeof *id_offsets, 8);
+        size_t done = 0;
+        CHECK(cal_words_intern(&little.table, data, size, offsets + finished, spans - finished, ids, capacity,
+                               id_offsets, &done) == CAL_OK);
+        for (size_t i = 0; i < done; i++) {
+            const int64_t base = little.id_offsets[finished + i], count = id_offsets[i + 1] - id_offsets[i];
+            CHECK(base + count <= MOST_IDS);
+            if (count > 0) {
+                memcpy(little.ids + base, ids + id_offsets[i], (size_t)count * sizeof *ids);
+            }
+            little.id_offsets[finished + i + 1] = base + count;
+        }
+        finished += done;
+        if (round % 2) {
+            little.table = larger(a, &little.table);
+        } else {
+            capacity = 2 * capacity + 1;
+        }
+    }
+}
+
+static int same_word(const cal_words *x, size_t i, const cal_words *y, size_t j) {
+    const size_t size = (size_t)(x->starts[i + 1] - x->starts[i]);
+    return size == y->starts[j + 1] - y->starts[j] && memcmp(x->arena + x->starts[i], y->arena + y->starts[j], size) == 0;
+}
+
+static size_t character_size(uint8_t lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
+
+static int is_letter(uint8_t c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
+
+/* Words of a span stand in it in their order, none is too long, and no ASCII letter is left out. */
+static void check_span(const uint8_t *from, const uint8_t *to, const uint32_t *ids, size_t count) {
+    const cal_words *table = &plenty.table;
+    const uint8_t *covered = from, *last = NULL;
+    for (size_t i = 0; i < count; i++) {
+        const uint8_t *word = table->arena + table->starts[ids[i]];
+        const size_t size = (size_t)(table->starts[ids[i] + 1] - table->starts[ids[i]]);
+        CHECK(size > 0 && size <= WORD_BYTES);
+        /* Of a script without spaces, a pair begins with the second character of the pair before it. */
+        const uint8_t *at = last && *last >= 0xE0 && *word >= 0xE0 ? last + character_size(*last) : covered;
+        if ((size_t)(to - at) < size || memcmp(at, word, size) != 0) {
+            for (at = covered; (size_t)(to - at) >= size && memcmp(at, word, size) != 0; at++) {
+                CHECK(!is_letter(*at));
+            }
+        }
+        CHECK((size_t)(to - at) >= size);
+        last = at;
+        covered = at + size > covered ? at + size : covered;
+    }
+    for (; covered < to; covered++) {
+        CHECK(!is_letter(*covered));
+    }
+}
+
+static void check_words(arena *a, input *in) {
+    static uint8_t text[1500];
+    const size_t spans = take_below(in, MOST_SPANS + 1), cuts = take(in, 1) % 4;
+    const int broken = take(in, 1) == 255;
+    uint8_t *cut_at = exact(a, MOST_SPANS + 1, 0);
+    for (size_t i = 0; i <= MOST_SPANS; i++) {
+        cut_at[i] = (uint8_t)take(in, 1);
+    }
+    const size_t size = take_text(in, text, sizeof text);
+    const uint8_t *data = copied(a, text, size, 1);
+    int64_t *offsets = exact(a, (spans + 1) * sizeof *offsets, 8);
+    offsets[0] = cuts ? 0 : (int64_t)(cut_at[0] % (size + 1));
+    for (size_t i = 1; i <= spans; i++) {
+        const size_t left = size - (size_t)offsets[i - 1];
+        offsets[i] = offsets[i - 1] + (int64_t)(i == spans && cuts ? left : cut_at[i] % (left / (cuts + 1) + 1));
+    }
+    plenty.spans = spans;
+    plenty.table = dictionary(a, MOST_WORDS, sizeof text * 4, 7);
+    size_t done = 0;
+    if (broken) {
+        offsets[cut_at[1] % (spans + 1)] = cut_at[2] % 2 ? (int64_t)size + 1 : -1;
+        const int32_t status = cal_words_intern(&plenty.table, data, size, offsets, spans, plenty.ids, MOST_IDS,
+                                                plenty.id_offsets, &done);
+        CHECK(status == CAL_E_OFFSETS && done == 0);
+        plenty.spans = 0;
+        return;
+    }
+    CHECK(cal_words_intern(&plenty.table, data, size, offsets, spans, plenty.ids, MOST_IDS, plenty.id_offsets, &done) ==
+          CAL_OK);
+    if (done < spans) { /* more different words than fit */
+        plenty.spans = 0;
+        return;
+    }
+    for (size_t i = 0; i < spans; i++) {
+        const int64_t from = plenty.id_offsets[i], to = plenty.id_offsets[i + 1];
+        check_span(data + offsets[i], data + offsets[i + 1], plenty.ids + from, (size_t)(to - from));
+    }
+    for (size_t i = 0; i < plenty.table.count; i++) {
+        for (size_t j = 0; j < i; j++) {
+            CHECK(!same_word(&plenty.table, i, &plenty.table, j));
+        }
+    }
+    intern_growing(a, data, size, offsets, spans);
+    CHECK(memcmp(plenty.id_offsets, little.id_offsets, (spans + 1) * sizeof *offsets) == 0);
+    for (int64_t i = 0; i < plenty.id_offsets[spans]; i++) {
+        CHECK(same_word(&plenty.table, plenty.ids[i], &little.table, little.ids[i]));
+    }
+}
+
+/* ---- postings ----------------------------------------------------------------------------------------------- */
+
+/* How often each document holds each term: a word's terms are itself and, for every third, the word after it. */
+static uint32_t held[MOST_SPANS][MOST_WORDS + 1];
+
+static double stands_for(uint32_t count) {
+    static const uint32_t steps[16] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128, 256};
+    double value = 1;
+    for (int i = 0; i < 16; i++) {
+        value = count >= steps[i] ? steps[i] : value;
+    }
+    return value;
+}
+
+static void check_reading(arena *a, const cal_postings *postings, size_t documents, const uint8_t *mask,
+                          const uint32_t *lengths) {
+    const size_t terms = postings->terms;
+    uint32_t *asked = exact(a, (terms + 1) * sizeof *asked, 4);
+    double *weights = exact(a, (terms + 1) * sizeof *weights, 8);
+    int64_t *counts = exact(a, (terms + 1) * sizeof *counts, 8);
+    for (size_t t = 0; t <= terms; t++) { /* the last one is unknown */
+        asked[t] = (uint32_t)t;
+        weights[t] = 1.0 + (double)t / 7;
+    }
+    CHECK(cal_postings_count(postings, asked, terms + 1, documents, mask, counts) == CAL_OK);
+    double *scores = exact(a, documents * sizeof *scores, 8), *expected = exact(a, documents * sizeof *scores, 8);
+    memset(scores, 0, documents * sizeof *scores);
+    memset(expected, 0, documents * sizeof *scores);
+    CHECK(cal_bm25(postings, asked, weights, terms + 1, documents, mask, lengths, 0.9, 0.4, 3.7, scores) == CAL_OK);
+    for (size_t t = 0; t <= terms; t++) {
+        int64_t *found = exact(a, documents * sizeof *found, 8);
+        size_t count = 0, seen = 0;
+        CHECK(cal_postings_documents(postings, (uint32_t)t, documents, mask, found, documents, &count) == CAL_OK);
+        for (size_t d = 0; d < documents; d++) {
+            if (t == terms || held[d][t] == 0 || !mask[d]) {
+                continue;
+            }
+            CHECK(seen < count && found[seen] == (int64_t)d);
+            seen++;
+            const double frequency = stands_for(held[d][t]);
+            const double room = 0.9 * (1 - 0.4 + 0.4 * (lengths[d] / 3.7));
+            expected[d] += weights[t] * (0.9 + 1) * frequency / (frequency + room);
+        }
+        CHECK(seen == count && counts[t] == (int64_t)count);
+        free(a->blocks[--a->count]); /* as many as terms: more than the arena holds */
+    }
+    CHECK(documents == 0 || memcmp(scores, expected, documents * sizeof *scores) == 0);
+    const size_t k = documents / 2;
+    int64_t *ids = exact(a, k * sizeof *ids, 8);
+    float *best = exact(a, k * sizeof *best, 4);
+    size_t found = 0;
+    uint64_t *tie = exact(a, 2 * documents * sizeof *tie, 8);
+    for (size_t d = 0; d < documents; d++) { /* from the last to the first */
+        tie[2 * d] = 7;
+        tie[2 * d + 1] = documents - d;
+        expected[d] = scores[d] > 0 ? 0.5 * (double)(1 + d % 2) : -0.5; /* many equal ones */
+    }
+    CHECK(cal_best_scores(expected, documents, tie, k, ids, best, &found) == CAL_OK);
+    size_t rank = 0;
+    for (int odd = 1; odd >= 0; odd--) {
+        for (size_t d = documents; d-- > 0;) {
+            if ((int)(d % 2) == odd && expected[d] > 0 && rank < k) {
+                CHECK(rank < found && ids[rank] == (int64_t)d && best[rank] == (float)expected[d]);
+                rank++;
+            }
+        }
+    }
+    CHECK(rank == found);
+}
+
+static void check_postings(arena *a, input *in) {
+    const size_t documents = plenty.spans, words = plenty.table.count, terms = words + 1;
+    uint64_t *starts = exact(a, (words + 1) * sizeof *starts, 8);
+    uint32_t *terms_of = exact(a, 2 * words * sizeof *terms_of, 4);
+    starts[0] = 0;
+    for (size_t w = 0; w < words; w++) {
+        starts[w + 1] = starts[w];
+        terms_of[starts[w + 1]++] = (uint32_t)w;
+        if (w % 3 == 0) {
+            terms_of[starts[w + 1]++] = (uint32_t)w + 1;
+        }
+    }
+    uint32_t *segment = exact(a, CAL_POSTING_SEGMENT * sizeof *segment, 0);
+    memset(segment, 0xFF, CAL_POSTING_SEGMENT * sizeof *segment);
+    uint32_t **segments = exact(a, sizeof *segments, 0);
+    segments[0] = segment;
+    cal_postings postings = {.segments = segments, .segment_count = 1, .terms = terms};
+    postings.first = exact(a, terms * sizeof(uint32_t), 4);
+    postings.chain = exact(a, terms * sizeof(uint32_t), 4);
+    postings.tail = exact(a, terms * sizeof(uint32_t), 4);
+    postings.left = exact(a, terms * sizeof(uint16_t), 2);
+    postings.level = exact(a, terms, 1);
+    memset(postings.first, 0xFF, terms * sizeof(uint32_t));
+    memset(postings.chain, 0xFF, terms * sizeof(uint32_t));
+    memset(postings.left, 0, terms * sizeof(uint16_t));
+    memset(postings.level, 0, terms);
+    uint32_t *counts = exact(a, terms * sizeof *counts, 4), *touched = exact(a, terms * sizeof *touched, 4);
+    uint32_t *lengths = exact(a, documents * sizeof *lengths, 4);
+    memset(counts, 0, terms * sizeof *counts);
+    memset(held, 0, sizeof held);
+    const uint32_t *ids = copied(a, plenty.ids, (size_t)plenty.id_offsets[documents] * sizeof *ids, 4);
+    for (size_t d = 0; d < documents; d++) {
+        for (int64_t i = plenty.id_offsets[d]; i < plenty.id_offsets[d + 1]; i++) {
+            for (uint64_t t = starts[ids[i]]; t < starts[ids[i] + 1]; t++) {
+                held[d][terms_of[t]]++;
+            }
+        }
+    }
+    /* In two goes. */
+    const size_t first = documents ? take_below(in, documents + 1) : 0;
+    const int64_t *offsets = copied(a, plenty.id_offsets, (documents + 1) * sizeof *offsets, 8);
+    size_t done = 0;
+    CHECK(cal_postings_add(&postings, 0, ids, offsets, first, starts, terms_of, words, counts, touched, lengths,
+                           &done) == CAL_OK);
+    CHECK(done == first);
+    CHECK(cal_postings_add(&postings, first, ids, offsets + first, documents - first, starts, terms_of, words, counts,
+                           touched, lengths + first, &done) == CAL_OK);
+    CHECK(done == documents - first);
+    uint8_t *mask = exact(a, documents, 1);
+    for (size_t d = 0; d < documents; d++) {
+        mask[d] = (uint8_t)(take(in, 1) % 4 != 1);
+    }
+    check_reading(a, &postings, documents, mask, lengths);
+    if (documents > 0) {
+        check_reading(a, &postings, documents - 1, mask, lengths);
+    }
+}
+
+/* ---- phrases ------------------------------------------------------------------------------------------------ */
+
+static void check_phrases(arena *a, input *in) {
+    const size_t documents = plenty.spans, words = plenty.table.count;
+    const size_t count = (size_t)plenty.id_offsets[documents];
+    if (count == 0) {
+        return;
+    }
+    /* Numbers of one to five bytes: those of words, spread over what fits. */
+    const uint32_t spread = (uint32_t)(take(in, 1) % 64 + 1);
+    uint32_t *numbers = exact(a, count * sizeof *numbers, 4);
+    for (size_t i = 0; i < count; i++) {
+        numbers[i] = plenty.ids[i] * spread;
+    }
+    const size_t numbered = words * spread;
+    uint8_t *packed = exact(a, count * 5, 1);
+    int64_t *sizes = exact(a, (documents + 1) * sizeof *sizes, 8);
+    CHECK(cal_words_pack(numbers, plenty.id_offsets, documents, packed, count * 5, sizes) == CAL_OK);
+    CHECK(cal_words_pack(numbers, plenty.id_offsets, documents, packed, 4, sizes) == CAL_E_ARGUMENT || count == 0);
+    CHECK(cal_words_pack(numbers, plenty.id_offsets, documents, packed, count * 5, sizes) == CAL_OK);
+    uint64_t *starts = exact(a, (numbered + 1) * sizeof *starts, 8);
+    uint32_t *parts = exact(a, 2 * numbered * sizeof *parts, 4);
+    starts[0] = 0;
+    for (size_t w = 0; w < numbered; w++) { /* every second word has two parts */
+        starts[w + 1] = starts[w];
+        parts[starts[w + 1]++] = (uint32_t)w / 3;
+        if (w % 2) {
+            parts[starts[w + 1]++] = (uint32_t)w / 5;
+        }
+    }
+    uint32_t phrase[CAL_PHRASE_MAX];
+    const size_t length = 1 + take_below(in, 4);
+    const size_t from = take_below(in, count);
+    for (size_t j = 0; j < length; j++) { /* often one that stands there */
+        phrase[j] = parts[starts[numbers[(from + j) % count]]];
+    }
+    const uint8_t **documents_of = exact(a, documents * sizeof *documents_of, 0);
+    int64_t *lengths = exact(a, documents * sizeof *lengths, 8);
+    uint32_t *matches = exact(a, documents * sizeof *matches, 4);
+    for (size_t d = 0; d < documents; d++) {
+        lengths[d] = sizes[d + 1] - sizes[d];
+        documents_of[d] = copied(a, packed + sizes[d], (size_t)lengths[d], 1);
+    }
+    CHECK(cal_phrase_matches(documents_of, lengths, documents, starts, parts, numbered, phrase, length, matches) ==
+          CAL_OK);
+    for (size_t d = 0; d < documents; d++) {
+        static uint32_t row[2 * MOST_IDS];
+        size_t size = 0;
+        for (int64_t i = plenty.id_offsets[d]; i < plenty.id_offsets[d + 1]; i++) {
+            for (uint64_t p = starts[numbers[i]]; p < starts[numbers[i] + 1]; p++) {
+                row[size++] = parts[p];
+            }
+        }
+        uint32_t expected = 0;
+        for (size_t i = 0; i + length <= size; i++) {
+            expected += memcmp(row + i, phrase, length * sizeof *phrase) == 0;
+        }
+        CHECK(matches[d] == expected);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    input in = {data, size};
+    arena a = {.count = 0};
+    uint64_t choices = take(&in, 4);
+    check_words(&a, &in);
+    if (plenty.spans > 0) {
+        uint8_t bytes[64];
+        for (size_t i = 0; i < sizeof bytes; i++) {
+            bytes[i] = (uint8_t)next_random(&choices);
+        }
+        input rest = {bytes, sizeof bytes};
+        check_postings(&a, &rest);
+        check_phrases(&a, &rest);
+    }
+    free_all(&a);
+    return 0;
+}
