@@ -16,12 +16,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 import numpy as np
 import pytest
+from harness.contest import OURS, PEER, Contender
 
 import caliber
 from caliber import EntityRef, EntityType
@@ -117,12 +119,13 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def key_value(loaded: Loaded) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """A GET of one note from a server on this machine, through its Python client."""
+def key_value() -> Iterator[tuple[str, Callable[[], bytes]] | None]:
+    """A GET of one note from a server on this machine, through its Python client; None without a server."""
     redis = pytest.importorskip("redis", reason="the Python client is not installed")
     binary = shutil.which("valkey-server") or shutil.which("redis-server")
     if binary is None:
-        pytest.skip("neither valkey-server nor redis-server is installed")
+        yield None
+        return
     port = free_port()
     command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -135,6 +138,7 @@ def key_value(loaded: Loaded) -> Iterator[tuple[str, Callable[[], bytes]]]:
             except redis.ConnectionError:
                 time.sleep(0.05)
         client.set("note", sentence(0))
+        assert client.get("note") == sentence(0).encode()
         yield f"{Path(binary).name} GET", lambda: client.get("note")
     finally:
         server.terminate()
@@ -152,39 +156,33 @@ def statements_of(memory: Caliber, call: Callable[[], Any]) -> int:
     return memory._engine.store.statement_count() - before
 
 
-def test_assemble(benchmark: Any, loaded: Loaded) -> None:
-    benchmark.group = f"assemble_context, {RESIDENT}, {ARTIFACTS} artifacts, {TURNS} turns"
-    benchmark.extra_info["at_most"] = 5
-    call = lambda: loaded.memory.assemble_context(loaded.trajectory, query=QUERY)  # noqa: E731
+@contextmanager
+def settled(memory: Caliber) -> Iterator[None]:
+    """What a round left to be written behind is written before somebody else's round begins."""
+    yield
+    memory.flush()
+
+
+def test_assemble(
+    contest: Callable[..., None], loaded: Loaded, key_value: tuple[str, Callable[[], bytes]] | None
+) -> None:
+    memory = loaded.memory
+    call = lambda: memory.assemble_context(loaded.trajectory, query=QUERY)  # noqa: E731
     window = call()
     assert window.used_tokens <= window.max_tokens
-    assert statements_of(loaded.memory, call) == 0
-    benchmark(call)
+    assert statements_of(memory, call) == 0
+    contenders = [Contender(OURS, "caliber", call, lambda: settled(memory), at_most=5)]
+    contenders += [] if key_value is None else [Contender(PEER, *key_value)]
+    contest(f"assemble_context, {RESIDENT}, {ARTIFACTS} artifacts, {TURNS} turns", contenders)
 
 
-def test_assemble_peer(benchmark: Any, key_value: tuple[str, Callable[[], bytes]]) -> None:
-    name, get = key_value
-    benchmark.group = f"assemble_context, {RESIDENT}, {ARTIFACTS} artifacts, {TURNS} turns"
-    benchmark.extra_info["peer"] = name
-    assert get() == sentence(0).encode()
-    benchmark(get)
-
-
-def test_get(benchmark: Any, loaded: Loaded) -> None:
-    benchmark.group = "get of a resident record"
-    benchmark.extra_info["at_most"] = 0.2
-    wanted = loaded.notes[0]
-    assert loaded.memory.get(wanted).content == sentence(0)
-    assert statements_of(loaded.memory, lambda: loaded.memory.get(wanted)) == 0
-    benchmark(loaded.memory.get, wanted)
-
-
-def test_get_peer(benchmark: Any, key_value: tuple[str, Callable[[], bytes]]) -> None:
-    name, get = key_value
-    benchmark.group = "get of a resident record"
-    benchmark.extra_info["peer"] = name
-    assert get() == sentence(0).encode()
-    benchmark(get)
+def test_get(contest: Callable[..., None], loaded: Loaded, key_value: tuple[str, Callable[[], bytes]] | None) -> None:
+    memory, wanted = loaded.memory, loaded.notes[0]
+    assert memory.get(wanted).content == sentence(0)
+    assert statements_of(memory, lambda: memory.get(wanted)) == 0
+    contenders = [Contender(OURS, "caliber", lambda: memory.get(wanted), lambda: settled(memory), at_most=0.2)]
+    contenders += [] if key_value is None else [Contender(PEER, *key_value)]
+    contest("get of a resident record", contenders)
 
 
 def test_search(benchmark: Any, loaded: Loaded) -> None:
@@ -273,24 +271,18 @@ class Bare:
 DURABLE = "SQLite, WAL, synchronous=FULL on both sides"
 
 
-@pytest.mark.benchmark(min_rounds=100, max_time=1.5, warmup=True, warmup_iterations=10)
-def test_append_turn(benchmark: Any, tmp_path: Path) -> None:
-    benchmark.group = "append_turn, durability commit"
-    benchmark.extra_info["at_most"] = 1.1
-    benchmark.extra_info["note"] = DURABLE
-    store = Appending(tmp_path)
-    benchmark(store.append)
+def test_append_turn(contest: Callable[..., None], tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    store, other = Appending(tmp_path / "ours"), Appending(tmp_path / "theirs")
+    other.append()
+    bare = Bare(other, "bare.db")
+    contenders = [
+        Contender(OURS, "caliber", store.append, lambda: settled(store.memory), at_most=1.1, note=DURABLE),
+        Contender(PEER, f"apsw {apsw.apsw_version()} alone, the same rows", bare.append),
+    ]
+    contest("append_turn, durability commit", contenders)
     store.memory.close()
-
-
-@pytest.mark.benchmark(min_rounds=100, max_time=1.5, warmup=True, warmup_iterations=10)
-def test_append_turn_peer(benchmark: Any, tmp_path: Path) -> None:
-    benchmark.group = "append_turn, durability commit"
-    benchmark.extra_info["peer"] = f"apsw {apsw.apsw_version()} alone, the same rows"
-    store = Appending(tmp_path)
-    store.append()
-    bare = Bare(store, "bare.db")
-    benchmark(bare.append)
     bare.connection.close()
 
 
