@@ -27,7 +27,16 @@ from caliber.config.pcp import (
     RecoveryConfig,
 )
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig, PolicyTarget, RuleConfig
-from caliber.config.providers import EmbeddingConfig, ProviderConfig, RetryConfig, SearchConfig, VectorConfig
+from caliber.config.providers import (
+    ChatConfig,
+    EmbeddingConfig,
+    HttpConfig,
+    ProviderConfig,
+    RetryConfig,
+    SearchConfig,
+    SummarizerConfig,
+    VectorConfig,
+)
 from caliber.config.secret import SecretRef
 from caliber.config.storage import (
     AioConfig,
@@ -45,6 +54,7 @@ __all__ = [
     "AntiSprawlConfig",
     "AssemblyConfig",
     "CaliberConfig",
+    "ChatConfig",
     "CloseConfig",
     "ContextDagConfig",
     "DebugConfig",
@@ -52,6 +62,7 @@ __all__ = [
     "EmbeddingConfig",
     "FrozenMap",
     "GroundingConfig",
+    "HttpConfig",
     "NotesConfig",
     "PCPConfig",
     "PersistenceConfig",
@@ -70,6 +81,7 @@ __all__ = [
     "SecretRef",
     "SectionPriorities",
     "StorageConfig",
+    "SummarizerConfig",
     "TokensConfig",
     "TrajectoryConfig",
     "VectorConfig",

@@ -137,6 +137,7 @@ def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
             "max_backoff": 10 * SECOND,
             "backoff_multiplier": 2.0,
             "jitter": 0.2,
+            "max_retry_after": MINUTE,
         },
         "embedding": {
             "embed_turns": "behind" if embed else "off",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from caliber.config.knobs import Duration, FrozenMap, Int, Name, Option, Real, Section, knob
+from caliber.config.knobs import Duration, Flag, FrozenMap, Int, Name, Option, Real, Section, knob
 from caliber.config.secret import SecretRef, has_credentials, is_reference, is_secret_name, readable
 from caliber.model.enums import DistanceMetric, EmbedMode, VectorIndexType
 
@@ -43,11 +43,50 @@ def _options(value: FrozenMap[Any]) -> FrozenMap[Any]:
     return value
 
 
+class HttpConfig(Section):
+    """How a provider that is a service is called."""
+
+    timeout_ms: Duration = knob("Longest a request takes, all of it.", "M-009", unit="ms", seed=30_000, gt=0)
+    connect_timeout_ms: Duration = knob("Longest wait for a connection.", "ours", unit="ms", gt=0)
+    requests_per_minute: Int = knob("Requests sent in a minute; 0 for any number.", "M-016", ge=0)
+    tokens_per_minute: Int = knob("Tokens sent in a minute, as estimated; 0 for any number.", "M-016", ge=0)
+    max_connections: Int = knob("Connections, hence requests, at a time.", "ours", ge=1, le=1_000)
+    keepalive_ms: Duration = knob("How long an idle connection stays open.", "ours", unit="ms", gt=0)
+    max_response_bytes: Int = knob("Largest answer that is read.", "ours", unit="bytes", ge=1_024)
+    proxy: Literal["none", "environment"] = knob(
+        "Whether HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY of the environment are followed.", "ours"
+    )
+    trusted: Name = knob(
+        "Certificates that are trusted: usual, or a file of them (PEM) instead; ~ is the home folder.", "ours"
+    )
+
+
+class ChatConfig(Section):
+    """What a language model is given and asked for."""
+
+    max_input_tokens: Int = knob(
+        "Longest text of one request, as estimated; more is cut at sentences and asked for in parts.",
+        "ours",
+        unit="tokens",
+        ge=64,
+    )
+    max_output_tokens: Int = knob("Longest answer the model may give.", "ours", unit="tokens", ge=16)
+    max_items: Int = knob("Most artifacts, notes or decisions taken from one answer.", "ours", ge=1, le=10_000)
+    max_item_chars: Int = knob("Longest text of one of them.", "ours", unit="characters", ge=1)
+    retry_invalid: Flag = knob("Whether an answer that cannot be used is asked for again.", "ours")
+    prompts: Name = knob("Instructions to the model: builtin, or a folder with a file for each call.", "ours")
+    temperature: Annotated[Real, Field(ge=0)] | Literal["unsent"] = knob(
+        "How much is left to chance, 0 or more; unsent for models that do not take it.", "ours"
+    )
+
+
 class ProviderConfig(Section):
-    """Who embeds, or who summarizes; which kinds exist is known to ``caliber.llm``."""
+    """Who embeds; which kinds exist is known to ``caliber.llm``."""
 
     provider_type: Name = knob(
-        "Kind of provider: static or hash embed, extractive summarizes, all on this machine.", "C-104"
+        "Kind of provider. On this machine static, minilm and hash embed, extractive summarizes; over HTTP openai, "
+        "voyage and ollama embed, openai, anthropic and ollama summarize.",
+        "C-104",
     )
     model: Name = knob("Model the provider is to use.", "C-104")
     endpoint: Annotated[Name, AfterValidator(_endpoint)] | None = knob(
@@ -58,8 +97,15 @@ class ProviderConfig(Section):
         "Variable that holds its key, as env:NAME; never the key itself.", "C-105", optional=True
     )
     options: Annotated[FrozenMap[Option], AfterValidator(_options)] = knob(
-        "Further settings that the provider understands.", "ours", optional=True, default=FrozenMap()
+        "Further settings that the kind of provider asks for.", "ours", optional=True, default=FrozenMap()
     )
+    http: HttpConfig | None = knob("How the service is called; for providers over HTTP.", "ours", optional=True)
+
+
+class SummarizerConfig(ProviderConfig):
+    """Who summarizes: a provider that may be a language model."""
+
+    chat: ChatConfig | None = knob("What a language model is given and asked for.", "ours", optional=True)
 
 
 class RetryConfig(Section):
@@ -70,6 +116,9 @@ class RetryConfig(Section):
     max_backoff: Duration = knob("Longest wait, at least initial_backoff.", "C-109", unit="ms", gt=0)
     backoff_multiplier: Real = knob("Growth of the wait from one attempt to the next.", "C-110", gt=1)
     jitter: Real = knob("Part of each wait that is left to chance.", "C-111", ge=0, le=1)
+    max_retry_after: Duration = knob(
+        "Longest wait that a provider may ask for; asked for more, the call fails at once.", "ours", unit="ms", ge=0
+    )
 
 
 class VectorConfig(Section):
@@ -96,10 +145,18 @@ class EmbeddingConfig(Section):
     embed_summaries: EmbedMode = knob("When summaries of scopes are embedded.", "design")
     batch_size: Int = knob("Texts in one call of the provider.", "ours", unit="texts", ge=1, le=65_536)
     worker_idle_ms: Duration = knob("How often the worker looks for rows that lack a vector.", "ours", unit="ms", gt=0)
-    long_text: Literal["chunk_mean", "truncate", "error"] = knob(
-        "A text longer than long_text_tokens: the mean of its chunks, its beginning, or an error.", "ours"
+    long_text: Literal["chunk_mean", "truncate", "error", "chunks"] = knob(
+        "A text longer than long_text_tokens: the mean of its chunks, its beginning, an error, or a vector for each "
+        "chunk, of which the best one counts.",
+        "M-015",
+        seed="chunk_mean",
     )
-    long_text_tokens: Int = knob("Longest text embedded in one piece.", "ours", unit="tokens", ge=1)
+    long_text_tokens: Int = knob(
+        "Longest text embedded in one piece; counted by the model's own tokenizer where it has one here.",
+        "M-015",
+        unit="tokens",
+        ge=1,
+    )
     cache_entries: Int = knob("Vectors of recent texts kept in memory.", "ours", ge=0)
 
 

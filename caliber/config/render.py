@@ -70,12 +70,28 @@ def _section(section: Section, path: tuple[str, ...]) -> Iterator[str]:
             yield from _knob(name, field, getattr(section, name))
     for name, field in inner:
         value = getattr(section, name)
-        header = f"[{'.'.join((*path, name))}]"
         if value is None:
-            yield from ("", f"# {field.description} Not set; its knobs would follow here.", f"# {header}")
+            yield from _absent(field, (*path, name))
         else:
-            yield from ("", f"# {field.description}", header)
+            yield from ("", f"# {field.description}", f"[{'.'.join((*path, name))}]")
             yield from _section(value, (*path, name))
+
+
+def _absent(field: FieldInfo, path: tuple[str, ...]) -> Iterator[str]:
+    """Describe a section that is not set, so that it can be written in without looking anything up."""
+    yield from ("", f"# {field.description} Not set; its knobs would be:", f"# [{'.'.join(path)}]")
+    kind = section_in(field.annotation)
+    assert kind is not None
+    inner: list[tuple[str, FieldInfo]] = []
+    for name, knob in kind.model_fields.items():
+        if section_in(knob.annotation) is not None:
+            inner.append((name, knob))
+        else:
+            meaning = f"{knob.description} {_limits(knob, _about(knob)['unit'])}".rstrip()
+            later = " Not read yet." if _about(knob)["later"] else ""
+            yield from (f"#   {meaning}{later}{'' if knob.is_required() else ' (optional)'}", f"# {name} =")
+    for name, knob in inner:
+        yield from _absent(knob, (*path, name))
 
 
 def _knob(name: str, field: FieldInfo, value: Any) -> Iterator[str]:

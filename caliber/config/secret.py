@@ -66,6 +66,11 @@ class SecretRef:
             raise MissingRequired(f"the environment variable {self.name} is required", field=str(self))
         return value
 
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a secret to resolve."""
+        return bool(os.environ.get(self.name))
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a secret reference cannot be changed")
 

@@ -39,7 +39,14 @@ from caliber.config.lifecycle import (
 from caliber.config.parsing import parse_json, parse_toml
 from caliber.config.pcp import PCPConfig
 from caliber.config.policies import PolicyConfig, unique_names
-from caliber.config.providers import EmbeddingConfig, ProviderConfig, RetryConfig, SearchConfig, VectorConfig
+from caliber.config.providers import (
+    EmbeddingConfig,
+    ProviderConfig,
+    RetryConfig,
+    SearchConfig,
+    SummarizerConfig,
+    VectorConfig,
+)
 from caliber.config.secret import SecretRef, readable
 from caliber.config.storage import (
     AioConfig,
@@ -93,7 +100,7 @@ class CaliberConfig(Section):
     retention: RetentionConfig = knob("How long records of operation stay.", "design")
     embedding_provider: ProviderConfig | None = knob("Who embeds.", "C-102", optional=True)
     vector: VectorConfig | None = knob("The space that vectors live in.", "C-120", optional=True)
-    summarization_provider: ProviderConfig | None = knob("Who summarizes.", "C-103", optional=True)
+    summarization_provider: SummarizerConfig | None = knob("Who summarizes.", "C-103", optional=True)
     llm_retry_config: RetryConfig = knob("How calls to providers are tried again.", "C-106")
     embedding: EmbeddingConfig = knob("When and how records get their vectors.", "design")
     search: SearchConfig = knob("Limits of search.", "K-204")

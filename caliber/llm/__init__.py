@@ -1,18 +1,22 @@
 """Providers of embeddings, summaries and extracted knowledge; the local ones need no network and no LLM."""
 
 from caliber.llm.cache import CacheStats, EmbeddingCache, EmbeddingKey, VectorStore, content_hash
+from caliber.llm.chunking import Chunks, LongText, LongTextMode, chunk_text
 from caliber.llm.embedding import (
-    LongText,
-    LongTextMode,
+    Embedded,
     embed_each,
+    embed_records,
     embed_text,
     embed_texts,
     handle_embedding_batch_failure,
 )
 from caliber.llm.protocols import (
+    BatchedEmbedding,
+    Closable,
     ConsolidationAction,
     ConsolidationDecision,
     ConsolidationMember,
+    CountingEmbedding,
     EmbeddingProvider,
     ExtractedArtifact,
     ExtractionTurn,
@@ -30,10 +34,15 @@ from caliber.llm.registry import (
 )
 
 __all__ = [
+    "BatchedEmbedding",
     "CacheStats",
+    "Chunks",
+    "Closable",
     "ConsolidationAction",
     "ConsolidationDecision",
     "ConsolidationMember",
+    "CountingEmbedding",
+    "Embedded",
     "EmbeddingCache",
     "EmbeddingKey",
     "EmbeddingProvider",
@@ -49,8 +58,10 @@ __all__ = [
     "VectorStore",
     "build_embedding_provider",
     "build_summarization_provider",
+    "chunk_text",
     "content_hash",
     "embed_each",
+    "embed_records",
     "embed_text",
     "embed_texts",
     "embedding_provider_types",

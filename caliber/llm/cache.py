@@ -18,8 +18,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from caliber.llm.deadline import deadline_passed, remaining_s
 from caliber.llm.protocols import FloatVector
-from caliber.model.errors import InvalidValue, StorageError
+from caliber.model.errors import CaliberError, InvalidValue, StorageError
 
 
 class EmbeddingKey(NamedTuple):
@@ -109,15 +110,31 @@ class EmbeddingCache:
     def get_or_compute(
         self,
         keys: Sequence[EmbeddingKey],
-        compute: Callable[[list[int]], Sequence[FloatVector]],
+        compute: Callable[[list[int]], Sequence[FloatVector | CaliberError]],
     ) -> list[FloatVector]:
+        """Return a vector per key. Raises: what ``compute`` raised, or the first error it gave for a key."""
+        out: list[FloatVector] = []
+        for result in self.get_or_compute_each(keys, compute):
+            if isinstance(result, CaliberError):
+                raise result
+            out.append(result)
+        return out
+
+    def get_or_compute_each(
+        self,
+        keys: Sequence[EmbeddingKey],
+        compute: Callable[[list[int]], Sequence[FloatVector | CaliberError]],
+    ) -> list[FloatVector | CaliberError]:
         """Return a vector per key: from memory, from the store, from a thread computing it, or from ``compute``.
 
-        ``compute`` takes positions in ``keys`` (each key once) and returns their vectors. Only its caller sees its
-        error; threads that waited for the same keys compute for themselves.
+        ``compute`` takes positions in ``keys`` (each key once) and returns a vector or an error for each. What has a
+        vector is kept, whatever became of the rest. Only its caller sees an error; threads that waited for the same
+        keys compute for themselves.
+
+        Raises: what ``compute`` raises; Unavailable when the deadline passes while another thread computes.
         """
         self._after_fork()
-        found: dict[EmbeddingKey, FloatVector] = {}
+        found: dict[EmbeddingKey, FloatVector | CaliberError] = {}
         position = {key: index for index, key in reversed(list(enumerate(keys)))}
         wanted = list(dict.fromkeys(keys))
         while wanted:
@@ -127,7 +144,8 @@ class EmbeddingCache:
                 self._fill(mine, position, compute, found)
             wanted = []
             for key, flight in others:
-                flight.done.wait()
+                if not flight.done.wait(remaining_s()):
+                    raise deadline_passed("another call computed the same vector")
                 if flight.vector is None:
                     wanted.append(key)
                 else:
@@ -168,7 +186,7 @@ class EmbeddingCache:
         return len(self._entries)
 
     def _claim(
-        self, wanted: list[EmbeddingKey], found: dict[EmbeddingKey, FloatVector]
+        self, wanted: list[EmbeddingKey], found: dict[EmbeddingKey, FloatVector | CaliberError]
     ) -> tuple[dict[EmbeddingKey, _Flight], list[tuple[EmbeddingKey, _Flight]]]:
         mine: dict[EmbeddingKey, _Flight] = {}
         others: list[tuple[EmbeddingKey, _Flight]] = []
@@ -192,16 +210,19 @@ class EmbeddingCache:
         self,
         mine: dict[EmbeddingKey, _Flight],
         position: Mapping[EmbeddingKey, int],
-        compute: Callable[[list[int]], Sequence[FloatVector]],
-        found: dict[EmbeddingKey, FloatVector],
+        compute: Callable[[list[int]], Sequence[FloatVector | CaliberError]],
+        found: dict[EmbeddingKey, FloatVector | CaliberError],
     ) -> None:
         try:
             known = self._from_store(list(mine))
             missing = [key for key in mine if key not in known]
             fresh: list[tuple[EmbeddingKey, FloatVector]] = []
             if missing:
-                vectors = compute([position[key] for key in missing])
-                fresh = [(key, _frozen(vector)) for key, vector in zip(missing, vectors, strict=True)]
+                for key, result in zip(missing, compute([position[key] for key in missing]), strict=True):
+                    if isinstance(result, CaliberError):
+                        found[key] = result
+                    else:
+                        fresh.append((key, _frozen(result)))
             with self._lock:
                 self._store_hits += len(known)
                 self._misses += len(missing)

@@ -5,16 +5,15 @@ Source: C-247, C-487, K-113, K-116, M-011, M-012, M-014, M-015.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
-from caliber.llm.protocols import EmbeddingProvider, FloatMatrix, FloatVector
-from caliber.llm.texts import TokenCounter, prefix_end, require_text
+from caliber.llm.chunking import Chunks, LongText, LongTextMode, chunk_text
+from caliber.llm.protocols import BatchedEmbedding, EmbeddingProvider, FloatMatrix, FloatVector
 from caliber.model.errors import (
     CaliberError,
     DimensionMismatch,
@@ -26,36 +25,54 @@ from caliber.model.errors import (
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-class LongTextMode(StrEnum):
-    """What happens to a text above the limit: mean over its chunks, only its beginning, or an error."""
-
-    CHUNK_MEAN = "chunk_mean"
-    TRUNCATE = "truncate"
-    ERROR = "error"
+_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class LongText:
-    """The rule for long texts. Units: ``max_tokens`` under ``count_tokens``. Source: M-015.
+class Embedded:
+    """What a text became. Shapes: rows f32[c, dimensions]; c is 1 unless long texts have a vector for each chunk.
 
-    Raises: InvalidValue unless ``max_tokens`` >= 1.
+    Units: ``tokens`` of the whole text. ``truncated`` tells that its end was not embedded.
     """
 
-    mode: LongTextMode
-    max_tokens: int
-    count_tokens: TokenCounter
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise InvalidValue(field="long_text_tokens", reason="must be at least 1")
+    rows: FloatMatrix
+    tokens: int
+    truncated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    text: str
-    weight: float
+def embed_records(
+    provider: EmbeddingProvider,
+    cache: EmbeddingCache | None,
+    texts: Sequence[str],
+    *,
+    long_text: LongText,
+    batch_size: int | None = None,
+    apart: bool = True,
+) -> list[Embedded | CaliberError]:
+    """Return vectors or an error per text: one text that cannot be embedded does not cost the others theirs.
+
+    A batch is asked as a whole; where the provider cannot tell which text was at fault and asking again would not mend
+    it, text by text if ``apart``. An outage or a rate limit ends it: what was not asked yet has that error too.
+
+    Raises: without ``apart``, what the provider raises.
+    """
+    plans: list[Chunks | CaliberError] = []
+    for index, text in enumerate(texts):
+        try:
+            plans.append(chunk_text(text, long_text, index))
+        except CaliberError as error:
+            plans.append(error)
+    pieces = [piece for plan in plans if isinstance(plan, Chunks) for piece in plan.texts]
+    step = len(pieces) or 1 if batch_size is None else batch_size
+    vectors: list[FloatVector | CaliberError] = []
+    for first in range(0, len(pieces), step):
+        ask = _told_apart if apart else _vectors
+        vectors += ask(provider, cache, pieces[first : first + step])
+        last = vectors[-1]
+        if isinstance(last, CaliberError) and last.retryable:
+            vectors += [last] * (len(pieces) - len(vectors))
+            break
+    return _gathered(plans, vectors, keep_chunks=long_text.mode is LongTextMode.CHUNKS)
 
 
 def embed_texts(
@@ -68,26 +85,29 @@ def embed_texts(
 ) -> FloatMatrix:
     """Return one vector per text, in order; texts already known to the cache are not sent to the provider.
 
-    Long texts are cut first and their pieces cached, so a cached vector never depends on the rule for long texts.
-    ``batch_size`` bounds the texts of one call to the provider; without it there is one call (C-247). What earlier
-    calls gave stays in the cache when a later one fails.
+    Long texts are cut first and their pieces cached, so a cached vector never depends on the rule for long texts; one
+    of several chunks has their mean, also under the rule ``chunks``. ``batch_size`` bounds the texts of one call to the
+    provider; without it there is one call (C-247). What earlier calls gave stays in the cache when a later one fails.
 
     Shapes: f32[len(texts), dimensions], the caller's own.
-    Raises: EmbeddingFailed (empty or refused text), InvalidResponse (wrong number or type of vectors),
-        DimensionMismatch, InvalidVector, and what the provider raises.
+    Raises: EmbeddingFailed (empty or refused text; some of the batch, naming which), InvalidResponse (wrong number or
+        type of vectors), DimensionMismatch, InvalidVector, and what the provider raises.
     """
-    plans = [_pieces(text, index, long_text) for index, text in enumerate(texts)]
-    pieces = [piece.text for plan in plans for piece in plan]
+    plans = [chunk_text(text, long_text, index) for index, text in enumerate(texts)]
+    pieces = [piece for plan in plans for piece in plan.texts]
     step = len(pieces) or 1 if batch_size is None else batch_size
-    vectors: list[FloatVector] = []
+    vectors: list[FloatVector | CaliberError] = []
     for first in range(0, len(pieces), step):
         vectors += _vectors(provider, cache, pieces[first : first + step])
     out = np.empty((len(texts), provider.dimensions), dtype=np.float32)
-    start = 0
-    for index, plan in enumerate(plans):
-        parts = vectors[start : start + len(plan)]
-        out[index] = parts[0] if len(plan) == 1 else _weighted_mean(parts, [piece.weight for piece in plan])
-        start += len(plan)
+    failed: dict[int, CaliberError] = {}
+    for index, result in enumerate(_gathered(plans, vectors, keep_chunks=False)):
+        if isinstance(result, CaliberError):
+            failed[index] = result
+        else:
+            out[index] = result.rows[0]
+    if failed:
+        raise batch_error(failed, len(texts))
     return out
 
 
@@ -107,23 +127,11 @@ def embed_each(
     long_text: LongText,
     batch_size: int | None = None,
 ) -> list[FloatVector | CaliberError]:
-    """Return a vector or an error per text: one text that cannot be embedded does not cost the others theirs.
-
-    The batch is tried as a whole; if that fails for a reason that asking again would not mend, text by text.
-    A retryable failure (an outage, a rate limit) is the answer for all of them at once.
-    """
-    try:
-        return list(embed_texts(provider, cache, texts, long_text=long_text, batch_size=batch_size))
-    except CaliberError as error:
-        if error.retryable:
-            return [error] * len(texts)
-    results: list[FloatVector | CaliberError] = []
-    for text in texts:
-        try:
-            results.append(embed_text(provider, cache, text, long_text=long_text))
-        except CaliberError as error:
-            results.append(error)
-    return results
+    """Return a vector or an error per text; as ``embed_records``, with one vector a text as ``embed_texts``."""
+    rule = LongText(LongTextMode.CHUNK_MEAN, long_text.max_tokens, long_text.count_tokens)
+    rule = rule if long_text.mode is LongTextMode.CHUNKS else long_text
+    results = embed_records(provider, cache, texts, long_text=rule, batch_size=batch_size)
+    return [result if isinstance(result, CaliberError) else result.rows[0] for result in results]
 
 
 def handle_embedding_batch_failure(
@@ -146,60 +154,145 @@ def handle_embedding_batch_failure(
     return succeeded, failed
 
 
-def _pieces(text: str, index: int, rule: LongText) -> list[_Piece]:
-    require_text(text, index)
-    total = rule.count_tokens(text)
-    if total <= rule.max_tokens:
-        return [_Piece(text, 1.0)]
-    if rule.mode is LongTextMode.ERROR:
-        raise EmbeddingFailed(
-            reason=f"item {index} has {total} tokens, more than long_text_tokens = {rule.max_tokens}",
-            index=index,
-            tokens=total,
-        )
-    pieces: list[_Piece] = []
+def checked_vector(value: object, dimensions: int, provider: str) -> FloatVector | CaliberError:
+    """Return what a provider gave for one text as a vector, or the error that it is; errors pass through.
+
+    Shapes: f32[dimensions], finite and longer than zero.
+    """
+    if isinstance(value, CaliberError):
+        return value
+    if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind != "f":
+        return InvalidResponse(provider=provider, reason="expected a vector of floating-point numbers")
+    if len(value) != dimensions:
+        return DimensionMismatch(expected=dimensions, got=len(value))
+    with np.errstate(over="ignore"):  # what does not fit single precision becomes infinite, and is refused as that
+        vector = np.ascontiguousarray(value, dtype=np.float32)
+    if not np.isfinite(vector).all():
+        return InvalidVector(reason=f"{provider} sent NaN or infinity")
+    if not vector.any():
+        return InvalidVector(reason=f"{provider} sent a zero vector, which has no direction")
+    return vector
+
+
+def whole_batch(results: Sequence[FloatVector | CaliberError], dimensions: int) -> FloatMatrix:
+    """Return the vectors of a batch as one matrix. Raises: as ``batch_error``, unless every text has a vector."""
+    failed = {at: result for at, result in enumerate(results) if isinstance(result, CaliberError)}
+    if failed:
+        raise batch_error(failed, len(results))
+    out = np.empty((len(results), dimensions), dtype=np.float32)
+    for at, vector in enumerate(results):
+        out[at] = vector
+    return out
+
+
+def batch_error(failed: Mapping[int, CaliberError], count: int) -> CaliberError:
+    """Return the one error of a batch of ``count`` texts: the first itself when all failed, else one that names which.
+
+    It is retryable when asking again could mend any of them.
+    """
+    first = next(iter(failed.values()))
+    if len(failed) == count:
+        return first
+    places = ", ".join(str(index) for index in list(failed)[:_SHOWN]) + (", …" if len(failed) > _SHOWN else "")
+    error = EmbeddingFailed(
+        reason=f"{len(failed)} of {count} texts failed ({places}); the first: {first}",
+        indexes=tuple(failed),
+        retryable=any(each.retryable for each in failed.values()),
+    )
+    error.__cause__ = first
+    return error
+
+
+def _gathered(
+    plans: Sequence[Chunks | CaliberError], vectors: Sequence[FloatVector | CaliberError], *, keep_chunks: bool
+) -> list[Embedded | CaliberError]:
+    """Return what each text became from what its pieces did; a text with a piece that failed has failed."""
+    out: list[Embedded | CaliberError] = []
     start = 0
-    while start < len(text):
-        end = prefix_end(text, start, rule.max_tokens, rule.count_tokens, len(text) / total)
-        piece = text[start:end]
-        start = end
-        if piece.isspace():
+    for plan in plans:
+        if isinstance(plan, CaliberError):
+            out.append(plan)
             continue
-        pieces.append(_Piece(piece, float(rule.count_tokens(piece))))
-        if rule.mode is LongTextMode.TRUNCATE:
-            break
-    return pieces
+        rows: list[FloatVector] = []
+        result: Embedded | CaliberError | None = None
+        for vector in vectors[start : start + len(plan.texts)]:
+            if isinstance(vector, CaliberError):
+                result = vector
+                break
+            rows.append(vector)
+        start += len(plan.texts)
+        if result is None:
+            result = _embedded(plan, rows, keep_chunks=keep_chunks)
+        out.append(result)
+    return out
 
 
-def _vectors(provider: EmbeddingProvider, cache: EmbeddingCache | None, texts: list[str]) -> Sequence[FloatVector]:
+def _embedded(plan: Chunks, rows: Sequence[FloatVector], *, keep_chunks: bool) -> Embedded | CaliberError:
+    if keep_chunks or len(rows) == 1:
+        return Embedded(np.stack(rows), plan.tokens, plan.truncated)
+    try:
+        mean = _weighted_mean(rows, plan.weights)
+    except EmbeddingFailed as error:
+        return error
+    return Embedded(mean.reshape(1, -1), plan.tokens, plan.truncated)
+
+
+def _told_apart(
+    provider: EmbeddingProvider, cache: EmbeddingCache | None, texts: list[str]
+) -> list[FloatVector | CaliberError]:
+    try:
+        return _vectors(provider, cache, texts)
+    except CaliberError as error:
+        if error.retryable or len(texts) == 1:
+            return [error] * len(texts)
+    out: list[FloatVector | CaliberError] = []
+    for text in texts:
+        try:
+            out += _vectors(provider, cache, [text])
+        except CaliberError as error:
+            out.append(error)
+    return out
+
+
+def _vectors(
+    provider: EmbeddingProvider, cache: EmbeddingCache | None, texts: list[str]
+) -> list[FloatVector | CaliberError]:
     if cache is None:
         return _asked(provider, texts)
     model_id, dimensions = provider.model_id, provider.dimensions
     keys = [EmbeddingKey(content_hash(text), model_id, dimensions) for text in texts]
-    return cache.get_or_compute(keys, lambda places: _asked(provider, [texts[place] for place in places]))
+    return cache.get_or_compute_each(keys, lambda places: _asked(provider, [texts[place] for place in places]))
 
 
-def _asked(provider: EmbeddingProvider, texts: list[str]) -> Sequence[FloatVector]:
-    answer: object = provider.embed_batch(texts)  # what it is shows only now
+def _asked(provider: EmbeddingProvider, texts: list[str]) -> list[FloatVector | CaliberError]:
     name = provider.model_id
+    if isinstance(provider, BatchedEmbedding):
+        some = provider.embed_some(texts)
+        if len(some) != len(texts):
+            raise InvalidResponse(provider=name, reason=f"{len(some)} vectors for {len(texts)} texts")
+        return [checked_vector(result, provider.dimensions, name) for result in some]
+    answer: object = provider.embed_batch(texts)  # what it is shows only now
     if not isinstance(answer, np.ndarray) or answer.ndim != 2 or answer.dtype.kind != "f":
         raise InvalidResponse(provider=name, reason="expected one matrix of floating-point numbers")
     if len(answer) != len(texts):
         raise InvalidResponse(provider=name, reason=f"{len(answer)} vectors for {len(texts)} texts")
     if answer.shape[1] != provider.dimensions:
         raise DimensionMismatch(expected=provider.dimensions, got=answer.shape[1])
-    matrix = np.ascontiguousarray(answer, dtype=np.float32)
-    if not np.isfinite(matrix).all():
-        raise InvalidVector(reason=f"{name} sent NaN or infinity")
-    if not matrix.any(axis=1).all():
-        raise InvalidVector(reason=f"{name} sent a zero vector, which has no direction")
-    return list(matrix)
+    checked: list[FloatVector | CaliberError] = []
+    for row in answer:
+        vector = checked_vector(row, provider.dimensions, name)
+        if isinstance(vector, CaliberError):
+            raise vector  # a provider that sends such a thing is not believed in the rest
+        checked.append(vector)
+    return checked
 
 
 def _weighted_mean(vectors: Sequence[FloatVector], weights: Sequence[float]) -> FloatVector:
+    """Return the mean of directions: a provider whose vectors differ in length must not weigh chunks by it."""
     total = np.zeros(len(vectors[0]), dtype=np.float64)
     for vector, weight in zip(vectors, weights, strict=True):
-        total += vector.astype(np.float64) * weight
+        wide = vector.astype(np.float64)
+        total += wide * (weight / float(np.sqrt((wide * wide).sum())))
     norm = float(np.sqrt((total * total).sum()))
     if norm == 0.0:
         raise EmbeddingFailed(reason="the chunks of this text cancel each other")

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.model.enums import ArtifactType, NoteType, TurnRole
+from caliber.model.errors import CaliberError
 
 FloatVector: TypeAlias = NDArray[np.float32]
 FloatMatrix: TypeAlias = NDArray[np.float32]
@@ -53,6 +54,38 @@ class EmbeddingProvider(Protocol):
         Shapes: f32[len(texts), dimensions].
         Raises: EmbeddingFailed.
         """
+        ...
+
+
+@runtime_checkable
+class BatchedEmbedding(EmbeddingProvider, Protocol):
+    """An embedding provider whose batches can fail in part; others raise for the whole batch."""
+
+    def embed_some(self, texts: Sequence[str]) -> list[FloatVector | CaliberError]:
+        """Return a vector or an error per text, in their order; raises nothing that a single text could cause."""
+        ...
+
+
+@runtime_checkable
+class CountingEmbedding(EmbeddingProvider, Protocol):
+    """An embedding provider with a tokenizer and a limit of its own."""
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest text the model reads, as ``count_tokens`` counts."""
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens the model reads for a text."""
+        ...
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A provider that holds connections or threads. It is closed by who made it."""
+
+    def close(self) -> None:
+        """Release what it holds; calls under way end with Unavailable. Closing twice changes nothing."""
         ...
 
 

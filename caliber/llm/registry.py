@@ -39,8 +39,15 @@ def summarization_provider_types() -> tuple[str, ...]:
     return tuple(sorted(_SUMMARIZATION))
 
 
-def build_embedding_provider(settings: ProviderSettings) -> EmbeddingProvider:
-    """Return the embedding provider that the settings name; reads no model file yet.
+def is_costly(settings: ProviderSettings) -> bool:
+    """Return whether asking this provider takes longer than looking into the store."""
+    return settings.endpoint is not None or settings.provider_type == "minilm"
+
+
+def build_embedding_provider(
+    settings: ProviderSettings, token_counter: TokenCounter | None = None
+) -> EmbeddingProvider:
+    """Return the embedding provider that the settings name; reads no model file yet, and asks nobody.
 
     Raises: ProviderNotSupported, ExtraNotInstalled, MissingRequired, InvalidConfigValue, IncompatibleOptions.
     """

@@ -10,7 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from caliber.llm.deadline import remaining_s
+from caliber.llm.embedding import whole_batch
 from caliber.llm.protocols import (
+    BatchedEmbedding,
     ConsolidationDecision,
     ConsolidationMember,
     EmbeddingProvider,
@@ -23,7 +26,7 @@ from caliber.llm.protocols import (
     SummarizationProvider,
     TrajectoryDigest,
 )
-from caliber.model.errors import LlmError
+from caliber.model.errors import CaliberError, LlmError
 
 T = TypeVar("T")
 
@@ -41,6 +44,8 @@ class RetrySettings(Protocol):
     def backoff_multiplier(self) -> float: ...
     @property
     def jitter(self) -> float: ...
+    @property
+    def max_retry_after(self) -> int: ...
 
 
 def backoff_ms(settings: RetrySettings, attempt: int, error: LlmError, chance: float) -> float:
@@ -54,8 +59,8 @@ def backoff_ms(settings: RetrySettings, attempt: int, error: LlmError, chance: f
         grown = float(settings.max_backoff)
     wait = min(float(settings.max_backoff), grown)
     wait *= 1.0 - settings.jitter * chance
-    asked = error.context.get("retry_after_ms")
-    return max(wait, float(asked)) if isinstance(asked, int | float) else wait
+    asked = _asked_ms(error)
+    return wait if asked is None else max(wait, asked)
 
 
 class Retry:
@@ -66,17 +71,51 @@ class Retry:
         self._stopped = stopped
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` returns. Raises: its last error, at once when closing."""
+        """Return what ``call`` returns. Raises: its last error; at once when closing, or when time would be up."""
         for attempt in range(self._settings.max_retries):
             try:
                 return call()
             except LlmError as error:
-                if not error.retryable:
-                    raise
-                wait = backoff_ms(self._settings, attempt, error, random.random())  # noqa: S311  (no secret)
-                if self._stopped.wait(wait / 1_000):
+                if not error.retryable or not self._waited(attempt, error):
                     raise
         return call()
+
+    def each(self, ask: Callable[[Sequence[int]], Sequence[T | CaliberError]], count: int) -> list[T | CaliberError]:
+        """Return an answer or the last error for each of ``count`` items; only those that failed are asked for again.
+
+        ``ask`` takes positions and answers each of them, in order.
+        """
+        results: dict[int, T | CaliberError] = {}
+        wanted: Sequence[int] = range(count)
+        for attempt in range(self._settings.max_retries + 1):
+            results.update(zip(wanted, ask(wanted), strict=True))
+            failed = {at: error for at in wanted if isinstance(error := results[at], LlmError) and error.retryable}
+            if not failed or attempt == self._settings.max_retries:
+                break
+            # The longest wait that any of them asks for: they are asked again together.
+            slowest = max(failed.values(), key=lambda error: _asked_ms(error) or 0.0)
+            if not self._waited(attempt, slowest):
+                break
+            wanted = list(failed)
+        return [results[at] for at in range(count)]
+
+    def _waited(self, attempt: int, error: LlmError) -> bool:
+        """Wait before a further attempt; return False at once where the wait would be too long, or when closing."""
+        asked = _asked_ms(error)
+        if asked is not None and asked > self._settings.max_retry_after:
+            error.add_note(f"llm_retry_config.max_retry_after is {self._settings.max_retry_after} ms: not waited for")
+            return False
+        wait = backoff_ms(self._settings, attempt, error, random.random()) / 1_000  # noqa: S311  (no secret)
+        left = remaining_s()
+        if left is not None and left <= wait:
+            error.add_note("deadline_ms leaves no time for another attempt")
+            return False
+        return not self._stopped.wait(wait)
+
+
+def _asked_ms(error: LlmError) -> float | None:
+    asked = error.context.get("retry_after_ms")
+    return float(asked) if isinstance(asked, int | float) else None
 
 
 class RetryingEmbedding:
@@ -103,6 +142,26 @@ class RetryingEmbedding:
     def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
         """As the provider's."""
         return self._retry(lambda: self.inner.embed_batch(texts))
+
+
+class RetryingBatches(RetryingEmbedding):
+    """An embedding provider whose batches can fail in part, behind ``Retry``: what failed is asked for alone."""
+
+    inner: BatchedEmbedding
+
+    def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
+        """As the provider's. Raises: as ``batch_error``."""
+        return whole_batch(self.embed_some(texts), self.dimensions)
+
+    def embed_some(self, texts: Sequence[str]) -> list[FloatVector | CaliberError]:
+        """As the provider's, once what may pass has been asked for again."""
+        return self._retry.each(lambda places: self.inner.embed_some([texts[at] for at in places]), len(texts))
+
+
+def retrying(provider: EmbeddingProvider, retry: Retry) -> RetryingEmbedding:
+    """Return an embedding provider behind ``retry``, batches kept in part where it can tell."""
+    kind = RetryingBatches if isinstance(provider, BatchedEmbedding) else RetryingEmbedding
+    return kind(provider, retry)
 
 
 class RetryingSummarization:

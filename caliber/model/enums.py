@@ -194,6 +194,7 @@ class EventType(StrEnum):
     FORGET = "forget"
     NOTIFY = "notify"
     ERROR = "error"
+    EMBED_TRUNCATE = "embed_truncate"
 
 
 class PrincipalKind(StrEnum):

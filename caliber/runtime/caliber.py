@@ -51,6 +51,7 @@ from caliber.runtime.embedder import note_text
 from caliber.runtime.engine import Engine
 from caliber.runtime.named import Tables
 from caliber.runtime.reading import Reader
+from caliber.runtime.support import bounded
 from caliber.runtime.tasks import Tasks
 from caliber.runtime.upkeep import maintain
 from caliber.storage.unit_of_work import UnitOfWork
@@ -123,6 +124,7 @@ class Caliber(AbstractContextManager["Caliber"]):
             deadline_ms=deadline_ms,
         )
 
+    @bounded
     def complete_trajectory(
         self,
         trajectory_id: Id,
@@ -160,6 +162,7 @@ class Caliber(AbstractContextManager["Caliber"]):
         """Open the next scope; earlier ones may stay open. Raises: NotFound, InvalidStateTransition."""
         return self._tasks.open_scope(inputs.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
 
+    @bounded
     def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
         """Close a scope as the policies on scope_close say; a closed one is returned as it is.
 
@@ -173,6 +176,7 @@ class Caliber(AbstractContextManager["Caliber"]):
 
     # --- turns -------------------------------------------------------------------------------------
 
+    @bounded
     def append_turn(
         self,
         scope_id: Id,
@@ -210,6 +214,7 @@ class Caliber(AbstractContextManager["Caliber"]):
         )
         return self._append(inputs.as_uuid(scope_id, "scope_id"), [new], guard, deadline_ms)[0]
 
+    @bounded
     def append_turns(
         self,
         scope_id: Id,
@@ -249,6 +254,7 @@ class Caliber(AbstractContextManager["Caliber"]):
 
     # --- artifacts ---------------------------------------------------------------------------------
 
+    @bounded
     def create_artifact(
         self,
         scope_id: Id,
@@ -303,6 +309,7 @@ class Caliber(AbstractContextManager["Caliber"]):
 
     # --- notes -------------------------------------------------------------------------------------
 
+    @bounded
     def add_note(
         self,
         *,
@@ -383,6 +390,7 @@ class Caliber(AbstractContextManager["Caliber"]):
         roles = None if self._principal.role is None else visibility.for_role(self._principal.role)
         return default_visible_to(self._principal, roles)
 
+    @bounded
     def consolidate_notes(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> list[Note]:
         """Draw knowledge from a trajectory and merge it into what is known about the same things.
 

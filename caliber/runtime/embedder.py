@@ -10,6 +10,8 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +19,10 @@ from numpy.typing import NDArray
 from caliber.config import CaliberConfig
 from caliber.kernels import uuid7
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
-from caliber.llm.embedding import LongText, LongTextMode, embed_each, embed_text, embed_texts
-from caliber.llm.protocols import EmbeddingProvider
+from caliber.llm.chunking import LongText, LongTextMode
+from caliber.llm.embedding import Embedded, batch_error, embed_records
+from caliber.llm.protocols import CountingEmbedding, EmbeddingProvider
+from caliber.llm.texts import TokenCounter
 from caliber.model.entities import CachedEmbedding, Embedding, EmbeddingSpace
 from caliber.model.enums import DistanceMetric, EmbedMode, EntityType, SpaceState
 from caliber.model.errors import CaliberError, EmbeddingFailed, IncompatibleOptions, MultipleErrors
@@ -31,6 +35,9 @@ from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
 Vector = NDArray[np.float32]
+Rows = NDArray[np.float32]
+"""The vectors of one record. Shapes: f32[c, d]; c is 1 unless long texts have a vector for each chunk."""
+
 _OWNER = codec_of(EMBEDDING).index("owner_id")
 _SCAN_LIMIT = 4_096
 """Rows one look for missing vectors takes into memory; the next look finds the rest."""
@@ -66,6 +73,23 @@ class StoreVectorCache:
         self._store.write(work)
 
 
+def long_text_rule(config: CaliberConfig, provider: EmbeddingProvider, count_tokens: TokenCounter) -> LongText:
+    """Return the rule for long texts, counted by the provider's own tokenizer where it has one.
+
+    Raises: IncompatibleOptions when the model would not read all of a piece.
+    """
+    settings = config.embedding
+    if isinstance(provider, CountingEmbedding):
+        count_tokens = provider.count_tokens
+        if settings.long_text_tokens > provider.max_tokens:
+            raise IncompatibleOptions(
+                option_a="embedding.long_text_tokens",
+                option_b="embedding_provider",
+                reason=f"of {settings.long_text_tokens} tokens a piece the model would read {provider.max_tokens}",
+            )
+    return LongText(LongTextMode(settings.long_text), settings.long_text_tokens, count_tokens)
+
+
 def note_text(entity: str, content: str) -> str:
     """Return what is embedded for a note: what it is about is half of what it says."""
     return f"{entity}: {content}"
@@ -94,8 +118,9 @@ class Embedder:
         config: CaliberConfig,
         *,
         clock_us: Callable[[], int],
-        count_tokens: Callable[[str], int],
+        long_text: LongText,
         failed: Callable[[str, CaliberError], None],
+        truncated: Callable[[str, int, int], None],
         has_vector: Callable[[str, uuid.UUID, bytes], bool],
         durable_cache: bool,
     ) -> None:
@@ -114,9 +139,13 @@ class Embedder:
         self.provider = provider
         self._clock_us = clock_us
         self._failed = failed
+        self._truncated = truncated
         self._batch = settings.batch_size
         self._idle_s = settings.worker_idle_ms / 1000
-        self._long_text = LongText(LongTextMode(settings.long_text), settings.long_text_tokens, count_tokens)
+        self._long_text = long_text
+        # A query is compared as one vector, whatever records have.
+        one = LongTextMode.CHUNK_MEAN if long_text.mode is LongTextMode.CHUNKS else long_text.mode
+        self._query_rule = replace(long_text, mode=one)
         backing = StoreVectorCache(store, clock_us) if durable_cache else None
         self._cache = EmbeddingCache(max_entries=settings.cache_entries, store=backing)
         # Queries stay off the disk: reading them there would cost a statement on the reader's path.
@@ -157,10 +186,19 @@ class Embedder:
     # --- now -------------------------------------------------------------------------------------
 
     def query(self, text: str) -> Vector:
-        """Return the vector of a query, from memory when it was asked before."""
-        return embed_text(self.provider, self._queries, text, long_text=self._long_text)
+        """Return the vector of a query, from memory when it was asked before; a long one has the mean of its chunks.
 
-    def prepare(self, kind: str, texts: Sequence[str]) -> list[Vector | None] | None:
+        Raises: LlmError kinds; Unavailable when the deadline of the call passes first.
+        """
+        (result,) = embed_records(self.provider, self._queries, [text], long_text=self._query_rule, apart=False)
+        if isinstance(result, CaliberError):
+            raise result
+        if result.truncated:
+            self._truncated("query", 1, result.tokens)
+        vector: Vector = result.rows[0]
+        return vector
+
+    def prepare(self, kind: str, texts: Sequence[str]) -> list[Rows | None] | None:
         """Return the vectors to commit with the records, or None when this kind is embedded behind or not at all.
 
         White space has no meaning to embed: it is stored without a vector.
@@ -169,49 +207,75 @@ class Embedder:
         """
         if self.modes[kind] is not EmbedMode.COMMIT or not texts:
             return None
-        wanted = [text for text in texts if _says_something(text)]
-        rows = embed_texts(self.provider, self._cache, wanted, long_text=self._long_text, batch_size=self._batch)
-        vectors = iter(rows)
-        return [next(vectors) if _says_something(text) else None for text in texts]
+        results = self._embedded(kind, texts, apart=False)
+        failed = {at: result for at, result in enumerate(results) if isinstance(result, CaliberError)}
+        if failed:
+            raise batch_error(failed, len(texts))
+        return [result.rows if isinstance(result, Embedded) else None for result in results]
 
-    def prepare_each(self, kind: str, texts: Sequence[str]) -> list[Vector | None] | None:
+    def prepare_each(self, kind: str, texts: Sequence[str]) -> list[Rows | None] | None:
         """As ``prepare``, for texts that were found, not given: one that has no vector does not cost the others theirs.
 
         Raises: LlmError kinds of an outage.
         """
         if self.modes[kind] is not EmbedMode.COMMIT or not texts:
             return None
-        results = embed_each(self.provider, self._cache, texts, long_text=self._long_text, batch_size=self._batch)
-        out: list[Vector | None] = []
-        for result in results:
+        out: list[Rows | None] = []
+        for result in self._embedded(kind, texts, apart=True):
             if isinstance(result, CaliberError):
                 if result.retryable:
                     raise result
                 self._failed(kind, result)
-                out.append(None)
-            else:
-                out.append(result)
+            out.append(result.rows if isinstance(result, Embedded) else None)
         return out
 
-    def attach(self, uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, vector: Vector) -> None:
-        """Write a record's vector in the record's own transaction, replacing an older one."""
-        now = from_us(uow.now_us)
-        raw = np.asarray(vector, "<f4").tobytes()
-        old = uow.find(EMBEDDING, self.space.space_id.bytes, owner.bytes, 0)
-        fresh = Embedding(
-            self.space.space_id,
-            EntityType(kind),
-            owner,
-            0,
-            content_hash(text),
-            raw,
-            now,
-            1 if old is None else old.version,
+    def _embedded(self, kind: str, texts: Sequence[str], *, apart: bool) -> list[Embedded | CaliberError | None]:
+        """Return vectors or an error per text; None for white space."""
+        places = [at for at, text in enumerate(texts) if _says_something(text)]
+        results = embed_records(
+            self.provider,
+            self._cache,
+            [texts[at] for at in places],
+            long_text=self._long_text,
+            batch_size=self._batch,
+            apart=apart,
         )
-        if old is None:
-            uow.insert(EMBEDDING, fresh)
-        else:
-            uow.update(EMBEDDING, fresh)
+        cut = [result.tokens for result in results if isinstance(result, Embedded) and result.truncated]
+        if cut:
+            self._truncated(kind, len(cut), max(cut))
+        out: list[Embedded | CaliberError | None] = [None] * len(texts)
+        for at, result in zip(places, results, strict=True):
+            out[at] = result
+        return out
+
+    def attach(self, uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, rows: Rows) -> None:
+        """Write a record's vectors in the record's own transaction, replacing older ones."""
+        now = from_us(uow.now_us)
+        space = self.space.space_id.bytes
+        old = None
+        for chunk, row in enumerate(self._rows_of(kind, owner, text, rows, now)):
+            # Chunks are numbered without gaps: where one is missing there is none behind it.
+            old = uow.find(EMBEDDING, space, owner.bytes, chunk) if chunk == 0 or old is not None else None
+            if old is None:
+                uow.insert(EMBEDDING, row)
+            else:
+                uow.update(EMBEDDING, replace(row, version=old.version))
+        chunk = len(rows)
+        while old is not None:
+            old = uow.find(EMBEDDING, space, owner.bytes, chunk)
+            if old is not None:
+                uow.delete(EMBEDDING, old)
+            chunk += 1
+
+    def _rows_of(self, kind: str, owner: uuid.UUID, text: str, rows: Rows, now: datetime) -> list[Embedding]:
+        """Return the rows of relation ``embedding`` that hold a record's vectors."""
+        digest = content_hash(text)
+        return [
+            Embedding(
+                self.space.space_id, EntityType(kind), owner, chunk, digest, np.asarray(vector, "<f4").tobytes(), now
+            )
+            for chunk, vector in enumerate(rows)
+        ]
 
     def discard(self, hashes: Sequence[bytes]) -> None:
         """Forget cached vectors of given contents."""
@@ -265,16 +329,22 @@ class Embedder:
         return note_text(row[places[2]], text) if kind == "note" else text
 
     def _embed_queued(self) -> int:
-        """Embed one batch of what was committed; return how many rows were handled."""
+        """Embed one batch of what was committed; return how many rows were handled.
+
+        Raises: LlmError kinds of an outage; what it did not reach is queued again.
+        """
         batch: list[tuple[str, bytes, str]] = []
         while self._queue and len(batch) < self._batch:
             batch.append(self._queue.popleft())
         if batch:
             try:
-                self._embed(batch)
+                left, outage = self._embed(batch)
             except BaseException:
                 self._queue.extendleft(reversed(batch))
                 raise
+            self._queue.extendleft(reversed(left))
+            if outage is not None:
+                raise outage
         return len(batch)
 
     def scan(self) -> int:
@@ -290,33 +360,36 @@ class Embedder:
                     self._queue.append((kind, owner, text))
         return len(self._queue)
 
-    def _embed(self, batch: Sequence[tuple[str, bytes, str]]) -> None:
-        texts = [text for _, _, text in batch]
-        results = embed_each(self.provider, self._cache, texts, long_text=self._long_text, batch_size=self._batch)
-        ready: list[tuple[str, bytes, str, Vector]] = []
-        for (kind, owner, text), result in zip(batch, results, strict=True):
-            if not isinstance(result, CaliberError):
-                ready.append((kind, owner, text, result))
-            elif result.retryable:
-                raise result
-            else:
+    def _embed(
+        self, batch: Sequence[tuple[str, bytes, str]]
+    ) -> tuple[list[tuple[str, bytes, str]], CaliberError | None]:
+        """Store the vectors of a batch; return what an outage left without, and the outage."""
+        results = self._embedded("records", [text for _, _, text in batch], apart=True)
+        ready: list[tuple[str, bytes, str, Rows]] = []
+        left: list[tuple[str, bytes, str]] = []
+        outage: CaliberError | None = None
+        for item, result in zip(batch, results, strict=True):
+            kind, owner, text = item
+            if isinstance(result, Embedded):
+                ready.append((kind, owner, text, result.rows))
+            elif result is not None and result.retryable:
+                left.append(item)
+                outage = outage or result
+            elif result is not None:
                 # This text will never have a vector; asking for ever would starve the others.
                 self._refused[kind].add(owner)
                 self._failed(kind, result)
 
         def work(uow: UnitOfWork) -> None:
             now = from_us(uow.now_us)
-            for kind, owner, text, vector in ready:
-                if not self._still_says(uow, kind, owner, text):
-                    continue
-                raw = np.asarray(vector, "<f4").tobytes()
-                row = Embedding(
-                    self.space.space_id, EntityType(kind), uuid.UUID(bytes=owner), 0, content_hash(text), raw, now
-                )
-                uow.insert_new(EMBEDDING, row)
+            for kind, owner, text, rows in ready:
+                if self._still_says(uow, kind, owner, text):
+                    for row in self._rows_of(kind, uuid.UUID(bytes=owner), text, rows, now):
+                        uow.insert_new(EMBEDDING, row)
 
         if ready:
             self._store.write(work)
+        return left, outage
 
     def _still_says(self, uow: UnitOfWork, kind: str, owner: bytes, text: str) -> bool:
         """Return whether a record is still there with the content its vector was made from."""

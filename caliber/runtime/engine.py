@@ -13,6 +13,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from caliber.agents.locks import LockService
@@ -20,9 +21,10 @@ from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.events.bus import EventBus
 from caliber.kernels import BytesEstimator, estimate_tokens, uuid7
-from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
-from caliber.llm.registry import build_embedding_provider, build_summarization_provider
-from caliber.llm.retry import Retry, RetryingEmbedding, RetryingSummarization
+from caliber.llm.deadline import deadline_passed, remaining_s, within
+from caliber.llm.protocols import Closable, EmbeddingProvider, SummarizationProvider
+from caliber.llm.registry import build_embedding_provider, build_summarization_provider, is_costly
+from caliber.llm.retry import Retry, RetryingSummarization, retrying
 from caliber.model.entities import ConfigDocument, Event
 from caliber.model.enums import EntityType, EventFamily, EventType, ReadConsistency
 from caliber.model.errors import CaliberError, DTypeError, ProviderNotConfigured, StorageError, Unavailable
@@ -30,7 +32,7 @@ from caliber.model.ids import EventId
 from caliber.model.time import Clock, from_us
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime.behind import WriteBehind
-from caliber.runtime.embedder import Embedder
+from caliber.runtime.embedder import Embedder, long_text_rule
 from caliber.runtime.repeating import Repeating
 from caliber.runtime.support import refusals
 from caliber.schema.relations import CONFIG_DOCUMENT
@@ -38,6 +40,7 @@ from caliber.storage.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory import inputs
 
 T = TypeVar("T")
+Provider = TypeVar("Provider")
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _inherited: list[Engine] = []
@@ -65,6 +68,7 @@ class Engine:
         self._retry = Retry(config.llm_retry_config, self._stopped)
         self.store = backend(config.storage.adapter).open_store(config, clock_us=clock.now_us)
         self.embedder: Embedder | None = None
+        self._owned: list[Closable] = []
         self._repeating: list[Repeating] = []
         try:
             resident = config.resident
@@ -104,8 +108,7 @@ class Engine:
         self._state = "closed"
         for repeating in self._repeating:
             repeating.stop()
-        if self.embedder is not None:
-            self.embedder.close()
+        self._close_providers()
         behind: WriteBehind | None = getattr(self, "behind", None)
         if behind is not None:
             with contextlib.suppress(CaliberError):  # what made the opening fail is what the caller hears
@@ -118,22 +121,24 @@ class Engine:
         config = self.config
         durable = embedding_provider is not None
         if embedding_provider is None and config.embedding_provider is not None:
-            embedding_provider = build_embedding_provider(config.embedding_provider)
-            # A provider on this machine is quicker than a look into the store.
-            durable = config.embedding_provider.endpoint is not None
+            embedding_provider = self._own(build_embedding_provider(config.embedding_provider, self.count_text))
+            # A small model on this machine is quicker than a look into the store.
+            durable = is_costly(config.embedding_provider)
         if embedding_provider is not None:
             if not isinstance(embedding_provider, EmbeddingProvider):
                 raise DTypeError(
                     field="embedding_provider", expected="an EmbeddingProvider", got=type(embedding_provider).__name__
                 )
-            embedding_provider = RetryingEmbedding(embedding_provider, self._retry)
+            long_text = long_text_rule(config, embedding_provider, self.count_text)
+            embedding_provider = retrying(embedding_provider, self._retry)
             self.embedder = Embedder(
                 self.store,
                 embedding_provider,
                 config,
                 clock_us=self.clock.now_us,
-                count_tokens=self.count_text,
+                long_text=long_text,
                 failed=self._embedding_failed,
+                truncated=self._embedding_truncated,
                 has_vector=self.memory.has_vector,
                 durable_cache=durable,
             )
@@ -141,8 +146,8 @@ class Engine:
             if self.embedder.embedded:
                 self.embedder.start()
         if summarization_provider is None and config.summarization_provider is not None:
-            summarization_provider = build_summarization_provider(
-                config.summarization_provider, embedding_provider, self.count_text
+            summarization_provider = self._own(
+                build_summarization_provider(config.summarization_provider, embedding_provider, self.count_text)
             )
         self._summarizer = None
         if summarization_provider is not None:
@@ -153,6 +158,18 @@ class Engine:
                     got=type(summarization_provider).__name__,
                 )
             self._summarizer = RetryingSummarization(summarization_provider, self._retry)
+
+    def _own(self, provider: Provider) -> Provider:
+        """Remember to close a provider that was made here; one that was passed in is its maker's."""
+        if isinstance(provider, Closable):
+            self._owned.append(provider)
+        return provider
+
+    def _close_providers(self) -> None:
+        for provider in self._owned:  # first, so that the worker does not wait for an answer
+            provider.close()
+        if self.embedder is not None:
+            self.embedder.close()
 
     def _keep_config(self) -> None:
         document = ConfigDocument(
@@ -216,11 +233,21 @@ class Engine:
 
     # --- writing ---------------------------------------------------------------------------------
 
+    def within(self, deadline_ms: int | None) -> AbstractContextManager[None]:
+        """Bound all of a call, what it asks of providers and what it writes, to ``deadline_ms``."""
+        return within(None if deadline_ms is None else inputs.as_whole(deadline_ms, "deadline_ms") / 1_000)
+
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         """Run ``work`` in one transaction; events it emitted are published once it is durable."""
         self.check_open()
         if deadline_ms is not None:
             inputs.as_whole(deadline_ms, "deadline_ms")
+        left = remaining_s()
+        if left is not None:
+            if not left and deadline_ms != 0:  # 0 asks to write now or not at all
+                raise deadline_passed("the write was prepared; nothing was written")
+            left_ms = int(left * 1_000)
+            deadline_ms = left_ms if deadline_ms is None else min(deadline_ms, left_ms)
         events: list[Event] = []
 
         def run(uow: UnitOfWork) -> T:
@@ -296,6 +323,12 @@ class Engine:
     def _embedding_failed(self, kind: str, error: CaliberError) -> None:
         self._record_error(f"embedding {kind}", error)
 
+    def _embedding_truncated(self, kind: str, texts: int, tokens: int) -> None:
+        """Record that texts were embedded without their ends; ``tokens`` is the length of the longest."""
+        payload = {"kind": kind, "texts": texts, "longest_tokens": tokens}
+        if not self.behind.offer(self.event(EventType.EMBED_TRUNCATE, payload=payload)):
+            self.unrecorded_errors += 1
+
     # --- ending ----------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -315,8 +348,7 @@ class Engine:
             self._stopped.set()
             for repeating in self._repeating:
                 repeating.stop()
-            if self.embedder is not None:
-                self.embedder.close()
+            self._close_providers()
             try:
                 self.behind.close(self.config.write_behind.shutdown_ms)
             finally:

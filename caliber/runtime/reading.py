@@ -94,7 +94,8 @@ class Reader:
         budget = config.token_budget if max_tokens is None else inputs.as_whole(max_tokens, "max_tokens", 1)
         if budget > config.token_budget:
             raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")
-        vector = self._query_vector(query, query_embedding)
+        with engine.within(deadline_ms):
+            vector = self._query_vector(query, query_embedding)
         deadline.check("the query was embedded")
         snapshot = engine.snapshot(consistency)
         assembled = self._assemble(snapshot, trajectory_id, budget, query, vector, as_of, extra_sections)
@@ -295,7 +296,8 @@ class Reader:
         count = settings.default_limit if limit is None else inputs.as_whole(limit, "limit", 1)
         if count > settings.limit_max:
             raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
-        vector = self._query_vector(query, None)
+        with engine.within(deadline_ms):
+            vector = self._query_vector(query, None)
         deadline.check("the query was embedded")
         snapshot = engine.snapshot(consistency)
         now = engine.clock.now_us()

@@ -1,11 +1,40 @@
-"""What a sound configuration may ask for that this version does not do: refused, never silently ignored."""
+"""What public calls share: one deadline for all of a call, and what is refused although the configuration is sound."""
 
 from __future__ import annotations
 
-from caliber.config import CaliberConfig
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from caliber.config import CaliberConfig, ProviderConfig
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.model.enums import Trigger
-from caliber.model.errors import CaliberError, InvalidConfigValue, ProviderNotSupported
+from caliber.model.errors import (
+    CaliberError,
+    InvalidConfigValue,
+    MissingRequired,
+    MultipleErrors,
+    ProviderNotSupported,
+)
+from caliber.runtime.embedder import long_text_rule
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def bounded(method: Callable[P, T]) -> Callable[P, T]:
+    """Return a method whose ``deadline_ms`` bounds all of the call: what is asked of providers, and what is written."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        deadline_ms: Any = kwargs.get("deadline_ms")
+        if deadline_ms is None:
+            return method(*args, **kwargs)
+        owner: Any = args[0]
+        with owner._engine.within(deadline_ms):
+            return method(*args, **kwargs)
+
+    return call
 
 
 def refusals(config: CaliberConfig) -> list[CaliberError]:
@@ -37,12 +66,34 @@ def provider_refusals(config: CaliberConfig) -> list[CaliberError]:
     embedding = None
     try:
         if config.embedding_provider is not None:
-            embedding = build_embedding_provider(config.embedding_provider)
+            embedding = build_embedding_provider(config.embedding_provider, len)
+            long_text_rule(config, embedding, len)
     except CaliberError as error:
-        found.append(error)
+        found += faults_in(error)
     try:
         if config.summarization_provider is not None:
             build_summarization_provider(config.summarization_provider, embedding, len)
     except CaliberError as error:
-        found.append(error)
+        found += faults_in(error)
+    for name, provider in _providers(config):
+        if provider.api_key is not None and not provider.api_key.is_set:
+            found.append(
+                MissingRequired(
+                    f"{name}.api_key = {provider.api_key}: the environment variable {provider.api_key.name} is not set",
+                    field=f"{name}.api_key",
+                )
+            )
     return found
+
+
+def _providers(config: CaliberConfig) -> list[tuple[str, ProviderConfig]]:
+    both = (
+        ("embedding_provider", config.embedding_provider),
+        ("summarization_provider", config.summarization_provider),
+    )
+    return [(name, provider) for name, provider in both if provider is not None]
+
+
+def faults_in(error: CaliberError) -> list[CaliberError]:
+    """Return the single faults of an error that may hold several."""
+    return list(error.context["errors"]) if isinstance(error, MultipleErrors) else [error]

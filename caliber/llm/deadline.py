@@ -1,0 +1,45 @@
+"""How long the call at hand may still take, known to everything that waits on its behalf.
+
+A provider is called through a protocol without deadlines, behind a cache and behind retries. What bounds them is the
+context of the call: ``within`` sets the bound, whoever is about to wait asks ``remaining_s``. Threads of our own start
+without one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from caliber.model.errors import Unavailable
+
+_LONGEST_S: Final = 1e9  # what locks and events take as a timeout; nobody waits thirty years
+_until: ContextVar[float | None] = ContextVar("caliber_deadline", default=None)
+
+
+@contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """Bound what is called inside to ``seconds`` from now; an earlier bound stays, and None adds none."""
+    if seconds is None:
+        yield
+        return
+    before = _until.get()
+    wanted = time.monotonic() + min(seconds, _LONGEST_S)
+    token = _until.set(wanted if before is None else min(before, wanted))
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
+def remaining_s() -> float | None:
+    """Return the seconds left, not below 0; None when nothing bounds the call."""
+    until = _until.get()
+    return None if until is None else max(0.0, until - time.monotonic())
+
+
+def deadline_passed(what: str) -> Unavailable:
+    """Return the error of a call whose time was up while ``what``."""
+    return Unavailable(f"the deadline passed while {what}", reason="timeout")
