@@ -9,7 +9,7 @@ Source: C-233, C-234, K-111; docs/decisions/0015-rules-without-a-language-model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from caliber.llm.naming import MAX_ENTITY_CHARS, name_entity
 from caliber.llm.protocols import ExtractedArtifact, GeneratedNote, MergedNote, TrajectoryDigest
@@ -44,8 +44,13 @@ def generate_notes(
     trajectory: TrajectoryDigest, scope_summaries: Sequence[str], artifacts: Sequence[ExtractedArtifact]
 ) -> list[GeneratedNote]:
     """Return the notes of a trajectory, at most one per (entity, entity_type, note_type), in order of their sources."""
+    return unite_notes(_all_notes(trajectory, scope_summaries, artifacts))
+
+
+def unite_notes(found: Iterable[GeneratedNote]) -> list[GeneratedNote]:
+    """Return one note for each (entity whatever its case, entity_type, note_type), in order, nothing said twice."""
     groups: dict[tuple[str, str, NoteType], list[GeneratedNote]] = {}
-    for note in _all_notes(trajectory, scope_summaries, artifacts):
+    for note in found:
         groups.setdefault((note.entity.casefold(), note.entity_type, note.note_type), []).append(note)
     return [
         GeneratedNote(
@@ -65,6 +70,14 @@ def merge_notes(a: GeneratedNote, b: GeneratedNote) -> MergedNote:
 
     Raises: InvalidValue unless entity (whatever its case), entity_type and note_type agree (K-111).
     """
+    require_mergeable(a, b)
+    return MergedNote(
+        a.entity, a.entity_type, a.note_type, _united([a.content, b.content]), max(a.confidence, b.confidence)
+    )
+
+
+def require_mergeable(a: GeneratedNote, b: GeneratedNote) -> None:
+    """Raise InvalidValue unless entity (whatever its case), entity_type and note_type agree (K-111)."""
     for field, left, right in (
         ("entity", a.entity.casefold(), b.entity.casefold()),
         ("entity_type", a.entity_type, b.entity_type),
@@ -72,9 +85,6 @@ def merge_notes(a: GeneratedNote, b: GeneratedNote) -> MergedNote:
     ):
         if left != right:
             raise InvalidValue(field=field, reason="only notes about the same entity and of the same types are merged")
-    return MergedNote(
-        a.entity, a.entity_type, a.note_type, _united([a.content, b.content]), max(a.confidence, b.confidence)
-    )
 
 
 def fold_statement(sentence: str) -> str:

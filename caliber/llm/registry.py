@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.llm.texts import TokenCounter
-from caliber.model.errors import IncompatibleOptions, InvalidConfigValue, MissingRequired, ProviderNotSupported
+from caliber.model.errors import (
+    ConfigError,
+    IncompatibleOptions,
+    InvalidConfigValue,
+    MissingRequired,
+    MultipleErrors,
+    ProviderNotSupported,
+)
+
+if TYPE_CHECKING:
+    from caliber.llm.chat import ChatSettings
+    from caliber.llm.http import HttpClient, HttpSettings, Secret
 
 Provider = TypeVar("Provider")
 
 
 class ProviderSettings(Protocol):
-    """What is read of a ``ProviderConfig``; the local providers need no key and no endpoint. Source: C-104."""
+    """What is read of a ``ProviderConfig``. Source: C-104."""
 
     @property
     def provider_type(self) -> str: ...
@@ -24,9 +35,18 @@ class ProviderSettings(Protocol):
     @property
     def endpoint(self) -> str | None: ...
     @property
-    def api_key(self) -> object | None: ...
+    def api_key(self) -> Secret | None: ...
     @property
     def options(self) -> Mapping[str, Any]: ...
+    @property
+    def http(self) -> HttpSettings | None: ...
+
+
+class SummarizerSettings(ProviderSettings, Protocol):
+    """What is read of a ``SummarizerConfig``."""
+
+    @property
+    def chat(self) -> ChatSettings | None: ...
 
 
 def embedding_provider_types() -> tuple[str, ...]:
@@ -49,23 +69,30 @@ def build_embedding_provider(
 ) -> EmbeddingProvider:
     """Return the embedding provider that the settings name; reads no model file yet, and asks nobody.
 
-    Raises: ProviderNotSupported, ExtraNotInstalled, MissingRequired, InvalidConfigValue, IncompatibleOptions.
+    ``token_counter`` estimates what a service is sent, for its limits; without one, bytes are counted.
+
+    Raises: ProviderNotSupported, ExtraNotInstalled, MissingRequired, InvalidConfigValue, IncompatibleOptions;
+        MultipleErrors for several of them.
     """
-    return _chosen(_EMBEDDING, "embedding_provider", settings)(settings)
+    build = _chosen(_EMBEDDING, "embedding_provider", settings)
+    return build(settings, token_counter or _bytes)
 
 
 def build_summarization_provider(
-    settings: ProviderSettings, embedding_provider: EmbeddingProvider | None, token_counter: TokenCounter
+    settings: SummarizerSettings, embedding_provider: EmbeddingProvider | None, token_counter: TokenCounter
 ) -> SummarizationProvider:
     """Return the summarization provider that the settings name; it counts tokens with ``token_counter``.
 
-    Raises: ProviderNotSupported, InvalidConfigValue, IncompatibleOptions.
+    Raises: as ``build_embedding_provider``.
     """
     build = _chosen(_SUMMARIZATION, "summarization_provider", settings)
     return build(settings, embedding_provider, token_counter)
 
 
-def _static(settings: ProviderSettings) -> EmbeddingProvider:
+# --- on this machine -----------------------------------------------------------------------------
+
+
+def _static(settings: ProviderSettings, _: TokenCounter) -> EmbeddingProvider:
     from caliber.llm.static import DIMENSIONS, MODEL, StaticEmbeddingProvider
 
     _local("embedding_provider", settings)
@@ -73,7 +100,19 @@ def _static(settings: ProviderSettings) -> EmbeddingProvider:
     return StaticEmbeddingProvider(DIMENSIONS[-1] if settings.dimensions is None else settings.dimensions)
 
 
-def _hash(settings: ProviderSettings) -> EmbeddingProvider:
+def _minilm(settings: ProviderSettings, _: TokenCounter) -> EmbeddingProvider:
+    from caliber.llm.minilm import DIMENSIONS, MODEL, MiniLmEmbeddingProvider
+
+    _local("embedding_provider", settings)
+    _model_is("embedding_provider", settings, MODEL)
+    if settings.dimensions not in (None, DIMENSIONS):
+        raise InvalidConfigValue(
+            field="embedding_provider.dimensions", value=settings.dimensions, reason=f"{MODEL} has {DIMENSIONS}"
+        )
+    return MiniLmEmbeddingProvider(threads=settings.options["threads"], max_tokens=settings.options["max_tokens"])
+
+
+def _hash(settings: ProviderSettings, _: TokenCounter) -> EmbeddingProvider:
     from caliber.llm.hash_provider import HashEmbeddingProvider
 
     _local("embedding_provider", settings)
@@ -83,36 +122,23 @@ def _hash(settings: ProviderSettings) -> EmbeddingProvider:
 
 
 def _extractive(
-    settings: ProviderSettings, embedding_provider: EmbeddingProvider | None, token_counter: TokenCounter
+    settings: SummarizerSettings, embedding_provider: EmbeddingProvider | None, token_counter: TokenCounter
 ) -> SummarizationProvider:
     from caliber.llm.extractive import MODEL, ExtractiveProvider
 
     _local("summarization_provider", settings)
     _model_is("summarization_provider", settings, MODEL)
-    if settings.dimensions is not None:
-        raise IncompatibleOptions(
-            option_a="summarization_provider.provider_type = extractive",
-            option_b="summarization_provider.dimensions",
-            reason="a summary has no dimensions",
-        )
+    _no_dimensions(settings)
+    if settings.chat is not None:
+        raise _clash("summarization_provider", settings, "chat", "this provider is no language model")
     return ExtractiveProvider(token_counter, embedding_provider)
 
 
 def _local(field: str, settings: ProviderSettings) -> None:
     """Refuse what a local provider would silently ignore."""
-    for name, value in (("endpoint", settings.endpoint), ("api_key", settings.api_key)):
+    for name, value in (("endpoint", settings.endpoint), ("api_key", settings.api_key), ("http", settings.http)):
         if value is not None:
-            raise IncompatibleOptions(
-                option_a=f"{field}.provider_type = {settings.provider_type}",
-                option_b=f"{field}.{name}",
-                reason="this provider runs in the process and calls nobody",
-            )
-    if settings.options:
-        raise InvalidConfigValue(
-            field=f"{field}.options",
-            value=sorted(settings.options),
-            reason=f"provider_type {settings.provider_type} has no options",
-        )
+            raise _clash(field, settings, name, "this provider runs in the process and calls nobody")
 
 
 def _model_is(field: str, settings: ProviderSettings, model: str) -> None:
@@ -122,19 +148,129 @@ def _model_is(field: str, settings: ProviderSettings, model: str) -> None:
         )
 
 
+def _no_dimensions(settings: ProviderSettings) -> None:
+    if settings.dimensions is not None:
+        raise _clash("summarization_provider", settings, "dimensions", "a summary has no dimensions")
+
+
+def _clash(field: str, settings: ProviderSettings, name: str, reason: str) -> IncompatibleOptions:
+    return IncompatibleOptions(
+        option_a=f"{field}.provider_type = {settings.provider_type}", option_b=f"{field}.{name}", reason=reason
+    )
+
+
+# --- over HTTP -----------------------------------------------------------------------------------
+
+
+def _remote_embedding(settings: ProviderSettings, token_counter: TokenCounter) -> EmbeddingProvider:
+    from caliber.llm import remote_embedding as remote
+
+    client = _client("embedding_provider", settings, needs=("dimensions",))
+    assert settings.dimensions is not None  # or _client had refused
+    kinds = {
+        "openai": remote.OpenAIEmbeddingProvider,
+        "voyage": remote.VoyageEmbeddingProvider,
+        "ollama": remote.OllamaEmbeddingProvider,
+    }
+    return kinds[settings.provider_type](
+        client,
+        provider_type=settings.provider_type,
+        model=settings.model,
+        dimensions=settings.dimensions,
+        count_tokens=token_counter,
+        options=settings.options,
+    )
+
+
+def _language_model(
+    settings: SummarizerSettings, _: EmbeddingProvider | None, token_counter: TokenCounter
+) -> SummarizationProvider:
+    from caliber.llm import chat
+    from caliber.llm.language_model import LanguageModelProvider
+
+    _no_dimensions(settings)
+    client = _client("summarization_provider", settings, needs=("chat",))
+    assert settings.chat is not None  # or _client had refused
+    kinds: Mapping[str, Callable[..., chat.ChatModel]]
+    kinds = {"openai": chat.OpenAIChat, "anthropic": chat.AnthropicChat, "ollama": chat.OllamaChat}
+    model = kinds[settings.provider_type](
+        client,
+        provider_type=settings.provider_type,
+        model=settings.model,
+        settings=settings.chat,
+        count_tokens=token_counter,
+        options=settings.options,
+    )
+    return LanguageModelProvider(model, settings.chat, token_counter)
+
+
+_NEEDS_KEY = ("voyage", "anthropic")
+
+
+def _client(field: str, settings: ProviderSettings, needs: tuple[str, ...]) -> HttpClient:
+    """Return the connection to a service. Raises: as ``build_embedding_provider``."""
+    from caliber.llm.chat import ANTHROPIC_VERSION
+    from caliber.llm.http import HttpClient, Service
+
+    kind = settings.provider_type
+    wanted = ("endpoint", "http", *needs, *(("api_key",) if kind in _NEEDS_KEY else ()))
+    _raise(MissingRequired(field=f"{field}.{name}") for name in wanted if getattr(settings, name) is None)
+    endpoint, http = settings.endpoint, settings.http
+    assert endpoint is not None
+    assert http is not None
+    service = Service(kind, endpoint, settings.api_key)
+    if kind == "anthropic":
+        version = (("anthropic-version", ANTHROPIC_VERSION),)
+        service = Service(kind, endpoint, settings.api_key, "x-api-key", "", version)
+    return HttpClient(service, http)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
+# --- choosing ------------------------------------------------------------------------------------
+
+
 def _chosen(known: Mapping[str, Provider], field: str, settings: ProviderSettings) -> Provider:
-    build = known.get(settings.provider_type)
+    from caliber.llm import options
+
+    kind = settings.provider_type
+    build = known.get(kind)
     if build is None:
         supported = tuple(sorted(known))
         raise ProviderNotSupported(
-            f"{field}.provider_type = {settings.provider_type!r} is not supported; supported: {', '.join(supported)}",
-            provider=settings.provider_type,
+            f"{field}.provider_type = {kind!r} is not supported; supported: {', '.join(supported)}",
+            provider=kind,
             supported=supported,
         )
+    declared = options.EMBEDDING if known is _EMBEDDING else options.SUMMARIZATION
+    _raise(options.option_faults(field, kind, declared[kind], settings.options))
     return build
 
 
-_EMBEDDING: Mapping[str, Callable[[ProviderSettings], EmbeddingProvider]] = {"hash": _hash, "static": _static}
+def _raise(faults: Iterator[ConfigError]) -> None:
+    """Raise what there is: one fault as itself, several together."""
+    found = list(faults)
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        raise MultipleErrors(errors=found)
+
+
+_EMBEDDING: Mapping[str, Callable[[ProviderSettings, TokenCounter], EmbeddingProvider]] = {
+    "hash": _hash,
+    "minilm": _minilm,
+    "ollama": _remote_embedding,
+    "openai": _remote_embedding,
+    "static": _static,
+    "voyage": _remote_embedding,
+}
 _SUMMARIZATION: Mapping[
-    str, Callable[[ProviderSettings, EmbeddingProvider | None, TokenCounter], SummarizationProvider]
-] = {"extractive": _extractive}
+    str, Callable[[SummarizerSettings, EmbeddingProvider | None, TokenCounter], SummarizationProvider]
+] = {
+    "anthropic": _language_model,
+    "extractive": _extractive,
+    "ollama": _language_model,
+    "openai": _language_model,
+}

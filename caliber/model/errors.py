@@ -12,6 +12,7 @@
     │   └── Unavailable         locked, full, read-only, closed, forked, timed out; mostly retryable
     ├── LlmError                CALIBER_LLM
     │   ├── ProviderNotConfigured, RequestFailed, RateLimited, InvalidResponse
+    │   ├── AuthenticationFailed     the provider refused the key
     │   └── EmbeddingFailed, SummarizationFailed
     ├── ValidationError         CALIBER_VALIDATION
     │   ├── InputError          an argument is wrong: RequiredFieldMissing, InvalidValue,
@@ -176,6 +177,12 @@ class ProviderNotConfigured(LlmError):
 class RequestFailed(LlmError):
     template = "{provider} answered {status}: {message}"
     default_retryable = True
+
+
+class AuthenticationFailed(LlmError):
+    """The provider refused the key, or wants one; asking again with it changes nothing."""
+
+    template = "{provider} answered {status}: {message}"
 
 
 class RateLimited(LlmError):

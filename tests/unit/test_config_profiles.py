@@ -67,6 +67,7 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "vector.ivfflat_lists": 100,
     "vector.hnsw_m": 16,
     "vector.hnsw_ef_construction": 64,
+    "embedding.long_text": "chunk_mean",
     "embedding_cache_retention": 2_592_000_000,
     "search.limit_max": 999,
     "section_priorities.custom": [],

@@ -41,6 +41,8 @@ class Settings:
     endpoint: str | None = None
     api_key: object | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    http: Any = None
+    chat: Any = None
 
 
 STATIC = "wordllama-l2-supercat"
@@ -48,7 +50,7 @@ STATIC = "wordllama-l2-supercat"
 
 def test_each_named_embedding_provider_is_built() -> None:
     # C-102, C-246, C-248
-    assert embedding_provider_types() == ("hash", "static")
+    assert embedding_provider_types() == ("hash", "minilm", "ollama", "openai", "static", "voyage")
     static = build_embedding_provider(Settings("static", STATIC))
     short = build_embedding_provider(Settings("static", STATIC, dimensions=64))
     hashed = build_embedding_provider(Settings("hash", "tests", dimensions=48))
@@ -59,7 +61,7 @@ def test_each_named_embedding_provider_is_built() -> None:
 
 def test_the_extractive_provider_is_built_with_and_without_embeddings() -> None:
     # C-103, C-497
-    assert summarization_provider_types() == ("extractive",)
+    assert summarization_provider_types() == ("anthropic", "extractive", "ollama", "openai")
     hashed = build_embedding_provider(Settings("hash", "tests", dimensions=48))
     for embedder in (None, hashed):
         provider = build_summarization_provider(Settings("extractive", "extractive"), embedder, len)
@@ -72,11 +74,11 @@ def test_the_extractive_provider_is_built_with_and_without_embeddings() -> None:
 
 
 def test_an_unknown_type_lists_the_known_ones() -> None:
-    with pytest.raises(ProviderNotSupported, match="'openai' is not supported; supported: hash, static") as caught:
-        build_embedding_provider(Settings("openai", "m"))
-    assert caught.value.supported == ("hash", "static")
-    with pytest.raises(ProviderNotSupported, match="supported: extractive"):
-        build_summarization_provider(Settings("anthropic", "m"), None, len)
+    with pytest.raises(ProviderNotSupported, match="'cohere' is not supported; supported: hash, minilm") as caught:
+        build_embedding_provider(Settings("cohere", "m"))
+    assert caught.value.supported == embedding_provider_types()
+    with pytest.raises(ProviderNotSupported, match="supported: anthropic, extractive"):
+        build_summarization_provider(Settings("voyage", "m"), None, len)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,308 @@
+"""Summaries, artifacts and notes by a language model: every answer is checked before anything believes it.
+
+What is longer than the model may be given is asked for in parts. Nothing a text says can change what is asked: texts go
+as data of a JSON document, beside instructions of ours.
+
+Source: C-103, C-233, C-260, C-497, K-111, M-108, M-109; docs/decisions/0047-answers-are-checked.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from caliber.llm.answers import Answer
+from caliber.llm.chat import ChatModel, ChatSettings, Question
+from caliber.llm.chunking import LongText, LongTextMode, chunk_text
+from caliber.llm.naming import MAX_ENTITY_CHARS
+from caliber.llm.note_rules import fold_statement, require_mergeable, unite_notes
+from caliber.llm.prompts import load_prompts, prompts_id
+from caliber.llm.protocols import (
+    ConsolidationAction,
+    ConsolidationDecision,
+    ConsolidationMember,
+    ExtractedArtifact,
+    ExtractionTurn,
+    GeneratedNote,
+    MergedNote,
+    TrajectoryDigest,
+)
+from caliber.llm.texts import TokenCounter
+from caliber.model.enums import ArtifactType, NoteType
+from caliber.model.errors import InvalidValue, SummarizationFailed
+from caliber.model.time import from_us
+
+T = TypeVar("T")
+
+_TEXT: Final = {"type": "string"}
+_SHARE: Final = {"type": "number"}
+_WHOLE: Final = {"type": "integer"}
+_PART_OF_INPUT: Final = 4
+"""What a summary of a part may take of the input: four such parts become one, so summarizing in steps ends."""
+
+
+def _table(**fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
+
+
+def _list_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": item}
+
+
+def _one_of(kind: type[ArtifactType | NoteType | ConsolidationAction]) -> dict[str, Any]:
+    return {"type": "string", "enum": [member.value for member in kind]}
+
+
+_SUMMARY: Final = _table(summary=_TEXT)
+_ARTIFACT: Final = _table(artifact_type=_one_of(ArtifactType), content=_TEXT, confidence=_SHARE, source_turn=_WHOLE)
+_NOTE: Final = _table(entity=_TEXT, entity_type=_TEXT, note_type=_one_of(NoteType), content=_TEXT, confidence=_SHARE)
+_DECISION: Final = _table(
+    cluster=_WHOLE,
+    action=_one_of(ConsolidationAction),
+    survivor={"type": ["integer", "null"]},
+    content={"type": ["string", "null"]},
+)
+
+
+class LanguageModelProvider:
+    """A ``SummarizationProvider`` that asks a language model. Threads may share it.
+
+    Raises: InvalidConfigValue when the prompts cannot be read.
+    """
+
+    def __init__(self, model: ChatModel, settings: ChatSettings, count_tokens: TokenCounter) -> None:
+        self._model = model
+        self._settings = settings
+        self._count_tokens = count_tokens
+        self._prompts = load_prompts(settings.prompts)
+        self._model_id = f"{model.name}:{model.model}+{prompts_id(self._prompts)}"
+
+    @property
+    def model_id(self) -> str:
+        """The model and what it is told: both decide what it answers."""
+        return self._model_id
+
+    def summarize(self, text: str, max_tokens: int) -> str:
+        """Return a summary that never counts more than ``max_tokens``; a text that fits comes back whole.
+
+        A text longer than ``chat.max_input_tokens`` is summarized in parts first, then the summaries.
+
+        Raises: InvalidValue, SummarizationFailed, and what ``ChatModel.ask`` raises.
+        """
+        if max_tokens < 1:
+            raise InvalidValue(field="max_tokens", reason="must be at least 1")
+        if not text or text.isspace():
+            raise SummarizationFailed(reason="empty text")
+        while self._count_tokens(text) > self._settings.max_input_tokens:
+            most = max(1, self._settings.max_input_tokens // _PART_OF_INPUT)
+            text = "\n\n".join(self._summary(part, most) for part in self._parts(text))
+        if self._count_tokens(text) <= max_tokens:
+            return text.strip()
+        return self._summary(text, max_tokens)
+
+    def extract_artifacts(self, turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
+        """Return what the model finds worth keeping, in order of turns, nothing twice. Raises: as ``summarize``."""
+        numbers = {turn.turn_number for turn in turns}
+        found: dict[tuple[ArtifactType, str], ExtractedArtifact] = {}
+        for group in self._packed(self._readable(turns)):
+            answer = self._ask("extract_artifacts", {"turns": group}, _table(artifacts=_list_of(_ARTIFACT)))
+            for item in answer.only(["artifacts"]).field("artifacts").items(self._settings.max_items):
+                artifact = self._artifact(item, numbers)
+                key = (artifact.artifact_type, fold_statement(artifact.content))
+                first = found.setdefault(key, artifact)
+                if artifact.confidence > first.confidence:
+                    found[key] = replace(first, confidence=artifact.confidence)
+        return sorted(found.values(), key=lambda artifact: artifact.source_turn or 0)
+
+    def generate_notes(
+        self,
+        trajectory: TrajectoryDigest,
+        scope_summaries: Sequence[str],
+        artifacts: Sequence[ExtractedArtifact],
+    ) -> list[GeneratedNote]:
+        """Return what the model says was learned, at most one note per (entity, entity_type, note_type).
+
+        Raises: as ``summarize``.
+        """
+        material = [("summaries", part) for summary in scope_summaries for part in self._fitting(summary)]
+        kept = [
+            ("artifacts", {"artifact_type": artifact.artifact_type.value, "content": part})
+            for artifact in artifacts
+            for part in self._fitting(artifact.content)
+        ]
+        goal, outcome = self._shortened(trajectory.goal), self._shortened(trajectory.summary)
+        if not material and not kept and goal is None and outcome is None:
+            return []
+        notes: list[GeneratedNote] = []
+        for group in self._packed([*material, *kept]) or [[]]:
+            document: dict[str, Any] = {"goal": goal, "outcome": outcome, "summaries": [], "artifacts": []}
+            for field, item in group:
+                document[field].append(item)
+            answer = self._ask("generate_notes", document, _table(notes=_list_of(_NOTE)))
+            notes += map(self._note, answer.only(["notes"]).field("notes").items(self._settings.max_items))
+        return unite_notes(notes)
+
+    def merge_notes(self, a: GeneratedNote, b: GeneratedNote) -> MergedNote:
+        """Return one note that says what both say; ``b`` is the newer one, the higher confidence stays.
+
+        Raises: InvalidValue (K-111), and as ``summarize``.
+        """
+        require_mergeable(a, b)
+        material = {"entity": a.entity, "older": self._shortened(a.content), "newer": self._shortened(b.content)}
+        answer = self._ask("merge_notes", material, _table(content=_TEXT))
+        content = answer.only(["content"]).field("content").text(self._settings.max_item_chars).strip()
+        return MergedNote(a.entity, a.entity_type, a.note_type, content, max(a.confidence, b.confidence))
+
+    def verify_contradiction(self, a: str, b: str) -> bool:
+        """Return whether the model holds that the two cannot both be true. Raises: as ``summarize``."""
+        if not a.strip() or not b.strip():
+            return False
+        material = {"a": self._shortened(a), "b": self._shortened(b)}
+        answer = self._ask("verify_contradiction", material, _table(contradiction={"type": "boolean"}))
+        return answer.only(["contradiction"]).field("contradiction").flag()
+
+    def decide_consolidation(self, clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:
+        """Return one decision per cluster, in their order.
+
+        A cluster of fewer than two, or too long for the model to be given whole, is kept without asking.
+
+        Raises: as ``summarize``.
+        """
+        decisions = [_kept(cluster) for cluster in clusters]
+        documents: list[dict[str, Any]] = [
+            {"cluster": number, "members": [_member(place, member) for place, member in enumerate(cluster)]}
+            for number, cluster in enumerate(clusters)
+            if len(cluster) > 1
+        ]
+        limit = self._settings.max_input_tokens
+        asked = [document for document in documents if self._count_tokens(_json(document)) <= limit]
+        for group in self._packed(asked, self._settings.max_items):
+            answer = self._ask("decide_consolidation", {"clusters": group}, _table(decisions=_list_of(_DECISION)))
+            items = answer.only(["decisions"]).field("decisions").items(len(group))
+            if len(items) != len(group):
+                answer.field("decisions").refuse(f"has {len(items)} items for {len(group)} clusters")
+            for item, document in zip(items, group, strict=True):
+                number = document["cluster"]
+                item.only(["cluster", "action", "survivor", "content"]).field("cluster").whole(number, number)
+                decisions[number] = self._decision(item, clusters[number])
+        return decisions
+
+    def close(self) -> None:
+        """Close the connections; requests under way end with Unavailable."""
+        self._model.close()
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    def _ask(self, call: str, material: Mapping[str, Any], schema: Mapping[str, Any]) -> Answer:
+        return self._model.ask(Question(call, self._prompts[call], material, schema))
+
+    def _summary(self, text: str, max_tokens: int) -> str:
+        per_token = len(text) / self._count_tokens(text)
+        material = {"max_characters": max(1, int(max_tokens * per_token)), "text": text}
+        answer = self._ask("summarize", material, _SUMMARY).only(["summary"]).field("summary")
+        # A model counts characters badly: what is too long is cut at a sentence, but not taken without bounds.
+        summary = answer.text(16 * max(len(text), 1_000)).strip()
+        return self._cut(summary, max_tokens)
+
+    def _cut(self, text: str, max_tokens: int) -> str:
+        rule = LongText(LongTextMode.CHUNK_MEAN, max_tokens, self._count_tokens)
+        try:
+            return chunk_text(text, rule).texts[0].strip()
+        except InvalidValue as error:
+            raise SummarizationFailed(reason=f"{max_tokens} tokens hold no character") from error
+
+    # --- what fits -------------------------------------------------------------------------------
+
+    def _parts(self, text: str) -> Sequence[str]:
+        rule = LongText(LongTextMode.CHUNK_MEAN, self._settings.max_input_tokens, self._count_tokens)
+        return chunk_text(text, rule).texts
+
+    def _fitting(self, text: str | None) -> Sequence[str]:
+        """Return a text in parts that leave the model room for what stands around them; nothing for a blank one."""
+        if text is None or not text.strip():
+            return ()
+        rule = LongText(LongTextMode.CHUNK_MEAN, max(1, self._settings.max_input_tokens // 2), self._count_tokens)
+        return chunk_text(text, rule).texts
+
+    def _shortened(self, text: str | None) -> str | None:
+        """Return as much of a text as stands beside others; None for a blank one."""
+        if text is None or not text.strip():
+            return None
+        return self._cut(text, max(1, self._settings.max_input_tokens // _PART_OF_INPUT))
+
+    def _readable(self, turns: Sequence[ExtractionTurn]) -> list[dict[str, Any]]:
+        return [
+            {"number": turn.turn_number, "role": turn.role.value, "name": turn.name, "content": part}
+            for turn in turns
+            for part in self._fitting(turn.content)
+        ]
+
+    def _packed(self, items: Sequence[T], most: int | None = None) -> list[list[T]]:
+        """Return items in groups that the model may be given at once, in order."""
+        limit = self._settings.max_input_tokens
+        groups: list[list[T]] = []
+        room = 0
+        for item in items:
+            tokens = self._count_tokens(_json(item))
+            if not groups or tokens > room or len(groups[-1]) == most:
+                groups.append([])
+                room = limit
+            groups[-1].append(item)
+            room -= tokens
+        return groups
+
+    # --- reading answers -------------------------------------------------------------------------
+
+    def _artifact(self, item: Answer, numbers: set[int]) -> ExtractedArtifact:
+        item.only(["artifact_type", "content", "confidence", "source_turn"])
+        turn = item.field("source_turn")
+        if turn.value not in numbers or isinstance(turn.value, bool | float):
+            turn.refuse("is the number of no turn")
+        return ExtractedArtifact(
+            item.field("artifact_type").choice(ArtifactType),
+            item.field("content").text(self._settings.max_item_chars).strip(),
+            item.field("confidence").fraction(),
+            turn.value,
+        )
+
+    def _note(self, item: Answer) -> GeneratedNote:
+        item.only(["entity", "entity_type", "note_type", "content", "confidence"])
+        return GeneratedNote(
+            item.field("entity").text(MAX_ENTITY_CHARS).strip(),
+            item.field("entity_type").text(MAX_ENTITY_CHARS).strip(),
+            item.field("note_type").choice(NoteType),
+            item.field("content").text(self._settings.max_item_chars).strip(),
+            item.field("confidence").fraction(),
+        )
+
+    def _decision(self, item: Answer, cluster: Sequence[ConsolidationMember]) -> ConsolidationDecision:
+        keys = tuple(member.key for member in cluster)
+        action = item.field("action").choice(ConsolidationAction)
+        if action is ConsolidationAction.SUPERSEDE:
+            survivor = item.field("survivor").whole(0, len(cluster) - 1)
+            return ConsolidationDecision(action, keys, survivor=keys[survivor])
+        if action is ConsolidationAction.MERGE:
+            content = item.field("content").text(self._settings.max_item_chars).strip()
+            return ConsolidationDecision(action, keys, content=content)
+        return ConsolidationDecision(action, keys)
+
+
+def _kept(cluster: Sequence[ConsolidationMember]) -> ConsolidationDecision:
+    return ConsolidationDecision(ConsolidationAction.KEEP, tuple(member.key for member in cluster))
+
+
+def _member(place: int, member: ConsolidationMember) -> dict[str, Any]:
+    # Its key is the caller's business; the model knows it by its place.
+    created = from_us(member.created_us).isoformat(timespec="seconds")
+    return {"member": place, "created": created, "content": member.content}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,82 @@
+"""Pacing: no more requests and tokens a minute than a service allows.
+
+Source: M-016.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from caliber.llm.deadline import remaining_s
+from caliber.model.errors import RateLimited, Unavailable
+
+_MINUTE_S = 60.0
+
+
+class _Bucket:
+    """A token bucket of one minute's worth; what is taken beyond its content is owed, and waited for."""
+
+    __slots__ = ("_at", "_capacity", "_level")
+
+    def __init__(self, per_minute: int, now: float) -> None:
+        self._capacity = self._level = float(per_minute)
+        self._at = now
+
+    def take(self, amount: float, now: float) -> float:
+        """Take ``amount`` and return the seconds until it is there; a negative amount gives back."""
+        if not self._capacity:
+            return 0.0
+        rate = self._capacity / _MINUTE_S
+        self._level = min(self._capacity, self._level + (now - self._at) * rate) - amount
+        self._at = now
+        return max(0.0, -self._level / rate)
+
+
+class RateLimiter:
+    """Two token buckets, of requests and of tokens, and what the service itself asked to wait. Threads may share it.
+
+    A limit of 0 is none. Units: both a minute.
+    """
+
+    def __init__(
+        self, provider: str, *, requests_per_minute: int, tokens_per_minute: int, closed: threading.Event
+    ) -> None:
+        now = time.monotonic()
+        self._provider = provider
+        self._requests = _Bucket(requests_per_minute, now)
+        self._tokens = _Bucket(tokens_per_minute, now)
+        self._held_until = now
+        self._closed = closed
+        self._lock = threading.Lock()
+
+    def take(self, tokens: int) -> None:
+        """Wait for the turn of one request of ``tokens``.
+
+        Raises: RateLimited at once while the service asked to wait, and when the turn would come after the deadline;
+            Unavailable when closed.
+        """
+        now = time.monotonic()
+        left = remaining_s()
+        with self._lock:
+            held = self._held_until - now
+            wait = 0.0
+            if held <= 0:
+                wait = max(self._requests.take(1, now), self._tokens.take(tokens, now))
+                if left is not None and wait > left:
+                    self._requests.take(-1, now)
+                    self._tokens.take(-tokens, now)
+        if held > 0 or (left is not None and wait > left):
+            raise RateLimited(provider=self._provider, retry_after_ms=int(max(held, wait) * 1_000) + 1)
+        if self._closed.wait(wait) if wait else self._closed.is_set():
+            raise Unavailable(f"{self._provider} was closed", reason="closed", retryable=False)
+
+    def settle(self, estimated: int, used: int) -> None:
+        """Correct what a request took by what the service counted."""
+        with self._lock:
+            self._tokens.take(used - estimated, time.monotonic())
+
+    def hold(self, seconds: float) -> None:
+        """Take note that the service wants no request for ``seconds``."""
+        with self._lock:
+            self._held_until = max(self._held_until, time.monotonic() + seconds)

@@ -1,0 +1,321 @@
+"""Requests on the wire: httpx over connections whose every read and write knows when the call must have ended.
+
+httpx bounds single reads, so a service that sends a byte at a time is never late. Here each operation on a socket is
+bounded by what is left of the whole request (``deadline.remaining_s``), and closing wakes whoever waits for one.
+
+Source: docs/decisions/0046-http-with-one-deadline.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+import urllib.request
+import weakref
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import certifi
+import httpcore
+import httpx
+
+from caliber.llm.deadline import remaining_s
+
+_WRITE_BYTES = 64 * 1024
+_LEAST_S = 0.001
+"""0 would ask the socket not to wait at all."""
+
+_sending: ContextVar[bool] = ContextVar("caliber_sending", default=False)
+
+
+class _Unsaid(logging.Filter):
+    """Drops what httpx and httpcore log of our requests: they log answers, and services quote keys in answers."""
+
+    def filter(self, record: logging.LogRecord) -> bool:  # noqa: ARG002  (it is about who logs, not what)
+        return not _sending.get()
+
+
+_UNSAID = _Unsaid()
+_LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.proxy")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a service answered; ``body`` is None when it was larger than allowed. Its repr shows none of it."""
+
+    status: int
+    headers: httpx.Headers = field(repr=False)
+    body: bytes | None = field(repr=False)
+
+
+class Failure(Exception):
+    """A request that got no answer. ``kind``: timeout, refused_certificate, connect, lost."""
+
+    def __init__(self, kind: str, detail: str, origin: BaseException | None) -> None:
+        super().__init__(kind, detail)
+        self.kind = kind
+        self.detail = detail
+        self.origin = origin
+
+
+def trusted_context(trusted: str) -> ssl.SSLContext:
+    """Return what verifies a service's certificate: the usual ones, or those in a file.
+
+    Raises: OSError (ssl.SSLError among them) when the file cannot be used.
+    """
+    return ssl.create_default_context(cafile=certifi.where() if trusted == "usual" else str(Path(trusted).expanduser()))
+
+
+def environment_proxy(url: str) -> str | None:
+    """Return the address of the proxy that the environment names for ``url``, if any."""
+    parts = urlsplit(url)
+    found = urllib.request.getproxies_environment()
+    if urllib.request.proxy_bypass_environment(parts.netloc, found):  # type: ignore[attr-defined]
+        return None
+    return found.get(parts.scheme) or found.get("all")
+
+
+class Wire:
+    """Connections to one service. Threads may share it; it does not survive fork."""
+
+    def __init__(
+        self,
+        *,
+        context: ssl.SSLContext | None,
+        proxy: str | None,
+        max_connections: int,
+        keepalive_s: float,
+    ) -> None:
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(_UNSAID)  # once, however often
+        self._backend = _Backend()
+        self._client = httpx.Client(
+            transport=_Transport(
+                httpcore.ConnectionPool(
+                    ssl_context=context,
+                    proxy=None if proxy is None else _proxy(proxy),
+                    max_connections=max_connections,
+                    max_keepalive_connections=max_connections,
+                    keepalive_expiry=keepalive_s,
+                    network_backend=self._backend,
+                )
+            ),
+            follow_redirects=False,
+            trust_env=False,
+        )
+        # httpx would name itself and ask for compression, of which nobody knows how large it becomes.
+        self._client.headers = httpx.Headers({"accept": "application/json", "accept-encoding": "identity"})
+
+    def request(self, url: str, headers: Iterable[tuple[str, str]], content: bytes, connect_s: float) -> httpx.Request:
+        """Return a request to ``send``: its own object, whose repr shows no header."""
+        left = remaining_s()
+        assert left is not None  # whoever asks has set the bound of the request
+        timeouts = {"connect": min(connect_s, left), "read": left, "write": left, "pool": left}
+        fields = [*headers, ("content-type", "application/json")]
+        return self._client.build_request(
+            "POST", url, headers=fields, content=content, extensions={"timeout": timeouts}
+        )
+
+    def send(self, request: httpx.Request, max_bytes: int) -> Reply:
+        """Send a request and read its answer, up to ``max_bytes``. Raises: Failure."""
+        failure: Failure
+        token = _sending.set(True)
+        try:
+            response = self._client.send(request, stream=True)
+            try:
+                return Reply(response.status_code, response.headers, _body(response, max_bytes))
+            finally:
+                response.close()
+        except httpcore.TimeoutException as error:
+            failure = Failure("timeout", type(error).__name__, error)
+        except httpcore.ConnectError as error:
+            failure = _not_connected(error)
+        except httpcore.ProxyError as error:
+            failure = Failure("connect", "the proxy refused", error)
+        except (httpcore.NetworkError, OSError) as error:
+            failure = Failure("lost", type(error).__name__, error)
+        except (httpcore.ProtocolError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+            # Such errors quote what was sent or received: they are not carried on.
+            failure = Failure("lost", type(error).__name__, None)
+        except (RuntimeError, ValueError) as error:
+            # The connection was closed under the request, by ``close``.
+            failure = Failure("lost", type(error).__name__, None)
+        finally:
+            _sending.reset(token)
+        # Outside the handlers: what is in the frames of a request, its headers too, must not travel with the error.
+        if failure.origin is not None:
+            failure.origin = failure.origin.with_traceback(None)
+            failure.origin.__context__ = failure.origin.__cause__ = None
+        raise failure
+
+    def close(self) -> None:
+        """Close all connections; requests under way fail."""
+        self._backend.shut_down()
+        self._client.close()
+
+
+def _not_connected(error: httpcore.ConnectError) -> Failure:
+    reason: BaseException | None = error
+    while reason is not None:
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            return Failure("refused_certificate", reason.verify_message, reason)
+        if isinstance(reason, socket.gaierror):
+            return Failure("connect", "its host is not known", error)
+        reason = reason.__cause__ or reason.__context__
+    return Failure("connect", "no connection", error)
+
+
+def _body(response: httpx.Response, max_bytes: int) -> bytes | None:
+    announced = response.headers.get("content-length", "")
+    if announced.isdecimal() and (len(announced) > 18 or int(announced) > max_bytes):
+        return None
+    parts: list[bytes] = []
+    size = 0
+    for part in response.iter_raw():
+        size += len(part)
+        if size > max_bytes:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _proxy(address: str) -> httpcore.Proxy:
+    parts = urlsplit(address if "://" in address else f"http://{address}")
+    if parts.scheme not in ("http", "https"):
+        raise ValueError(f"proxies of kind {parts.scheme} are not supported")
+    auth = None
+    if parts.username is not None:
+        auth = (unquote(parts.username).encode(), unquote(parts.password or "").encode())
+    return httpcore.Proxy(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", auth=auth)
+
+
+class _Transport(httpx.BaseTransport):
+    """httpx's client over a connection pool of ours."""
+
+    def __init__(self, pool: httpcore.ConnectionPool) -> None:
+        self._pool = pool
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        assert isinstance(request.stream, Iterable)
+        answer = self._pool.handle_request(
+            httpcore.Request(
+                request.method,
+                httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                headers=request.headers.raw,
+                content=request.stream,
+                extensions=request.extensions,
+            )
+        )
+        assert isinstance(answer.stream, Iterable)
+        # A cookie would make one request depend on another.
+        headers = [(name, value) for name, value in answer.headers if name.lower() != b"set-cookie"]
+        return httpx.Response(answer.status, headers=headers, stream=_Body(answer.stream))
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class _Body(httpx.SyncByteStream):
+    """The body of an answer as httpx reads it."""
+
+    def __init__(self, stream: Iterable[bytes]) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._stream
+
+    def close(self) -> None:
+        close = getattr(self._stream, "close", None)
+        if close is not None:
+            close()
+
+
+class _Backend(httpcore.NetworkBackend):
+    """Sockets that are remembered while they are open, so that closing can wake who waits for them."""
+
+    def __init__(self) -> None:
+        self._inner = httpcore.SyncBackend()
+        self._open: weakref.WeakSet[_Stream] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._shut = False
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        return self.remember(self._inner.connect_tcp(host, port, _bounded(timeout), local_address, socket_options))
+
+    def remember(self, stream: httpcore.NetworkStream) -> _Stream:
+        mine = _Stream(stream, self)
+        with self._lock:
+            self._open.add(mine)
+            shut = self._shut
+        if shut:
+            mine.close()
+            raise httpcore.ConnectError("closed")
+        return mine
+
+    def shut_down(self) -> None:
+        with self._lock:
+            self._shut = True
+            streams = list(self._open)
+        for stream in streams:
+            stream.shut_down()
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection whose reads and writes end when the request must."""
+
+    def __init__(self, inner: httpcore.NetworkStream, backend: _Backend) -> None:
+        self._inner = inner
+        self._backend = backend
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if remaining_s() == 0:
+            raise httpcore.ReadTimeout("the time of the request is up")
+        return self._inner.read(max_bytes, _bounded(timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        for start in range(0, len(buffer), _WRITE_BYTES):
+            if remaining_s() == 0:
+                raise httpcore.WriteTimeout("the time of the request is up")
+            self._inner.write(buffer[start : start + _WRITE_BYTES], _bounded(timeout))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        return self._backend.remember(self._inner.start_tls(ssl_context, server_hostname, _bounded(timeout)))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+    def shut_down(self) -> None:
+        """End both directions: a thread that waits here reads the end of the stream."""
+        raw = self.get_extra_info("socket")
+        if isinstance(raw, socket.socket):
+            try:
+                # Of the plain socket: that of TLS would also take the session from under the waiting thread.
+                socket.socket.shutdown(raw, socket.SHUT_RDWR)
+            except OSError:
+                return  # not connected any more
+
+
+def _bounded(timeout: float | None) -> float | None:
+    left = remaining_s()
+    if left is None:
+        return timeout
+    return max(_LEAST_S, left if timeout is None else min(timeout, left))
