@@ -6,7 +6,8 @@ import importlib.metadata
 import importlib.util
 import platform
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -23,11 +24,15 @@ _MARKS: Final = {OK: ("✓", "green"), HINT: ("·", "yellow"), BAD: ("✗", "red
 
 _PURPOSE: Final = {
     "embed": "local embeddings: search by meaning",
+    "embed-minilm": "a better model on this machine, a few hundred times slower",
+    "http": "embeddings and language models of services",
     "jit": "compiled predicates",
     "arrow": "bulk transfer",
     "postgres": "the PostgreSQL driver; its backend is not built yet",
     "postgres-local": "a private PostgreSQL server, for tests",
 }
+_TEXT: Final = "caliber doctor"
+_STATEMENTS: Final = ("The build takes 7 minutes.", "The build takes 9 minutes.")
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9._-]+).*extra\s*==\s*['\"]([A-Za-z0-9_-]+)['\"]")
 
 
@@ -42,13 +47,14 @@ class Finding:
 
 
 @click.command()
+@click.option("--network", is_flag=True, help="Ask each configured service one question, which may cost money.")
 @with_settings
-def doctor(settings: Settings) -> int:
+def doctor(settings: Settings, network: bool) -> int:
     """Examine the installation, the configuration and the store.
 
     Without a configuration only the installation is examined. Exit code 1 when there is a problem.
     """
-    findings = [*_installation(), *_configured(settings)]
+    findings = [*_installation(), *_configured(settings, network)]
     problems = sum(1 for finding in findings if finding.level == BAD)
     document = {
         "ok": not problems,
@@ -163,7 +169,9 @@ def _kernels() -> Iterator[Finding]:
         )
 
 
-def _configured(settings: Settings) -> Iterator[Finding]:
+def _configured(settings: Settings, network: bool) -> Iterator[Finding]:
+    from caliber.runtime.support import provider_refusals
+
     area = "configuration"
     try:
         path = settings.config_path()
@@ -179,15 +187,17 @@ def _configured(settings: Settings) -> Iterator[Finding]:
         yield Finding(area, BAD, f"{path} cannot be used", hint or "correct it and run `caliber doctor` again")
         return
     yield Finding(area, OK, f"{path} is sound, hash {config.hash.hex()[:16]}")
+    for fault in provider_refusals(config):
+        yield Finding(area, BAD, str(fault), "`caliber check` says what else is wrong")
     if config.embedding_provider is None:
         yield Finding(
             area, HINT, "no embedding provider: nothing is found by meaning",
             "pip install 'caliber-memory[embed]', then take its sections from a fresh `caliber init`",
         )  # fmt: skip
-    yield from _opened(config)
+    yield from _opened(config, network)
 
 
-def _opened(config: Any) -> Iterator[Finding]:
+def _opened(config: Any, network: bool) -> Iterator[Finding]:
     """Open the store, build its providers, and compare memory with it."""
     from caliber.runtime.opening import open as open_store
 
@@ -212,7 +222,7 @@ def _opened(config: Any) -> Iterator[Finding]:
         for kind, name in found["providers"].items():
             if name is not None:
                 yield Finding(area, OK, f"{kind} provider {name}")
-        yield from _embeds(memory, config)
+        yield from _answers(memory, config, network)
         differences = memory.verify()
         if differences:
             for line in differences[:10]:
@@ -234,13 +244,31 @@ def _opened(config: Any) -> Iterator[Finding]:
             )
 
 
-def _embeds(memory: Any, config: Any) -> Iterator[Finding]:
-    if config.embedding_provider is None:
-        return
-    try:
-        memory._engine.embedder.query("caliber doctor")
-    except Exception as error:
-        _, message, hint, _ = describe(error)
-        yield Finding("store", BAD, f"embedding a text failed: {message}", hint or "check [embedding_provider]")
-    else:
-        yield Finding("store", OK, "embedding a text works")
+def _answers(memory: Any, config: Any, network: bool) -> Iterator[Finding]:
+    """Ask each provider one question; services only when told to."""
+    engine = memory._engine
+    questions: list[tuple[str, Any, str, Callable[[], object]]] = [
+        ("embedding_provider", config.embedding_provider, "embedding a text", lambda: engine.embedder.query(_TEXT)),
+        (
+            "summarization_provider",
+            config.summarization_provider,
+            "asking about two statements",
+            lambda: engine.summarizer.verify_contradiction(*_STATEMENTS),
+        ),
+    ]
+    for section, provider, what, ask in questions:
+        if provider is None:
+            continue
+        if provider.http is not None and not network:
+            text = f"{section} is {provider.provider_type} at {provider.endpoint}, which was not asked"
+            yield Finding("store", HINT, text, "`caliber doctor --network` asks it one question")
+            continue
+        started = time.perf_counter()
+        try:
+            ask()
+        except Exception as error:
+            _, message, hint, _ = describe(error)
+            yield Finding("store", BAD, f"{what} failed: {message}", hint or f"check [{section}]")
+        else:
+            took = f" ({(time.perf_counter() - started) * 1_000:.0f} ms)" if provider.http is not None else ""
+            yield Finding("store", OK, f"{what} works{took}")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from caliber.config import CaliberConfig
 
 PROFILES = ("reference",)
+EMBEDDINGS = ("static", "minilm", "openai", "voyage", "ollama", "none")
+SUMMARIES = ("extractive", "openai", "anthropic", "ollama", "none")
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -60,14 +62,29 @@ def in_command(path: Path) -> str:
 )
 @click.option("--path", type=click.Path(path_type=Path), help=f"File to write.  [default: {DEFAULT_CONFIG}]")
 @click.option("--store", default=DEFAULT_STORE, show_default=True, help="The store's file, relative to --path.")
+@click.option(
+    "--embedding", type=click.Choice(EMBEDDINGS), help="Who embeds.  [default: static where it is installed, else none]"
+)
+@click.option(
+    "--summaries", type=click.Choice(SUMMARIES), default="extractive", show_default=True, help="Who summarizes."
+)
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @with_settings
-def init(settings: Settings, profile: str, path: Path | None, store: str, force: bool) -> None:
+def init(
+    settings: Settings,
+    profile: str,
+    path: Path | None,
+    store: str,
+    embedding: str | None,
+    summaries: str,
+    force: bool,
+) -> None:
     """Write a complete, commented configuration.
 
-    Every knob is stated with its meaning and range. Nothing is created yet but the file.
+    Every knob is stated with its meaning and range. Nothing is created yet but the file. What --embedding and
+    --summaries fill in for a service (model, limits, the variable that holds its key) is a start: look it over.
     """
-    from caliber.config import profiles
+    from caliber.config import profiles, services
 
     target = path or settings.config or Path(DEFAULT_CONFIG)
     if target.is_dir():
@@ -76,25 +93,30 @@ def init(settings: Settings, profile: str, path: Path | None, store: str, force:
         raise Mistake(f"{target} exists already", "keep it, choose another --path, or overwrite it with --force")
     if not target.absolute().parent.is_dir():
         raise Mistake(f"the folder {target.absolute().parent} does not exist", "create it first")
-    config = getattr(profiles, profile)(store)
+    config = getattr(profiles, profile)(store, **services.chosen(embedding, summaries))
     write_whole(target, render(config, target))
     embeds = config.embedding_provider is not None
     option = in_command(target)
+    both = (config.embedding_provider, config.summarization_provider)
+    keys = sorted({provider.api_key.name for provider in both if provider is not None and provider.api_key is not None})
     document = {
         "path": str(target.absolute()),
         "profile": profile,
         "store": store,
         "config_hash": config.hash.hex(),
         "embedding": config.embedding_provider.model if config.embedding_provider else None,
+        "keys": keys,
         "next": [f"caliber create{option}", f"caliber ingest git .{option}"],
     }
 
     def human() -> None:
         out = settings.out
         out.say(f"wrote {target} (profile {profile}, store {store})")
-        if not embeds:
+        if not embeds and embedding is None:
             out.say("without an embedding provider: nothing is found by meaning until the extra 'embed' is installed")
             out.say("  pip install 'caliber-memory[embed]' && caliber init --force")
+        for name in keys:
+            out.say(f"it reads a key from the environment: export {name}=...")
         out.say("next:")
         out.say(f"  caliber create{option}          create the store")
         out.say(f"  caliber ingest git .{option}    remember a repository")

@@ -52,6 +52,7 @@ def chat(**changes: Any) -> dict[str, Any]:
 _LOCAL: Final = http(timeout_ms=120 * SECOND, requests_per_minute=0, tokens_per_minute=0, max_connections=2)
 
 EMBEDDING: Final[Mapping[str, Mapping[str, Any]]] = {
+    "static": {"provider_type": "static", "model": "wordllama-l2-supercat", "dimensions": 256, "options": {}},
     "minilm": {
         "provider_type": "minilm",
         "model": "all-MiniLM-L6-v2-onnx-int8",
@@ -132,3 +133,14 @@ CHANGES: Final[Mapping[str, Mapping[str, Any]]] = {
     "ollama": _BEHIND,
 }
 """Knobs elsewhere that go with a kind of embedding provider."""
+
+
+def chosen(embedding: str | None, summaries: str | None) -> dict[str, Any]:
+    """Return the changes to a profile that these kinds of providers make; ``none`` is no provider, None no change."""
+    changes: dict[str, Any] = {}
+    if embedding is not None:
+        changes["embedding_provider"] = None if embedding == "none" else dict(EMBEDDING[embedding])
+        changes |= CHANGES.get(embedding, {})
+    if summaries is not None:
+        changes["summarization_provider"] = None if summaries == "none" else dict(SUMMARIZATION[summaries])
+    return changes

@@ -179,6 +179,8 @@ class VectorSnapshot:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the rows of the ``k`` most similar allowed owners, best first, ties by id, and their scores.
 
+        An owner of several vectors, one a chunk, counts by its best one.
+
         Shapes: query ``f32[d]``; allowed ``bool[owners.length]``.
         """
         bound = self._bound_to(owners)
@@ -186,28 +188,54 @@ class VectorSnapshot:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         mask = np.zeros(self._length, np.bool_)
         mask[bound.known] = allowed[bound.known_rows]
-        numbers, scores = self._matrix.topk(query, k, min_similarity=min_similarity, mask=mask, tie=bound.ties)
-        return bound.rows[numbers], scores
+        wanted = k
+        while True:
+            numbers, scores = self._matrix.topk(query, wanted, min_similarity=min_similarity, mask=mask, tie=bound.ties)
+            rows = bound.rows[numbers]
+            if bound.single:
+                return rows, scores
+            # The first vector of an owner is its best one: the list is in order, and complete down to its end.
+            first = np.sort(np.unique(rows, return_index=True)[1])[:k]
+            if len(first) == k or len(numbers) < wanted:
+                return rows[first], scores[first]
+            wanted *= 2
 
     def scores(
         self, query: NDArray[np.float32], owners: RelationSnapshot, wanted: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Return the similarity of given owner rows, and which of them have a vector at all.
+        """Return the similarity of given owner rows, of the best chunk of each, and which of them have a vector at all.
 
         Shapes: wanted ``int64[m]``; scores ``f32[m]``, 0 where there is no vector.
         """
-        numbers = self._bound_to(owners).number_of[wanted]
+        bound = self._bound_to(owners)
+        numbers = bound.number_of[wanted]
         present = numbers >= 0
         scores = np.zeros(len(wanted), np.float32)
-        if present.any():
+        if not present.any():
+            return scores, present
+        if bound.single:
             scores[present] = self._matrix.scores(query, numbers[present])
+            return scores, present
+        chunks, starts = bound.chunks_of(wanted[present])
+        scores[present] = np.maximum.reduceat(self._matrix.scores(query, chunks), starts)
         return scores, present
 
 
 class _Bound:
     """Which vector row belongs to which owner row, at one boundary of each."""
 
-    __slots__ = ("known", "known_rows", "number_of", "owners", "rows", "ties")
+    __slots__ = (
+        "_by_owner",
+        "_counts",
+        "_firsts",
+        "known",
+        "known_rows",
+        "number_of",
+        "owners",
+        "rows",
+        "single",
+        "ties",
+    )
 
     def __init__(self, owners: RelationSnapshot, rows: NDArray[np.int64], live: NDArray[np.bool_]) -> None:
         self.owners = owners
@@ -218,6 +246,20 @@ class _Bound:
         self.ties[self.known] = owners.ties()[self.known_rows]
         self.number_of = np.full(owners.length, -1, np.int64)
         self.number_of[self.known_rows] = self.known
+        self.single = int(np.count_nonzero(self.number_of >= 0)) == len(self.known)
+        """Whether no owner has more than one vector, as long as texts are not embedded in chunks."""
+        if not self.single:
+            self._counts = counts = np.bincount(self.known_rows, minlength=owners.length)
+            self._firsts = np.cumsum(counts) - counts
+            self._by_owner = self.known[np.argsort(self.known_rows, kind="stable")]
+
+    def chunks_of(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the vectors of owners that have some, one owner's after another's, and where each owner's begin."""
+        counts = self._counts[wanted]
+        starts = np.cumsum(counts) - counts
+        within = np.arange(int(counts.sum())) - np.repeat(starts, counts)
+        chunks: NDArray[np.int64] = self._by_owner[np.repeat(self._firsts[wanted], counts) + within]
+        return chunks, starts
 
 
 def as_query(vector: Any, dimensions: int) -> NDArray[np.float32]:

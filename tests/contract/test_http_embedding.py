@@ -498,6 +498,7 @@ def test_closing_ends_requests_under_way(server: ModelServer, fault: Any) -> Non
     provider.close()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # threads and fork, which is what this is about
 def test_a_child_process_has_connections_of_its_own(server: ModelServer) -> None:
     provider = embeddings(server)
     provider.embed("parent")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from support.cli_runs import caliber, commit, repository
 
 from caliber.cli.app import _COMMANDS
+from caliber.config import profiles, services
+from caliber.llm import embedding_provider_types, summarization_provider_types
+from caliber.runtime.support import provider_refusals
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -58,3 +62,14 @@ def test_every_room_is_in_the_table_and_every_link_leads_somewhere() -> None:
     for document in (ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docs" / "guarantees.md"):
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
             assert "://" in target or (document.parent / target).exists(), (document.name, target)
+
+
+def test_the_providers_section_is_a_configuration_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    (section,) = blocks("toml")
+    given = tomllib.loads(section)["embedding_provider"]
+    config = profiles.reference("store.db", embedding_provider=given)
+    monkeypatch.setenv("VOYAGE_API_KEY", "some-key")
+    assert provider_refusals(config) == []
+    assert config == profiles.reference("store.db", embedding_provider=dict(services.EMBEDDING["voyage"]))
+    kinds = set(re.findall(r"`(\w+)`", README.split("| kind |")[1].split("\n\n")[0])) - {"embed", "http"}
+    assert kinds == {*embedding_provider_types(), *summarization_provider_types()} - {"hash"}

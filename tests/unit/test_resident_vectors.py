@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import uuid
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
+from caliber.kernels import VectorMatrix
 from caliber.model.entities import Note
 from caliber.model.enums import NoteType
 from caliber.model.ids import NoteId
@@ -135,3 +139,42 @@ def test_scores_of_given_rows() -> None:
     )
     assert present.tolist() == [False, True, True]
     assert scores.tolist() == [0.0, 1.0, 0.0]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 6), min_size=0, max_size=5), min_size=1, max_size=12),
+    st.lists(st.integers(-3, 3), min_size=DIMENSIONS, max_size=DIMENSIONS).filter(any),
+    st.integers(1, 8),
+    st.randoms(use_true_random=False),
+)
+def test_the_best_chunk_of_an_owner_counts(
+    chunks: list[list[int]], wanted: list[int], k: int, chance: random.Random
+) -> None:
+    """Owners with any number of vectors, in any order of arrival, against a loop over all of them."""
+    corners = np.random.default_rng(7).standard_normal((7, DIMENSIONS)).astype(np.float32)
+    generation = Generation(LAYOUT, 64)
+    index = VectorIndex(DIMENSIONS, "cosine", 64)
+    arrivals = [(number, corner) for number, corners_of in enumerate(chunks) for corner in corners_of]
+    for number in range(len(chunks)):
+        generation.append(codec_of(NOTE).encode(note(number), number + 1))
+    chance.shuffle(arrivals)
+    for ordinal, (number, corner) in enumerate(arrivals, start=1):
+        owner = uuid.UUID(int=number).bytes
+        index.put(ordinal, 1, owner, corners[corner].astype("<f4").tobytes(), generation.index[owner])
+    owners = RelationSnapshot(generation)
+    vectors = VectorSnapshot(index, "m")
+    query = np.array(wanted, np.float32)
+
+    matrix = VectorMatrix(DIMENSIONS, "cosine")
+    matrix.append(corners)
+    alone = matrix.snapshot().scores(query, np.arange(len(corners)))
+    expected = {number: max(alone[corner] for corner in of) for number, of in enumerate(chunks) if of}
+
+    scores, present = vectors.scores(query, owners, np.arange(len(chunks)))
+    assert {number: score for number, score in enumerate(scores) if present[number]} == expected
+    allowed = np.ones(len(chunks), np.bool_)
+    allowed[::3] = False
+    ranked = sorted((number for number in expected if allowed[number]), key=lambda number: (-expected[number], number))
+    rows, found = vectors.best(query, owners, allowed, k, None)
+    assert [owners.entity_id(row).int for row in rows.tolist()] == ranked[:k]
+    assert found.tolist() == [expected[number] for number in ranked[:k]]

@@ -28,7 +28,7 @@ def _changed(folder: Path, old: str, new: str) -> Path:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('provider_type = "extractive"', 'provider_type = "openai"', "not supported"),
+        ('provider_type = "extractive"', 'provider_type = "cohere"', "not supported"),
         ('evaluator = "numpy"', 'evaluator = "numba"', "use 'numpy'"),
         ('on = "task_end"', 'on = "schedule"\ncron = "0 3 * * *"', "no scheduler yet"),
     ],

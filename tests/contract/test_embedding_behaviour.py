@@ -1,0 +1,332 @@
+"""What callers see of providers: deadlines, texts that are too long, batches that fail in part."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from support.configs import DIMENSIONS, USER, config
+from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
+
+import caliber
+from caliber.llm.protocols import FloatVector
+from caliber.model import EventType
+from caliber.model.errors import (
+    CaliberError,
+    EmbeddingFailed,
+    IncompatibleOptions,
+    RequestFailed,
+    Unavailable,
+)
+
+PATIENT = {
+    "llm_retry_config.max_retries": 1_000,
+    "llm_retry_config.initial_backoff": 20,
+    "llm_retry_config.max_backoff": 20,
+}
+"""Retries that would go on for twenty seconds."""
+
+COMMIT = {f"embedding.embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}
+OFF = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
+LONG = "Bees dance in the hive. " * 12 + "Zebras run. " * 12 + "Ships sail the sea. " * 12
+
+
+class Down(CountingEmbeddings):
+    """A service that is down while told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failure = outage
+
+
+class Partly(CountingEmbeddings):
+    """A provider whose batches fail in part: some texts never work, others only after ``after`` calls."""
+
+    def __init__(self, *, never: str = "never", later: str = "later", after: int = 2) -> None:
+        super().__init__()
+        self.never, self.later, self.after = never, later, after
+        self.calls: list[list[str]] = []
+
+    def embed_some(self, texts: Sequence[str]) -> list[FloatVector | CaliberError]:
+        self.calls.append(list(texts))
+        return [self._one(text) for text in texts]
+
+    def _one(self, text: str) -> FloatVector | CaliberError:
+        if self.never in text:
+            return EmbeddingFailed(reason="not this one")
+        if self.later in text and len(self.calls) <= self.after:
+            return outage()
+        return self.embed(text)
+
+
+def started(memory: caliber.Caliber) -> Any:
+    task = memory.start_trajectory("goal", initiator=USER)
+    scope = memory.current_scope(task.trajectory_id)
+    assert scope is not None
+    return task, scope
+
+
+# --- deadlines ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["search", "assemble_context"])
+def test_retries_of_a_query_end_with_the_deadline(call: str) -> None:
+    # design section 7: deadline_ms bounds the whole call
+    provider = Down()
+    with caliber.open(config(":memory:", **PATIENT, **OFF), embedding_provider=provider) as memory:
+        task, _ = started(memory)
+        asks: dict[str, Callable[[], object]] = {
+            "search": lambda: memory.search("words", deadline_ms=120),
+            "assemble_context": lambda: memory.assemble_context(task.trajectory_id, query="words", deadline_ms=120),
+        }
+        before = time.monotonic()
+        with pytest.raises(RequestFailed):
+            asks[call]()
+        assert time.monotonic() - before < 2
+        assert 1 <= len(provider.asked) <= 8
+
+
+def test_a_search_without_a_deadline_is_patient() -> None:
+    provider = Down()
+    failures = iter([outage, outage, None])
+    with caliber.open(config(":memory:", **PATIENT, **OFF), embedding_provider=provider) as memory:
+        started(memory)
+
+        def next_failure() -> Any:
+            made = next(failures)
+            if made is None:
+                provider.failure = None
+                return outage()
+            return made()
+
+        provider.failure = next_failure
+        memory.search("words")
+        assert len(provider.asked) == 4
+
+
+@pytest.mark.parametrize("call", ["append_turn", "append_turns", "create_artifact", "add_note"])
+def test_retries_of_a_write_end_with_the_deadline_and_nothing_is_written(call: str) -> None:
+    provider = Down()
+    with caliber.open(config(":memory:", **PATIENT, **COMMIT), embedding_provider=provider) as memory:
+        _, scope = started(memory)
+        note = {"entity": "e", "entity_type": "t", "note_type": "fact", "content": "c", "confidence": 1.0}
+        artifact = {"artifact_type": "fact", "content": "c", "extraction_method": "explicit"}
+        asks: dict[str, Callable[[], object]] = {
+            "append_turn": lambda: memory.append_turn(scope.scope_id, role="user", content="c", deadline_ms=120),
+            "append_turns": lambda: memory.append_turns(
+                scope.scope_id, [{"role": "user", "content": "c"}], deadline_ms=120
+            ),
+            "create_artifact": lambda: memory.create_artifact(scope.scope_id, **artifact, deadline_ms=120),
+            "add_note": lambda: memory.add_note(**note, deadline_ms=120),
+        }
+        before = time.monotonic()
+        with pytest.raises(RequestFailed):
+            asks[call]()
+        assert time.monotonic() - before < 2
+        counts = [memory.storage.turns.count(), memory.storage.artifacts.count(), memory.storage.notes.count()]
+        assert counts == [0, 0, 0]
+
+
+def test_a_write_whose_preparation_took_all_the_time_is_not_written() -> None:
+    provider = CountingEmbeddings()
+
+    def slowly() -> Any:
+        time.sleep(0.15)
+        provider.failure = None
+        return outage()
+
+    provider.failure = slowly
+    retries = {"llm_retry_config.max_retries": 1, "llm_retry_config.initial_backoff": 1}
+    with caliber.open(config(":memory:", **retries, **COMMIT), embedding_provider=provider) as memory:
+        with pytest.raises(CaliberError):
+            memory.add_note(entity="e", entity_type="t", note_type="fact", content="c", confidence=1.0, deadline_ms=100)
+        assert memory.storage.notes.count() == 0
+        provider.failure = slowly
+        memory.add_note(entity="e", entity_type="t", note_type="fact", content="c", confidence=1.0, deadline_ms=60_000)
+        assert memory.storage.notes.count() == 1
+
+
+@pytest.mark.parametrize("call", ["close_scope", "complete_trajectory", "consolidate_notes"])
+def test_a_slow_language_model_ends_with_the_deadline(call: str) -> None:
+    summarizer = ScriptedSummarizer()
+    summarizer.failing = {"summarize", "extract_artifacts", "generate_notes"}
+    with caliber.open(config(":memory:", **PATIENT, **OFF), summarization_provider=summarizer) as memory:
+        task, scope = started(memory)
+        memory.append_turn(scope.scope_id, role="user", content="KEEP this")
+        asks: dict[str, Callable[[], object]] = {
+            "close_scope": lambda: memory.close_scope(scope.scope_id, deadline_ms=150),
+            "complete_trajectory": lambda: memory.complete_trajectory(
+                task.trajectory_id, status="success", summary="s", deadline_ms=150
+            ),
+            "consolidate_notes": lambda: memory.consolidate_notes(task.trajectory_id, deadline_ms=150),
+        }
+        before = time.monotonic()
+        with contextlib.suppress(RequestFailed, Unavailable):  # or it ends without what the model would have said
+            asks[call]()
+        assert time.monotonic() - before < 3
+        assert memory.storage.notes.count() == 0
+
+
+def test_a_query_that_another_thread_embeds_is_waited_for_no_longer_than_the_deadline() -> None:
+    provider = CountingEmbeddings()
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> Any:
+        asked.set()
+        go_on.wait(20)
+        provider.failure = None
+        return outage()
+
+    provider.failure = slowly
+    with caliber.open(config(":memory:", **PATIENT, **OFF), embedding_provider=provider) as memory:
+        started(memory)
+        thread = threading.Thread(target=lambda: memory.search("words"))
+        thread.start()
+        assert asked.wait(5)
+        with pytest.raises(Unavailable, match="deadline passed") as caught:
+            memory.search("words", deadline_ms=60)
+        assert caught.value.reason == "timeout"
+        go_on.set()
+        thread.join(timeout=5)
+        assert not thread.is_alive()
+
+
+# --- batches that fail in part -------------------------------------------------------------------------
+
+
+def test_the_worker_stores_what_succeeded_and_asks_again_for_the_rest() -> None:
+    # C-487
+    provider = Partly(after=1)
+    quick = {"llm_retry_config.max_retries": 0, "embedding.worker_idle_ms": 10}
+    settings = config(":memory:", **quick, **{**OFF, "embedding.embed_turns": "behind"})
+    with caliber.open(settings, embedding_provider=provider) as memory:
+        _, scope = started(memory)
+        contents = ["one", "two never", "three later", "four"]
+        memory.append_turns(scope.scope_id, [{"role": "user", "content": content} for content in contents])
+        until = time.monotonic() + 10
+        while memory.storage.embeddings.count() < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert memory.storage.embeddings.count() == 3
+        asked = [text for call in provider.calls for text in call]
+        assert asked.count("one") == asked.count("four") == 1  # what had a vector is not asked for again
+        assert asked.count("two never") == 1
+        assert asked.count("three later") == 2
+        memory.flush()
+        errors = memory.storage.events.all()
+        assert any(event.payload.get("where") == "embedding turn" for event in errors)
+
+
+def test_a_write_names_what_failed_of_its_batch() -> None:
+    provider = Partly()
+    settings = config(":memory:", **{"llm_retry_config.max_retries": 0}, **COMMIT)
+    with caliber.open(settings, embedding_provider=provider) as memory:
+        _, scope = started(memory)
+        turns = [{"role": "user", "content": content} for content in ("one", " ", "two never", "three", "never")]
+        with pytest.raises(EmbeddingFailed, match=r"2 of 5 texts failed \(2, 4\)") as caught:
+            memory.append_turns(scope.scope_id, turns)
+        assert caught.value.indexes == (2, 4)
+        assert memory.storage.turns.count() == 0
+
+
+# --- texts that are too long ---------------------------------------------------------------------------
+
+
+def long_config(mode: str, **changes: Any) -> Any:
+    short = {"embedding.long_text": mode, "embedding.long_text_tokens": 40}
+    return config(":memory:", **{**COMMIT, **short, **changes})
+
+
+def test_a_text_cut_for_its_vector_is_reported() -> None:
+    # M-015
+    with caliber.open(long_config("truncate"), embedding_provider=CountingEmbeddings()) as memory:
+        _, scope = started(memory)
+        memory.append_turn(scope.scope_id, role="user", content="short")
+        memory.append_turn(scope.scope_id, role="user", content=LONG)
+        memory.search(LONG)
+        memory.flush()
+        cut = [event.payload for event in memory.storage.events.all() if event.event_type == EventType.EMBED_TRUNCATE]
+        assert [(payload["kind"], payload["texts"]) for payload in cut] == [("turn", 1), ("query", 1)]
+        assert all(payload["longest_tokens"] > 40 for payload in cut)
+        assert LONG[:20] not in repr(cut)
+
+
+def test_a_text_that_is_too_long_can_be_refused() -> None:
+    with caliber.open(long_config("error"), embedding_provider=CountingEmbeddings()) as memory:
+        _, scope = started(memory)
+        with pytest.raises(EmbeddingFailed, match="more than long_text_tokens = 40"):
+            memory.append_turn(scope.scope_id, role="user", content=LONG)
+        assert memory.storage.turns.count() == 0
+
+
+@pytest.mark.parametrize("mode", ["commit", "behind"])
+def test_every_chunk_has_a_vector_and_the_best_one_counts(mode: str) -> None:
+    # M-015: a part of a long text is found as well as if it stood alone
+    provider = CountingEmbeddings()
+    changes = {f"embedding.embed_{kind}": mode for kind in ("turns", "notes", "artifacts", "summaries")}
+    found: dict[str, float] = {}
+    for rule in ("chunks", "chunk_mean"):
+        with caliber.open(long_config(rule, **changes), embedding_provider=provider) as memory:
+            _, scope = started(memory)
+            turn = memory.append_turn(scope.scope_id, role="user", content=LONG)
+            memory.append_turn(scope.scope_id, role="user", content="Something else entirely.")
+            memory.flush()
+            rows = [row for row in memory.storage.embeddings.all() if row.owner_id == turn.turn_id]
+            assert sorted(row.chunk_index for row in rows) == list(range(len(rows)))
+            assert (len(rows) > 2) == (rule == "chunks")
+            hits = memory.search("Ships sail the sea.").hits
+            assert [hit.id for hit in hits].count(turn.turn_id) == 1
+            found[rule] = next(hit.score for hit in hits if hit.id == turn.turn_id)
+            assert memory.verify() == []
+    assert found["chunks"] > found["chunk_mean"] + 0.1
+
+
+def test_a_record_that_shrinks_loses_its_chunks() -> None:
+    provider = CountingEmbeddings()
+    with caliber.open(long_config("chunks"), embedding_provider=provider) as memory:
+        note = memory.add_note(entity="e", entity_type="t", note_type="fact", content=LONG, confidence=1.0)
+        assert memory.storage.embeddings.count() > 2
+        embedder = memory._engine.embedder
+        assert embedder is not None
+        for text, rows in (("short", 1), (LONG, 5), ("again short", 1)):
+            vectors = np.eye(5, DIMENSIONS, dtype=np.float32)[:rows]
+            memory._engine.write(lambda uow, t=text, v=vectors: embedder.attach(uow, "note", note.note_id, t, v))
+            kept = sorted(row.chunk_index for row in memory.storage.embeddings.all())
+            assert kept == list(range(rows))
+            assert memory.verify() == []
+
+
+def test_a_long_query_has_one_vector_under_every_rule() -> None:
+    for mode in ("chunks", "chunk_mean", "truncate"):
+        with caliber.open(long_config(mode), embedding_provider=CountingEmbeddings()) as memory:
+            _, scope = started(memory)
+            memory.append_turn(scope.scope_id, role="user", content=LONG)
+            assert memory.search(LONG).hits[0].score > 0.5
+
+
+# --- counting by the model -------------------------------------------------------------------------------
+
+
+class Counting(CountingEmbeddings):
+    """A provider that reads ten words of a text."""
+
+    max_tokens = 10
+
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
+
+
+def test_long_texts_are_measured_by_the_models_own_tokenizer() -> None:
+    provider = Counting()
+    settings = long_config("chunks", **{"embedding.long_text_tokens": 10})
+    with caliber.open(settings, embedding_provider=provider) as memory:
+        _, scope = started(memory)
+        memory.append_turn(scope.scope_id, role="user", content=LONG)
+        assert all(len(text.split()) <= 10 for text in provider.asked)
+        assert max(len(text.split()) for text in provider.asked) > 7
+    with pytest.raises(IncompatibleOptions, match="of 11 tokens a piece the model would read 10"):
+        caliber.open(long_config("chunks", **{"embedding.long_text_tokens": 11}), embedding_provider=provider)

@@ -1,0 +1,233 @@
+"""Pacing and waits: token buckets, Retry-After, deadlines."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caliber.llm import EmbeddingCache
+from caliber.llm.cache import EmbeddingKey
+from caliber.llm.deadline import remaining_s, within
+from caliber.llm.http import retry_after_s
+from caliber.llm.limiter import RateLimiter, _Bucket
+from caliber.llm.retry import Retry
+from caliber.model.errors import EmbeddingFailed, LlmError, RateLimited, RequestFailed, Unavailable
+
+
+def limiter(requests: int = 0, tokens: int = 0, closed: threading.Event | None = None) -> RateLimiter:
+    return RateLimiter(
+        "test", requests_per_minute=requests, tokens_per_minute=tokens, closed=closed or threading.Event()
+    )
+
+
+# --- buckets -----------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 1_000),
+    st.lists(st.tuples(st.floats(0, 30), st.integers(0, 2_000)), min_size=1, max_size=60),
+)
+def test_no_minute_begins_with_more_than_the_service_refills(per_minute: int, steps: list[tuple[float, int]]) -> None:
+    # M-016: whoever waits as told has taken, at every moment, at most one minute's worth plus what was refilled
+    bucket = _Bucket(per_minute, 0.0)
+    now = taken = 0.0
+    for pause, amount in steps:
+        now += pause
+        now += bucket.take(amount, now)
+        taken += amount
+        assert taken <= per_minute + now * per_minute / 60 + max(amount - per_minute, 0) * 1e-6 + 1e-3
+
+
+def test_a_limit_of_zero_is_none() -> None:
+    free = limiter()
+    for _ in range(10_000):
+        free.take(10**9)
+
+
+def test_the_turn_of_a_request_is_waited_for() -> None:
+    paced = limiter(requests=600)  # one each 0.1 s once the first 600 are gone
+    for _ in range(600):
+        paced.take(0)
+    started = time.monotonic()
+    paced.take(0)
+    paced.take(0)
+    assert 0.1 < time.monotonic() - started < 5
+
+
+def test_a_turn_after_the_deadline_is_given_back() -> None:
+    paced = limiter(requests=1, tokens=10)
+    paced.take(10)
+    for _ in range(5):
+        with within(0.5), pytest.raises(RateLimited) as caught:
+            paced.take(1)
+        assert 59_000 < caught.value.retry_after_ms <= 60_001  # not one more minute for each that gave up
+
+
+def test_a_request_larger_than_a_minute_waits_for_more_than_one() -> None:
+    paced = limiter(tokens=100)
+    with within(1), pytest.raises(RateLimited) as caught:
+        paced.take(250)
+    assert 89_000 < caught.value.retry_after_ms <= 90_001
+
+
+def test_closing_ends_the_wait_for_a_turn() -> None:
+    closed = threading.Event()
+    paced = limiter(requests=1, closed=closed)
+    paced.take(0)
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            paced.take(0)
+        except Unavailable as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    closed.set()
+    thread.join(timeout=5)
+    assert [error.reason for error in failed] == ["closed"]  # type: ignore[attr-defined]
+
+
+def test_while_the_service_wants_quiet_nobody_asks() -> None:
+    paced = limiter()
+    paced.hold(30)
+    paced.hold(10)  # a shorter wish does not shorten the longer one
+    with pytest.raises(RateLimited) as caught:
+        paced.take(1)
+    assert 29_000 < caught.value.retry_after_ms <= 30_001
+
+
+# --- Retry-After -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "header", "seconds"),
+    [
+        (None, None, None),
+        (None, "0", 0.0),
+        (None, "120", 120.0),
+        (None, " 7 ", 7.0),
+        (None, "1.5", 1.5),
+        ("250", "9", 0.25),
+        ("soon", "9", 9.0),
+        (None, "-1", None),
+        (None, "soon", None),
+        (None, "", None),
+        (None, "9" * 40, None),
+        (None, "Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        (None, "Wed, 99 Oct 2015 07:28:00 GMT", None),
+    ],
+)
+def test_retry_after_in_seconds(milliseconds: str | None, header: str | None, seconds: float | None) -> None:
+    # M-008, RFC 9110 section 10.2.3
+    assert retry_after_s(milliseconds, header) == seconds
+
+
+def test_retry_after_as_a_date() -> None:
+    later = datetime.now(UTC) + timedelta(seconds=90)
+    wait = retry_after_s(None, format_datetime(later, usegmt=True))
+    assert wait is not None
+    assert 85 < wait <= 90
+
+
+@given(st.text(max_size=60))
+def test_any_header_is_a_wait_or_nothing(header: str) -> None:
+    for given_ms, given_s in ((header, None), (None, header)):
+        wait = retry_after_s(given_ms, given_s)
+        assert wait is None or wait >= 0
+
+
+# --- deadlines -------------------------------------------------------------------------------------------
+
+
+class Settings:
+    max_retries = 50
+    initial_backoff = 20
+    max_backoff = 20
+    backoff_multiplier = 2.0
+    jitter = 0.0
+    max_retry_after = 60_000
+
+
+def test_the_earlier_deadline_counts() -> None:
+    assert remaining_s() is None
+    with within(10), within(20), within(None):
+        left = remaining_s()
+        assert left is not None
+        assert 9 < left <= 10
+        with within(0):
+            assert remaining_s() == 0
+    assert remaining_s() is None
+    with within(2.0**80):
+        assert threading.Event().wait(min(remaining_s() or 0, 0.001)) is False
+
+
+def test_retries_end_with_the_deadline() -> None:
+    # The gap this closes: retries of a query went on for as long as they were configured.
+    calls: list[float] = []
+
+    def down() -> str:
+        calls.append(time.monotonic())
+        raise RequestFailed(provider="p", status=503, message="down")
+
+    started = time.monotonic()
+    with within(0.1), pytest.raises(RequestFailed) as caught:
+        Retry(Settings(), threading.Event())(down)
+    assert time.monotonic() - started < 1
+    assert 1 <= len(calls) <= 6
+    assert any("deadline_ms" in note for note in caught.value.__notes__)
+
+
+def test_a_wait_longer_than_allowed_is_not_begun() -> None:
+    def limited() -> str:
+        raise RateLimited(provider="p", retry_after_ms=60_001)
+
+    started = time.monotonic()
+    with pytest.raises(RateLimited):
+        Retry(Settings(), threading.Event())(limited)
+    assert time.monotonic() - started < 1
+
+
+def test_each_item_is_asked_for_until_it_has_an_answer() -> None:
+    # C-487
+    asked: list[list[int]] = []
+
+    def ask(places: object) -> list[str | LlmError]:
+        wanted = list(places)  # type: ignore[call-overload]
+        asked.append(wanted)
+        down = RequestFailed(provider="p", status=503, message="down")
+        bad = EmbeddingFailed(reason="never")
+        return [bad if at == 0 else down if at > len(asked) else f"{at}" for at in wanted]
+
+    results = Retry(Settings(), threading.Event()).each(ask, 5)
+    assert results[1:] == ["1", "2", "3", "4"]
+    assert isinstance(results[0], EmbeddingFailed)
+    assert asked == [[0, 1, 2, 3, 4], [2, 3, 4], [3, 4], [4]]
+
+
+def test_a_wait_for_another_thread_ends_with_the_deadline() -> None:
+    cache = EmbeddingCache(max_entries=10)
+    key = EmbeddingKey(b"h" * 32, "m", 4)
+    computing, go_on = threading.Event(), threading.Event()
+
+    def slowly(places: list[int]) -> list[np.ndarray]:
+        computing.set()
+        go_on.wait(20)
+        return [np.ones(4, np.float32) for _ in places]
+
+    thread = threading.Thread(target=lambda: cache.get_or_compute([key], slowly))
+    thread.start()
+    assert computing.wait(5)
+    with within(0.05), pytest.raises(Unavailable, match="deadline passed while another call computed"):
+        cache.get_or_compute([key], slowly)
+    go_on.set()
+    thread.join(timeout=5)
+    assert cache.get_or_compute([key], slowly)[0].sum() == 4
