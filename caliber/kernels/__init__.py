@@ -22,7 +22,16 @@ if TYPE_CHECKING:
         open_estimator,
     )
     from caliber.kernels.identifiers import uuid7, uuid7_batch
-    from caliber.kernels.keyword import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary, best_scores
+    from caliber.kernels.keyword import (
+        Analysis,
+        KeywordIndex,
+        KeywordRule,
+        KeywordSnapshot,
+        Lending,
+        QueryWord,
+        Vocabulary,
+        best_scores,
+    )
     from caliber.kernels.rank import FillDecision, RankColumns, rank_and_fill
     from caliber.kernels.similarity import Pairs, cosine_batch, cosine_topk, pairs_above
     from caliber.kernels.tokens import (
@@ -41,9 +50,12 @@ __all__ = [
     "ExactEstimator",
     "FillDecision",
     "KeywordIndex",
+    "KeywordRule",
     "KeywordSnapshot",
+    "Lending",
     "Metric",
     "Pairs",
+    "QueryWord",
     "RankColumns",
     "Snapshot",
     "VectorMatrix",
@@ -72,7 +84,16 @@ _HOME = {
     "dispatch": ("active_path", "available_paths", "forced_path"),
     "estimators": ("BytesEstimator", "CalibratedEstimator", "Estimator", "ExactEstimator", "open_estimator"),
     "identifiers": ("uuid7", "uuid7_batch"),
-    "keyword": ("Analysis", "KeywordIndex", "KeywordSnapshot", "Vocabulary", "best_scores"),
+    "keyword": (
+        "Analysis",
+        "KeywordIndex",
+        "KeywordRule",
+        "KeywordSnapshot",
+        "Lending",
+        "QueryWord",
+        "Vocabulary",
+        "best_scores",
+    ),
     "rank": ("FillDecision", "RankColumns", "rank_and_fill"),
     "similarity": ("Pairs", "cosine_batch", "cosine_topk", "pairs_above"),
     "tokens": (

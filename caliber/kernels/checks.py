@@ -60,6 +60,17 @@ def shaped(array: Any, dtype: np.dtype[Any], shape: Sequence[int | None], *, fie
     return checked
 
 
+def at_least(array: Any, dtype: np.dtype[Any], length: int, *, field: str) -> npt.NDArray[Any]:
+    """Return ``view(array, dtype, 1, ...)`` after checking that it has ``length`` elements or more.
+
+    Raises:  DTypeError, ShapeError, InvalidValue
+    """
+    checked = view(array, dtype, 1, field=field)
+    if checked.shape[0] < length:
+        raise ShapeError(field=field, expected=f"at least {length}", got=checked.shape)
+    return checked
+
+
 def flags(array: Any, length: int, *, field: str) -> npt.NDArray[np.uint8]:
     """Return a mask of bool or uint8 as uint8 without copying.
 

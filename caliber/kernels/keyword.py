@@ -20,7 +20,19 @@ import numpy.typing as npt
 from caliber.kernels import checks, dispatch, reference_keyword
 from caliber.kernels.growing import Growing
 from caliber.kernels.keyword_native import NativePostings, NativeWords, pack_words
+from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord
 from caliber.model.errors import DTypeError, InvalidValue
+
+__all__ = [
+    "Analysis",
+    "KeywordIndex",
+    "KeywordRule",
+    "KeywordSnapshot",
+    "Lending",
+    "QueryWord",
+    "Vocabulary",
+    "best_scores",
+]
 
 PHRASE_MAX = 32
 """Parts of the longest phrase."""
@@ -31,10 +43,14 @@ _BATCH_BYTES = 1 << 18
 
 
 class Analysis(NamedTuple):
-    """What a word stands for: its parts in a row, for phrases, and the terms it is found by."""
+    """What a word stands for: its parts in a row, for phrases, and the terms it is found by.
+
+    ``flags`` are eight bits of the caller's; a document has those of all its words.
+    """
 
     parts: tuple[str, ...]
     terms: tuple[str, ...]
+    flags: int = 0
 
 
 class Words(Protocol):
@@ -65,6 +81,7 @@ class Vocabulary:
         self.terms_of_part: dict[int, tuple[int, ...]] = {}
         self.term_starts, self.term_ids = Growing(np.uint64), Growing(np.uint32)
         self.part_starts, self.part_ids = Growing(np.uint64), Growing(np.uint32)
+        self.word_flags = Growing(np.uint8)
         self.term_starts.append(0)
         self.part_starts.append(0)
         self._text_bytes = 0
@@ -92,6 +109,7 @@ class Vocabulary:
             self.terms_of_part[parts[0]] = tuple(terms)
         self.part_ids.extend(parts)
         self.part_starts.append(self.part_ids.length)
+        self.word_flags.append(analysis.flags)
         self.term_ids.extend(terms)
         self.term_starts.append(self.term_ids.length)
 
@@ -105,7 +123,7 @@ class Vocabulary:
     @property
     def nbytes(self) -> int:
         """Bytes of the dictionary, texts of parts and terms included."""
-        arrays = (self.term_starts, self.term_ids, self.part_starts, self.part_ids)
+        arrays = (self.term_starts, self.term_ids, self.part_starts, self.part_ids, self.word_flags)
         return self._words.nbytes + self._text_bytes + sum(array.nbytes for array in arrays)
 
 
@@ -117,7 +135,7 @@ class KeywordIndex:
         native = dispatch.native() is not None
         self._postings: Any = NativePostings() if native else reference_keyword.Postings()
         self._pack = pack_words if native else reference_keyword.pack
-        self._lengths = Growing(np.uint32)
+        self._lengths, self._flags = Growing(np.uint32), Growing(np.uint8)
         self._packed: list[bytes] = []
         self._packed_bytes = 0
 
@@ -153,12 +171,19 @@ class KeywordIndex:
         if first + count >= reference_keyword.DOCUMENTS_MAX:
             raise InvalidValue(field="texts", reason=f"an index holds at most {reference_keyword.DOCUMENTS_MAX} texts")
         vocabulary = self.vocabulary
-        lengths = self._postings.add(
-            first, words, offsets, vocabulary.term_starts, vocabulary.term_ids, len(vocabulary.terms)
+        lengths, flags = self._postings.add(
+            first,
+            words,
+            offsets,
+            vocabulary.term_starts,
+            vocabulary.term_ids,
+            vocabulary.word_flags,
+            len(vocabulary.terms),
         )
         packed = self._pack(words, offsets)
         self._packed.extend(packed)
         self._packed_bytes += sum(map(len, packed)) + 41 * len(packed)  # objects, and their places in the list
+        self._flags.extend(flags)
         # Last: a reader's number of documents comes from here.
         self._lengths.extend(lengths)
 
@@ -169,7 +194,7 @@ class KeywordIndex:
     @property
     def nbytes(self) -> int:
         """Bytes of postings, lengths and words, without the vocabulary."""
-        return int(self._postings.nbytes) + self._lengths.nbytes + self._packed_bytes
+        return int(self._postings.nbytes) + self._lengths.nbytes + self._flags.nbytes + self._packed_bytes
 
     def reader(self) -> Any:
         """Return the postings as they are now; what is added later does not show."""
@@ -179,6 +204,10 @@ class KeywordIndex:
         """Return the words of a document."""
         return self._packed[document]
 
+    def flags(self) -> npt.NDArray[np.uint8]:
+        """Return the flags of each document's words."""
+        return self._flags.array[: self._lengths.length]
+
     def lengths(self) -> npt.NDArray[np.uint32]:
         """Return how many terms each document holds."""
         return self._lengths.array[: self._lengths.length]
@@ -187,12 +216,12 @@ class KeywordIndex:
 class KeywordSnapshot:
     """An index as it was once; safe to read from any thread while the index grows."""
 
-    __slots__ = ("_index", "_part_ids", "_part_starts", "_reader", "_words", "length", "lengths", "vocabulary")
+    __slots__ = ("_index", "_part_ids", "_part_starts", "_reader", "_words", "flags", "length", "lengths", "vocabulary")
 
     def __init__(self, index: KeywordIndex) -> None:
         self.vocabulary = vocabulary = index.vocabulary
         with vocabulary.lock:
-            self.lengths = index.lengths()
+            self.lengths, self.flags = index.lengths(), index.flags()
             self.length = len(self.lengths)
             self._index = index
             self._reader = index.reader()
@@ -215,37 +244,32 @@ class KeywordSnapshot:
         found: npt.NDArray[np.int64] = self._reader.documents(term, flags)
         return found
 
-    def bm25(
+    def scores(
         self,
-        terms: Sequence[int],
-        weights: Sequence[float],
+        words: Sequence[QueryWord],
         mask: npt.NDArray[Any],
-        *,
-        k1: float,
-        b: float,
-        mean_length: float,
-    ) -> npt.NDArray[np.float64]:
-        """Return each document's sum over the terms of weight * (k1 + 1) * f / (f + k1 * (1 - b + b * length / mean)).
+        rule: KeywordRule,
+        lending: Lending | None = None,
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return each document's score by the words of a query: its own, and with what its neighbours lend.
 
-        ``f`` is the term's count in the document, above 8 rounded down to 10, 12, 16, 24, 32, 64, 128 or 256. Terms are
-        added in the order given.
+        The formula, and the order of its operations, is in csrc/include/caliber.h, ``cal_keyword_scores``. A term's
+        count in a document is, above 8, rounded down to 10, 12, 16, 24, 32, 64, 128 or 256.
 
-        Shapes:  mask bool or uint8[n] -> f64[n], 0 where the mask lets nothing through
+        Shapes:  mask bool or uint8[n], n <= length -> (f64[n], f64[n]), 0 where the mask lets nothing through
         Raises:  DTypeError, ShapeError, InvalidValue
         """
         flags = self._mask(mask)
-        if len(terms) != len(weights):
-            raise InvalidValue(field="weights", reason="one for each term")
-        if not mean_length > 0 or k1 < 0 or not 0 <= b <= 1:
-            raise InvalidValue(field="mean_length", reason="needs mean_length > 0, k1 >= 0 and b in [0, 1]")
-        scores: npt.NDArray[np.float64] = self._reader.bm25(
-            np.asarray(terms, np.uint32),
-            np.asarray(weights, np.float64),
-            flags,
-            self.lengths,
-            float(k1),
-            float(b),
-            float(mean_length),
+        if not rule.mean_length > 0 or rule.k1 < 0 or not 0 <= rule.b <= 1 or rule.saturate < 0:
+            raise InvalidValue(field="rule", reason="needs mean_length > 0, k1 >= 0, b in [0, 1] and saturate >= 0")
+        if any(len(word.terms) != len(word.strengths) for word in words):
+            raise InvalidValue(field="words", reason="a strength for each term")
+        if lending is not None:
+            for name in ("before", "after"):
+                checks.at_least(getattr(lending, name), checks.I64, len(flags), field=f"lending.{name}")
+            checks.at_least(lending.asks, checks.U8, len(flags), field="lending.asks")
+        scores: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] = self._reader.scores(
+            words, flags, self.lengths, rule, lending
         )
         return scores
 

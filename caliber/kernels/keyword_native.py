@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from caliber.kernels import dispatch
 from caliber.kernels.growing import Growing
+from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord
 from caliber.model.errors import InternalError
 
 _NONE = 0xFFFFFFFF
@@ -159,15 +160,16 @@ class NativePostings:
         offsets: npt.NDArray[np.int64],
         term_starts: Growing,
         term_ids: Growing,
+        word_flags: Growing,
         terms: int,
-    ) -> npt.NDArray[np.uint32]:
-        """Add documents ``first``, ``first + 1``, …; return how many terms each holds."""
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
+        """Add documents ``first``, ``first + 1``, …; return how many terms each holds, and its words' flags."""
         native = _native()
         buffer = native.ffi.from_buffer
         for column in (self._first, self._chain, self._tail, self._left, self._level):
             column.reserve(terms)
         count = len(offsets) - 1
-        lengths = np.zeros(count, np.uint32)
+        lengths, flags = np.zeros(count, np.uint32), np.zeros(count, np.uint8)
         counts, touched = np.zeros(max(1, terms), np.uint32), np.empty(max(1, terms), np.uint32)
         done = native.ffi.new("size_t *")
         at = 0
@@ -182,10 +184,12 @@ class NativePostings:
                 count - at,
                 buffer("uint64_t[]", term_starts.array),
                 buffer("uint32_t[]", term_ids.array),
+                buffer("uint8_t[]", word_flags.array),
                 term_starts.length - 1,
                 buffer("uint32_t[]", counts),
                 buffer("uint32_t[]", touched),
                 buffer("uint32_t[]", lengths[at:]),
+                buffer("uint8_t[]", flags[at:]),
                 done,
             )
             dispatch.check(status, overflow="documents")
@@ -195,7 +199,7 @@ class NativePostings:
                 size = native.lib.CAL_POSTING_SEGMENT
                 self._segments = [*self._segments, np.full(size, _NONE, np.uint32)]
                 self._table = None
-        return lengths
+        return lengths, flags
 
     def _segment_table(self, native: dispatch.Native) -> _Segments:
         if self._table is None:
@@ -265,34 +269,48 @@ class NativeReader:
         dispatch.check(status, overflow="documents")
         return found
 
-    def bm25(
+    def scores(
         self,
-        terms: npt.NDArray[np.uint32],
-        weights: npt.NDArray[np.float64],
+        words: Sequence[QueryWord],
         mask: npt.NDArray[np.uint8],
         lengths: npt.NDArray[np.uint32],
-        k1: float,
-        b: float,
-        mean_length: float,
-    ) -> npt.NDArray[np.float64]:
+        rule: KeywordRule,
+        lending: Lending | None,
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         native = self._native
         buffer = native.ffi.from_buffer
-        scores = np.zeros(len(mask), np.float64)
-        status = native.lib.cal_bm25(
+        count = len(mask)
+        groups = np.zeros(len(words) + 1, np.int64)
+        np.cumsum([len(word.terms) for word in words], out=groups[1:])
+        own, scores, reached = np.zeros(count), np.zeros(count), np.zeros(count)
+        lent = native.ffi.new("cal_lending *")
+        if lending is not None:
+            lent.before, lent.after = buffer("int64_t[]", lending.before), buffer("int64_t[]", lending.after)
+            lent.asks = buffer("uint8_t[]", lending.asks)
+            lent.near, lent.far, lent.answer = lending.near, lending.far, lending.answer
+        status = native.lib.cal_keyword_scores(
             self._struct,
-            buffer("uint32_t[]", terms),
-            buffer("double[]", weights),
-            len(terms),
-            len(mask),
+            buffer("int64_t[]", groups),
+            buffer("uint32_t[]", np.array([term for word in words for term in word.terms], np.uint32)),
+            buffer("double[]", np.array([strength for word in words for strength in word.strengths], np.float64)),
+            buffer("double[]", np.array([word.idf for word in words], np.float64)),
+            len(words),
+            count,
             buffer("uint8_t[]", mask),
             buffer("uint32_t[]", lengths),
-            k1,
-            b,
-            mean_length,
+            rule.k1,
+            rule.b,
+            rule.mean_length,
+            rule.saturate,
+            lent,
+            buffer("double[]", reached),
+            buffer("uint8_t[]", np.zeros(count, np.uint8)),
+            buffer("uint32_t[]", np.zeros(count, np.uint32)),
+            buffer("double[]", own),
             buffer("double[]", scores),
         )
         dispatch.check(status, overflow="documents", argument="mean_length")
-        return scores
+        return own, scores
 
     def phrase(
         self,

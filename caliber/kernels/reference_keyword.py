@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +112,58 @@ def _with_signs(characters: list[tuple[int, int]], kinds: list[int], at: int, si
     return end if end == len(characters) or kinds[end] == _NONE else at
 
 
+class QueryWord(NamedTuple):
+    """One word of a query: the terms that stand for it, how strongly each does, and how rare the word itself is."""
+
+    terms: tuple[int, ...]
+    strengths: tuple[float, ...]
+    idf: float
+
+
+class KeywordRule(NamedTuple):
+    """The constants of BM25, and of the saturation of a word's sum in units of its idf (0: none)."""
+
+    k1: float
+    b: float
+    mean_length: float
+    saturate: float
+
+
+class Lending(NamedTuple):
+    """Who stands beside whom, and what neighbours lend each other.
+
+    Shapes:  before, after int64[n], -1 or >= n for none; asks uint8[n]
+    """
+
+    before: npt.NDArray[np.int64]
+    after: npt.NDArray[np.int64]
+    asks: npt.NDArray[np.uint8]
+    near: float
+    far: float
+    answer: float
+
+
+def _with_lent(reached: list[float], document: int, lending: Lending) -> float:
+    def beside(column: npt.NDArray[np.int64], of: int) -> int:
+        other = -1 if of < 0 else int(column[of])
+        return other if 0 <= other < len(reached) else -1
+
+    def worth(of: int) -> float:
+        return 0.0 if of < 0 else reached[of]
+
+    before, after = beside(lending.before, document), beside(lending.after, document)
+    total = reached[document]
+    total = total + lending.near * (worth(before) + worth(after))
+    total = total + lending.far * (worth(beside(lending.before, before)) + worth(beside(lending.after, after)))
+    if before >= 0 and lending.asks[before]:
+        total = total + lending.answer * reached[before]
+    return total
+
+
+def _saturated(worth: float, idf: float, saturate: float) -> float:
+    return idf * worth / (worth + saturate * idf) if saturate > 0 and worth > 0 else worth
+
+
 class Words:
     """A dictionary of words."""
 
@@ -163,20 +216,19 @@ class Postings:
         offsets: npt.NDArray[np.int64],
         term_starts: Growing,
         term_ids: Growing,
+        word_flags: Growing,
         _terms: int,
-    ) -> npt.NDArray[np.uint32]:
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
         starts, ids = term_starts.array.tolist(), term_ids.array.tolist()
-        lengths = []
+        lengths, flags = [], []
         for at in range(len(offsets) - 1):
-            held = Counter(
-                term
-                for word in words[offsets[at] : offsets[at + 1]].tolist()
-                for term in ids[starts[word] : starts[word + 1]]
-            )
+            numbers = words[offsets[at] : offsets[at + 1]].tolist()
+            held = Counter(term for word in numbers for term in ids[starts[word] : starts[word + 1]])
             for term, count in held.items():
                 self._lists.setdefault(term, []).append((first + at, frequency_of(count)))
             lengths.append(held.total())
-        return np.array(lengths, np.uint32)
+            flags.append(int(np.bitwise_or.reduce(word_flags.array[numbers], initial=0)) if numbers else 0)
+        return np.array(lengths, np.uint32), np.array(flags, np.uint8)
 
     def reader(self) -> Reader:
         return Reader(self._lists)
@@ -198,24 +250,28 @@ class Reader:
     def documents(self, term: int, mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
         return np.array([document for document, _ in self._entries(term, mask)], np.int64)
 
-    def bm25(
+    def scores(
         self,
-        terms: npt.NDArray[np.uint32],
-        weights: npt.NDArray[np.float64],
+        words: Sequence[QueryWord],
         mask: npt.NDArray[np.uint8],
         lengths: npt.NDArray[np.uint32],
-        k1: float,
-        b: float,
-        mean_length: float,
-    ) -> npt.NDArray[np.float64]:
-        scores = [0.0] * len(mask)
+        rule: KeywordRule,
+        lending: Lending | None,
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         sizes = lengths.tolist()
-        for term, weight in zip(terms.tolist(), weights.tolist(), strict=True):
-            top = weight * (k1 + 1)
-            for document, held in self._entries(term, mask):
-                room = k1 * (1 - b + b * (sizes[document] / mean_length))
-                scores[document] += top * held / (held + room)
-        return np.array(scores, np.float64)
+        own, scores = [0.0] * len(mask), [0.0] * len(mask)
+        for word in words:
+            reached = [0.0] * len(mask)
+            for term, strength in zip(word.terms, word.strengths, strict=True):
+                for document, held in self._entries(term, mask):
+                    room = rule.k1 * (1 - rule.b + rule.b * (sizes[document] / rule.mean_length))
+                    reached[document] = max(reached[document], strength * ((rule.k1 + 1) * held / (held + room)))
+            for document in np.flatnonzero(mask).tolist():
+                alone = reached[document]
+                together = alone if lending is None else _with_lent(reached, document, lending)
+                own[document] += _saturated(alone, word.idf, rule.saturate)
+                scores[document] += _saturated(together, word.idf, rule.saturate)
+        return np.array(own, np.float64), np.array(scores, np.float64)
 
     def phrase(
         self,

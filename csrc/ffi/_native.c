@@ -584,295 +584,306 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, size_t *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 271), // cal_postings *
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, uint8_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, uint8_t *, size_t *)
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 282), // cal_postings *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/*  3 */ _CFFI_OP(_CFFI_OP_POINTER, 37), // uint32_t const *
-/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // int64_t const *
+/*  3 */ _CFFI_OP(_CFFI_OP_POINTER, 47), // uint32_t const *
+/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 58), // int64_t const *
 /*  5 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /*  6 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // uint64_t const *
 /*  7 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/*  8 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 37), // uint32_t *
-/* 10 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 11 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 12 */ _CFFI_OP(_CFFI_OP_POINTER, 5), // size_t *
-/* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_postings const *, uint32_t const *, double const *, size_t, size_t, uint8_t const *, uint32_t const *, double, double, double, double *)
-/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 271), // cal_postings const *
-/* 16 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // double const *
-/* 18 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 19 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 287), // uint8_t const *
-/* 21 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 22 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
-/* 23 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 24 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // double *
-/* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_postings const *, uint32_t const *, size_t, size_t, uint8_t const *, int64_t *)
-/* 28 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 29 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 30 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 31 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 32 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 33 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // int64_t *
-/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 35 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_postings const *, uint32_t, size_t, uint8_t const *, int64_t *, size_t, size_t *)
-/* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 39 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/*  8 */ _CFFI_OP(_CFFI_OP_POINTER, 298), // uint8_t const *
+/*  9 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 47), // uint32_t *
+/* 11 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 12 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 298), // uint8_t *
+/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 5), // size_t *
+/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_postings const *, int64_t const *, uint32_t const *, double const *, double const *, size_t, size_t, uint8_t const *, uint32_t const *, double, double, double, double, cal_lending const *, double *, uint8_t *, uint32_t *, double *, double *)
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 282), // cal_postings const *
+/* 18 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 19 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 26), // double const *
+/* 21 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 22 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 23 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 24 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
+/* 25 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 26 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 28 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 29 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 281), // cal_lending const *
+/* 31 */ _CFFI_OP(_CFFI_OP_POINTER, 26), // double *
+/* 32 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
+/* 33 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 34 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
+/* 35 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
+/* 36 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 37 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_postings const *, uint32_t const *, size_t, size_t, uint8_t const *, int64_t *)
+/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 39 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 41 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 42 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 43 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
-/* 45 */ _CFFI_OP(_CFFI_OP_POINTER, 272), // cal_rank_columns const *
-/* 46 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 47 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 49 */ _CFFI_OP(_CFFI_OP_POINTER, 51), // int32_t const *
-/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
-/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
-/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/* 53 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // uint64_t *
-/* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 56 */ _CFFI_OP(_CFFI_OP_POINTER, 287), // uint8_t *
-/* 57 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 274), // cal_uuid7_state *
-/* 60 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 61 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 64 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
-/* 65 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 66 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_words *)
-/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 275), // cal_words *
-/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 69 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
-/* 70 */ _CFFI_OP(_CFFI_OP_NOOP, 67),
-/* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 42 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
+/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 58), // int64_t *
+/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_postings const *, uint32_t, size_t, uint8_t const *, int64_t *, size_t, size_t *)
+/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 47 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 49 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
+/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
+/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 283), // cal_rank_columns const *
+/* 56 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 58 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 61), // int32_t const *
+/* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
+/* 61 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
+/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
+/* 63 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // uint64_t *
+/* 64 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
+/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
+/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 285), // cal_uuid7_state *
+/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
 /* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 73 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 76 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(double const *, size_t, uint64_t const *, size_t, int64_t *, float *, size_t *)
-/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 74 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
+/* 75 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_words *)
+/* 77 */ _CFFI_OP(_CFFI_OP_POINTER, 286), // cal_words *
+/* 78 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
+/* 80 */ _CFFI_OP(_CFFI_OP_NOOP, 77),
+/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
 /* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
+/* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
 /* 84 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 86 */ _CFFI_OP(_CFFI_OP_POINTER, 52), // float *
-/* 87 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
-/* 90 */ _CFFI_OP(_CFFI_OP_POINTER, 52), // float const *
-/* 91 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
+/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 87 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 88 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(double const *, size_t, uint64_t const *, size_t, int64_t *, float *, size_t *)
+/* 91 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 92 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 93 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
 /* 94 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
-/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
-/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
+/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 96 */ _CFFI_OP(_CFFI_OP_POINTER, 62), // float *
+/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
 /* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
+/* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
+/* 100 */ _CFFI_OP(_CFFI_OP_POINTER, 62), // float const *
+/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 106 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 107 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
+/* 106 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
+/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
+/* 108 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 109 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
 /* 110 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 111 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
-/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 111 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
+/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 113 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 116 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 117 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
 /* 118 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
+/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
 /* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
-/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 125 */ _CFFI_OP(_CFFI_OP_POINTER, 273), // cal_segment const *
-/* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 122 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 124 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
+/* 126 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
+/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
 /* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 129 */ _CFFI_OP(_CFFI_OP_POINTER, 283), // int8_t *
-/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 132 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
-/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 51), // int32_t *
-/* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
-/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
-/* 139 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 140 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
-/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
-/* 144 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 146 */ _CFFI_OP(_CFFI_OP_NOOP, 125),
-/* 147 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
-/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 150 */ _CFFI_OP(_CFFI_OP_NOOP, 129),
-/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
-/* 152 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
-/* 153 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
-/* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 155 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
-/* 156 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 157 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 125),
-/* 159 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 160 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 161 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
-/* 162 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 163 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 165 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 166 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
-/* 167 */ _CFFI_OP(_CFFI_OP_POINTER, 288), // void *
-/* 168 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 170 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
-/* 171 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 172 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 173 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 174 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 175 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 176 */ _CFFI_OP(_CFFI_OP_NOOP, 125),
-/* 177 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 129 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
+/* 130 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
+/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 135 */ _CFFI_OP(_CFFI_OP_POINTER, 284), // cal_segment const *
+/* 136 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 138 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 139 */ _CFFI_OP(_CFFI_OP_POINTER, 294), // int8_t *
+/* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 142 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
+/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 144 */ _CFFI_OP(_CFFI_OP_POINTER, 61), // int32_t *
+/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 146 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 147 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
+/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
+/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
+/* 154 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 155 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 156 */ _CFFI_OP(_CFFI_OP_NOOP, 135),
+/* 157 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
+/* 159 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 139),
+/* 161 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
+/* 162 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
+/* 163 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
+/* 164 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 165 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 166 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 168 */ _CFFI_OP(_CFFI_OP_NOOP, 135),
+/* 169 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 170 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 171 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
+/* 172 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 173 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 174 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
+/* 176 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
+/* 177 */ _CFFI_OP(_CFFI_OP_POINTER, 299), // void *
 /* 178 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 179 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
-/* 181 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 182 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 183 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 184 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
-/* 185 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 186 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 187 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 188 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 189 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
-/* 190 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
-/* 191 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 192 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 193 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
-/* 194 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
-/* 195 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 196 */ _CFFI_OP(_CFFI_OP_NOOP, 86),
-/* 197 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 198 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
-/* 199 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 200 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 201 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
+/* 179 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
+/* 181 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 183 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
+/* 184 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 185 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 186 */ _CFFI_OP(_CFFI_OP_NOOP, 135),
+/* 187 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 188 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 189 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 190 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
+/* 191 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 192 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 193 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 194 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
+/* 195 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 196 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
+/* 197 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 198 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 199 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
+/* 200 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 201 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 202 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 203 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 204 */ _CFFI_OP(_CFFI_OP_NOOP, 90),
-/* 205 */ _CFFI_OP(_CFFI_OP_NOOP, 25),
-/* 206 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 207 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
-/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 210 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 211 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 212 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
+/* 203 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
+/* 204 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 205 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 206 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
+/* 207 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 208 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
+/* 212 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 213 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 214 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 215 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 216 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
-/* 217 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 219 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 220 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 221 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 222 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 223 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 224 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 225 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
-/* 226 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 227 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 228 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 229 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 230 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 231 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 232 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 233 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
-/* 234 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 235 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 236 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 237 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
-/* 238 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 239 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
-/* 240 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 241 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 242 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 243 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 245 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 214 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
+/* 215 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
+/* 216 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 217 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
+/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 219 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 220 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
+/* 221 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 222 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
+/* 223 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 224 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 225 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 226 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
+/* 227 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 228 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 229 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
+/* 230 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 231 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 232 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 233 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 234 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 235 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
+/* 236 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 237 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 238 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
+/* 239 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 241 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 242 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 243 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 245 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
 /* 246 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 247 */ _CFFI_OP(_CFFI_OP_NOOP, 56),
-/* 248 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 249 */ _CFFI_OP(_CFFI_OP_FUNCTION, 51), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
-/* 250 */ _CFFI_OP(_CFFI_OP_POINTER, 20), // uint8_t const * const *
-/* 251 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 253 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
-/* 254 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 255 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 256 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 257 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 258 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 259 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 260 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t)
-/* 261 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 247 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
+/* 248 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 249 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
+/* 250 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 251 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 253 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
+/* 254 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 255 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 256 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 257 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
+/* 258 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 259 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
+/* 260 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // uint8_t const * const *
+/* 261 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
 /* 262 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 263 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 264 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t, size_t)
+/* 263 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
+/* 264 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
 /* 265 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 266 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 266 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
 /* 267 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 268 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 269 */ _CFFI_OP(_CFFI_OP_FUNCTION, 37), // uint32_t()(void)
-/* 270 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 271 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_postings
-/* 272 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_rank_columns
-/* 273 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_segment
-/* 274 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_uuid7_state
-/* 275 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_words
-/* 276 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 277 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 278 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
-/* 279 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
-/* 280 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $5
-/* 281 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $6
-/* 282 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $7
-/* 283 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
-/* 284 */ _CFFI_OP(_CFFI_OP_POINTER, 285), // uint16_t *
-/* 285 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
-/* 286 */ _CFFI_OP(_CFFI_OP_POINTER, 9), // uint32_t * const *
-/* 287 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
-/* 288 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 268 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 269 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 270 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t)
+/* 271 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 272 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 273 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 274 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t, size_t)
+/* 275 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 276 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 277 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 278 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 279 */ _CFFI_OP(_CFFI_OP_FUNCTION, 47), // uint32_t()(void)
+/* 280 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 281 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_lending
+/* 282 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_postings
+/* 283 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_rank_columns
+/* 284 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_segment
+/* 285 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_uuid7_state
+/* 286 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_words
+/* 287 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 288 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 289 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
+/* 290 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
+/* 291 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $5
+/* 292 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $6
+/* 293 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $7
+/* 294 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 295 */ _CFFI_OP(_CFFI_OP_POINTER, 296), // uint16_t *
+/* 296 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
+/* 297 */ _CFFI_OP(_CFFI_OP_POINTER, 10), // uint32_t * const *
+/* 298 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 299 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -1079,6 +1090,20 @@ static int _cffi_const_CAL_PHRASE_MAX(unsigned long long *o)
 }
 
 _CFFI_UNUSED_FN
+static void _cffi_checkfld_typedef_cal_lending(cal_lending *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  { int64_t const * *tmp = &p->before; (void)tmp; }
+  { int64_t const * *tmp = &p->after; (void)tmp; }
+  { uint8_t const * *tmp = &p->asks; (void)tmp; }
+  { double *tmp = &p->near; (void)tmp; }
+  { double *tmp = &p->far; (void)tmp; }
+  { double *tmp = &p->answer; (void)tmp; }
+}
+struct _cffi_align_typedef_cal_lending { char x; cal_lending y; };
+
+_CFFI_UNUSED_FN
 static void _cffi_checkfld_typedef_cal_postings(cal_postings *p)
 {
   /* only to generate compile-time warnings or errors */
@@ -1182,10 +1207,10 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg0, (char **)&x0);
+      _cffi_type(20), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1208,28 +1233,28 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg4, (char **)&x4);
+      _cffi_type(43), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(86), arg5, (char **)&x5);
+      _cffi_type(96), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(86), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(96), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg6, (char **)&x6);
+      _cffi_type(14), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(14), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1247,133 +1272,6 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_cal_best_scores _cffi_d_cal_best_scores
-#endif
-
-static int32_t _cffi_d_cal_bm25(cal_postings const * x0, uint32_t const * x1, double const * x2, size_t x3, size_t x4, uint8_t const * x5, uint32_t const * x6, double x7, double x8, double x9, double * x10)
-{
-  return cal_bm25(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10);
-}
-#ifndef PYPY_VERSION
-static PyObject *
-_cffi_f_cal_bm25(PyObject *self, PyObject *args)
-{
-  cal_postings const * x0;
-  uint32_t const * x1;
-  double const * x2;
-  size_t x3;
-  size_t x4;
-  uint8_t const * x5;
-  uint32_t const * x6;
-  double x7;
-  double x8;
-  double x9;
-  double * x10;
-  Py_ssize_t datasize;
-  struct _cffi_freeme_s *large_args_free = NULL;
-  int32_t result;
-  PyObject *pyresult;
-  PyObject *arg0;
-  PyObject *arg1;
-  PyObject *arg2;
-  PyObject *arg3;
-  PyObject *arg4;
-  PyObject *arg5;
-  PyObject *arg6;
-  PyObject *arg7;
-  PyObject *arg8;
-  PyObject *arg9;
-  PyObject *arg10;
-
-  if (!PyArg_UnpackTuple(args, "cal_bm25", 11, 11, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10))
-    return NULL;
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg0, (char **)&x0);
-  if (datasize != 0) {
-    x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(3), arg1, (char **)&x1);
-  if (datasize != 0) {
-    x1 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(3), arg1, (char **)&x1,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg2, (char **)&x2);
-  if (datasize != 0) {
-    x2 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg2, (char **)&x2,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  x3 = _cffi_to_c_int(arg3, size_t);
-  if (x3 == (size_t)-1 && PyErr_Occurred())
-    return NULL;
-
-  x4 = _cffi_to_c_int(arg4, size_t);
-  if (x4 == (size_t)-1 && PyErr_Occurred())
-    return NULL;
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg5, (char **)&x5);
-  if (datasize != 0) {
-    x5 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg5, (char **)&x5,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(3), arg6, (char **)&x6);
-  if (datasize != 0) {
-    x6 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(3), arg6, (char **)&x6,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  x7 = (double)_cffi_to_c_double(arg7);
-  if (x7 == (double)-1 && PyErr_Occurred())
-    return NULL;
-
-  x8 = (double)_cffi_to_c_double(arg8);
-  if (x8 == (double)-1 && PyErr_Occurred())
-    return NULL;
-
-  x9 = (double)_cffi_to_c_double(arg9);
-  if (x9 == (double)-1 && PyErr_Occurred())
-    return NULL;
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg10, (char **)&x10);
-  if (datasize != 0) {
-    x10 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg10, (char **)&x10,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  Py_BEGIN_ALLOW_THREADS
-  _cffi_restore_errno();
-  { result = cal_bm25(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10); }
-  _cffi_save_errno();
-  Py_END_ALLOW_THREADS
-
-  (void)self; /* unused */
-  pyresult = _cffi_from_c_int(result, int32_t);
-  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
-  return pyresult;
-}
-#else
-#  define _cffi_f_cal_bm25 _cffi_d_cal_bm25
 #endif
 
 static int32_t _cffi_d_cal_code_rows_f32(float const * x0, double const * x1, size_t x2, size_t x3, size_t x4, uint8_t * x5, float * x6, float * x7)
@@ -1409,19 +1307,19 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg0, (char **)&x0);
+      _cffi_type(100), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(100), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg1, (char **)&x1);
+      _cffi_type(20), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1439,28 +1337,28 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(56), arg5, (char **)&x5);
+      _cffi_type(13), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(56), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(13), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(86), arg6, (char **)&x6);
+      _cffi_type(96), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(86), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(96), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(86), arg7, (char **)&x7);
+      _cffi_type(96), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(86), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(96), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1506,6 +1404,216 @@ _cffi_f_cal_cpu_features(PyObject *self, PyObject *noarg)
 #  define _cffi_f_cal_cpu_features _cffi_d_cal_cpu_features
 #endif
 
+static int32_t _cffi_d_cal_keyword_scores(cal_postings const * x0, int64_t const * x1, uint32_t const * x2, double const * x3, double const * x4, size_t x5, size_t x6, uint8_t const * x7, uint32_t const * x8, double x9, double x10, double x11, double x12, cal_lending const * x13, double * x14, uint8_t * x15, uint32_t * x16, double * x17, double * x18)
+{
+  return cal_keyword_scores(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15, x16, x17, x18);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
+{
+  cal_postings const * x0;
+  int64_t const * x1;
+  uint32_t const * x2;
+  double const * x3;
+  double const * x4;
+  size_t x5;
+  size_t x6;
+  uint8_t const * x7;
+  uint32_t const * x8;
+  double x9;
+  double x10;
+  double x11;
+  double x12;
+  cal_lending const * x13;
+  double * x14;
+  uint8_t * x15;
+  uint32_t * x16;
+  double * x17;
+  double * x18;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
+  PyObject *arg10;
+  PyObject *arg11;
+  PyObject *arg12;
+  PyObject *arg13;
+  PyObject *arg14;
+  PyObject *arg15;
+  PyObject *arg16;
+  PyObject *arg17;
+  PyObject *arg18;
+
+  if (!PyArg_UnpackTuple(args, "cal_keyword_scores", 19, 19, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12, &arg13, &arg14, &arg15, &arg16, &arg17, &arg18))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(17), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(17), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(4), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(4), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(3), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(3), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x5 = _cffi_to_c_int(arg5, size_t);
+  if (x5 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x6 = _cffi_to_c_int(arg6, size_t);
+  if (x6 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(8), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(8), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(3), arg8, (char **)&x8);
+  if (datasize != 0) {
+    x8 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(3), arg8, (char **)&x8,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x9 = (double)_cffi_to_c_double(arg9);
+  if (x9 == (double)-1 && PyErr_Occurred())
+    return NULL;
+
+  x10 = (double)_cffi_to_c_double(arg10);
+  if (x10 == (double)-1 && PyErr_Occurred())
+    return NULL;
+
+  x11 = (double)_cffi_to_c_double(arg11);
+  if (x11 == (double)-1 && PyErr_Occurred())
+    return NULL;
+
+  x12 = (double)_cffi_to_c_double(arg12);
+  if (x12 == (double)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(30), arg13, (char **)&x13);
+  if (datasize != 0) {
+    x13 = ((size_t)datasize) <= 640 ? (cal_lending const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(30), arg13, (char **)&x13,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(31), arg14, (char **)&x14);
+  if (datasize != 0) {
+    x14 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(31), arg14, (char **)&x14,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(13), arg15, (char **)&x15);
+  if (datasize != 0) {
+    x15 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(13), arg15, (char **)&x15,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(10), arg16, (char **)&x16);
+  if (datasize != 0) {
+    x16 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(10), arg16, (char **)&x16,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(31), arg17, (char **)&x17);
+  if (datasize != 0) {
+    x17 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(31), arg17, (char **)&x17,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(31), arg18, (char **)&x18);
+  if (datasize != 0) {
+    x18 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(31), arg18, (char **)&x18,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_keyword_scores(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15, x16, x17, x18); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_keyword_scores _cffi_d_cal_keyword_scores
+#endif
+
 static int32_t _cffi_d_cal_norms_f32(uint32_t x0, float const * x1, size_t x2, size_t x3, double * x4)
 {
   return cal_norms_f32(x0, x1, x2, x3, x4);
@@ -1537,10 +1645,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg1, (char **)&x1);
+      _cffi_type(100), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(100), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1554,10 +1662,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg4, (char **)&x4);
+      _cffi_type(31), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(31), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1620,10 +1728,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(125), arg1, (char **)&x1);
+      _cffi_type(135), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(125), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(135), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1641,55 +1749,55 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(129), arg5, (char **)&x5);
+      _cffi_type(139), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(129), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(139), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg6, (char **)&x6);
+      _cffi_type(43), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg7, (char **)&x7);
+      _cffi_type(43), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(86), arg8, (char **)&x8);
+      _cffi_type(96), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(86), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(96), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg9, (char **)&x9);
+      _cffi_type(14), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(14), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(134), arg10, (char **)&x10);
+      _cffi_type(144), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(134), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(144), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1744,10 +1852,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(250), arg0, (char **)&x0);
+      _cffi_type(260), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint8_t const * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(250), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(260), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1801,10 +1909,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(9), arg8, (char **)&x8);
+      _cffi_type(10), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(9), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(10), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1824,9 +1932,9 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
 #  define _cffi_f_cal_phrase_matches _cffi_d_cal_phrase_matches
 #endif
 
-static int32_t _cffi_d_cal_postings_add(cal_postings * x0, uint64_t x1, uint32_t const * x2, int64_t const * x3, size_t x4, uint64_t const * x5, uint32_t const * x6, size_t x7, uint32_t * x8, uint32_t * x9, uint32_t * x10, size_t * x11)
+static int32_t _cffi_d_cal_postings_add(cal_postings * x0, uint64_t x1, uint32_t const * x2, int64_t const * x3, size_t x4, uint64_t const * x5, uint32_t const * x6, uint8_t const * x7, size_t x8, uint32_t * x9, uint32_t * x10, uint32_t * x11, uint8_t * x12, size_t * x13)
 {
-  return cal_postings_add(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11);
+  return cal_postings_add(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -1839,11 +1947,13 @@ _cffi_f_cal_postings_add(PyObject *self, PyObject *args)
   size_t x4;
   uint64_t const * x5;
   uint32_t const * x6;
-  size_t x7;
-  uint32_t * x8;
+  uint8_t const * x7;
+  size_t x8;
   uint32_t * x9;
   uint32_t * x10;
-  size_t * x11;
+  uint32_t * x11;
+  uint8_t * x12;
+  size_t * x13;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1860,8 +1970,10 @@ _cffi_f_cal_postings_add(PyObject *self, PyObject *args)
   PyObject *arg9;
   PyObject *arg10;
   PyObject *arg11;
+  PyObject *arg12;
+  PyObject *arg13;
 
-  if (!PyArg_UnpackTuple(args, "cal_postings_add", 12, 12, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11))
+  if (!PyArg_UnpackTuple(args, "cal_postings_add", 14, 14, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12, &arg13))
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
@@ -1917,49 +2029,67 @@ _cffi_f_cal_postings_add(PyObject *self, PyObject *args)
       return NULL;
   }
 
-  x7 = _cffi_to_c_int(arg7, size_t);
-  if (x7 == (size_t)-1 && PyErr_Occurred())
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(8), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(8), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x8 = _cffi_to_c_int(arg8, size_t);
+  if (x8 == (size_t)-1 && PyErr_Occurred())
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(9), arg8, (char **)&x8);
-  if (datasize != 0) {
-    x8 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(9), arg8, (char **)&x8,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
-
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(9), arg9, (char **)&x9);
+      _cffi_type(10), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(9), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(10), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(9), arg10, (char **)&x10);
+      _cffi_type(10), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(9), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(10), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg11, (char **)&x11);
+      _cffi_type(10), arg11, (char **)&x11);
   if (datasize != 0) {
-    x11 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg11, (char **)&x11,
+    x11 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(10), arg11, (char **)&x11,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(13), arg12, (char **)&x12);
+  if (datasize != 0) {
+    x12 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(13), arg12, (char **)&x12,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(14), arg13, (char **)&x13);
+  if (datasize != 0) {
+    x13 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(14), arg13, (char **)&x13,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = cal_postings_add(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11); }
+  { result = cal_postings_add(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -2001,10 +2131,10 @@ _cffi_f_cal_postings_count(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg0, (char **)&x0);
+      _cffi_type(17), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2027,19 +2157,19 @@ _cffi_f_cal_postings_count(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg4, (char **)&x4);
+      _cffi_type(8), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(8), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg5, (char **)&x5);
+      _cffi_type(43), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2090,10 +2220,10 @@ _cffi_f_cal_postings_documents(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg0, (char **)&x0);
+      _cffi_type(17), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(17), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2107,19 +2237,19 @@ _cffi_f_cal_postings_documents(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg3, (char **)&x3);
+      _cffi_type(8), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(8), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg4, (char **)&x4);
+      _cffi_type(43), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2129,10 +2259,10 @@ _cffi_f_cal_postings_documents(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg6, (char **)&x6);
+      _cffi_type(14), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(14), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2193,10 +2323,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(45), arg0, (char **)&x0);
+      _cffi_type(55), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_rank_columns const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2214,19 +2344,19 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg4, (char **)&x4);
+      _cffi_type(59), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(59), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg5, (char **)&x5);
+      _cffi_type(59), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(59), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2240,10 +2370,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(53), arg8, (char **)&x8);
+      _cffi_type(63), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(53), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(63), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2253,19 +2383,19 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg10, (char **)&x10);
+      _cffi_type(43), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(56), arg11, (char **)&x11);
+      _cffi_type(13), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(56), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(13), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2370,19 +2500,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg2, (char **)&x2);
+      _cffi_type(100), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(100), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg3, (char **)&x3);
+      _cffi_type(20), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2396,19 +2526,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg6, (char **)&x6);
+      _cffi_type(100), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(100), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg7, (char **)&x7);
+      _cffi_type(20), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2418,10 +2548,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(86), arg9, (char **)&x9);
+      _cffi_type(96), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(86), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(96), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2486,10 +2616,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(125), arg2, (char **)&x2);
+      _cffi_type(135), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(125), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(135), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2499,10 +2629,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg4, (char **)&x4);
+      _cffi_type(100), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(100), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2512,37 +2642,37 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(129), arg6, (char **)&x6);
+      _cffi_type(139), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(129), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(139), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(86), arg7, (char **)&x7);
+      _cffi_type(96), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(86), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(96), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(86), arg8, (char **)&x8);
+      _cffi_type(96), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(86), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(96), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(56), arg9, (char **)&x9);
+      _cffi_type(13), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(56), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(13), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2609,10 +2739,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(125), arg2, (char **)&x2);
+      _cffi_type(135), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(125), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(135), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2630,10 +2760,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg6, (char **)&x6);
+      _cffi_type(100), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(100), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2656,10 +2786,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(86), arg10, (char **)&x10);
+      _cffi_type(96), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(86), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(96), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2712,10 +2842,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg1, (char **)&x1);
+      _cffi_type(8), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(8), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2725,10 +2855,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg3, (char **)&x3);
+      _cffi_type(59), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(59), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2738,10 +2868,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(56), arg5, (char **)&x5);
+      _cffi_type(13), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(56), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(13), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2794,10 +2924,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg1, (char **)&x1);
+      _cffi_type(8), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(8), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2820,10 +2950,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(56), arg5, (char **)&x5);
+      _cffi_type(13), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(56), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(13), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2882,10 +3012,10 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg2, (char **)&x2);
+      _cffi_type(100), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(100), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2899,19 +3029,19 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg5, (char **)&x5);
+      _cffi_type(100), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(100), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(25), arg6, (char **)&x6);
+      _cffi_type(31), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(25), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(31), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2964,10 +3094,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg1, (char **)&x1);
+      _cffi_type(59), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(59), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2985,10 +3115,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg5, (char **)&x5);
+      _cffi_type(43), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3062,10 +3192,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg5, (char **)&x5);
+      _cffi_type(43), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3122,10 +3252,10 @@ _cffi_f_cal_tokens_calibrated_prefix(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg2, (char **)&x2);
+      _cffi_type(8), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3139,10 +3269,10 @@ _cffi_f_cal_tokens_calibrated_prefix(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg5, (char **)&x5);
+      _cffi_type(14), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(14), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3201,10 +3331,10 @@ _cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg2, (char **)&x2);
+      _cffi_type(8), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3214,10 +3344,10 @@ _cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg4, (char **)&x4);
+      _cffi_type(59), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(59), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3227,10 +3357,10 @@ _cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg6, (char **)&x6);
+      _cffi_type(43), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3289,10 +3419,10 @@ _cffi_f_cal_tokens_calibrated_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg2, (char **)&x2);
+      _cffi_type(8), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3315,10 +3445,10 @@ _cffi_f_cal_tokens_calibrated_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg6, (char **)&x6);
+      _cffi_type(43), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3395,10 +3525,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(125), arg2, (char **)&x2);
+      _cffi_type(135), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(125), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(135), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3412,10 +3542,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg5, (char **)&x5);
+      _cffi_type(100), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(100), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3433,10 +3563,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg9, (char **)&x9);
+      _cffi_type(8), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(8), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3451,10 +3581,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(167), arg11, (char **)&x11);
+      _cffi_type(177), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(167), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(177), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3464,28 +3594,28 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg13, (char **)&x13);
+      _cffi_type(43), arg13, (char **)&x13);
   if (datasize != 0) {
     x13 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg13, (char **)&x13,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg13, (char **)&x13,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(86), arg14, (char **)&x14);
+      _cffi_type(96), arg14, (char **)&x14);
   if (datasize != 0) {
     x14 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(86), arg14, (char **)&x14,
+    if (_cffi_convert_array_argument(_cffi_type(96), arg14, (char **)&x14,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg15, (char **)&x15);
+      _cffi_type(14), arg15, (char **)&x15);
   if (datasize != 0) {
     x15 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg15, (char **)&x15,
+    if (_cffi_convert_array_argument(_cffi_type(14), arg15, (char **)&x15,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3580,10 +3710,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg0, (char **)&x0);
+      _cffi_type(69), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_uuid7_state *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(69), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3593,10 +3723,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg2, (char **)&x2);
+      _cffi_type(8), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3610,10 +3740,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(56), arg5, (char **)&x5);
+      _cffi_type(13), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(56), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(13), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3668,19 +3798,19 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(67), arg0, (char **)&x0);
+      _cffi_type(77), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_words *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(67), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(77), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg1, (char **)&x1);
+      _cffi_type(8), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(8), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3703,10 +3833,10 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(9), arg5, (char **)&x5);
+      _cffi_type(10), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(9), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(10), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3716,19 +3846,19 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg7, (char **)&x7);
+      _cffi_type(43), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg8, (char **)&x8);
+      _cffi_type(14), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(14), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3799,10 +3929,10 @@ _cffi_f_cal_words_pack(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(56), arg3, (char **)&x3);
+      _cffi_type(13), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(56), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(13), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3812,10 +3942,10 @@ _cffi_f_cal_words_pack(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(33), arg5, (char **)&x5);
+      _cffi_type(43), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3850,10 +3980,10 @@ _cffi_f_cal_words_rehash(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(67), arg0, (char **)&x0);
+      _cffi_type(77), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_words *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(67), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(77), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3903,41 +4033,59 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_VOCABULARIES", (void *)_cffi_const_CAL_VOCABULARIES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_CL100K", (void *)_cffi_const_CAL_VOCABULARY_CL100K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_O200K", (void *)_cffi_const_CAL_VOCABULARY_O200K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_cal_best_scores },
-  { "cal_bm25", (void *)_cffi_f_cal_bm25, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_cal_bm25 },
-  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 89), (void *)_cffi_d_cal_code_rows_f32 },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 269), (void *)_cffi_d_cal_cpu_features },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 136), (void *)_cffi_d_cal_norms_f32 },
-  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 123), (void *)_cffi_d_cal_pairs_above_f32 },
-  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 249), (void *)_cffi_d_cal_phrase_matches },
+  { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 90), (void *)_cffi_d_cal_best_scores },
+  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 99), (void *)_cffi_d_cal_code_rows_f32 },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 279), (void *)_cffi_d_cal_cpu_features },
+  { "cal_keyword_scores", (void *)_cffi_f_cal_keyword_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 16), (void *)_cffi_d_cal_keyword_scores },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 146), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 133), (void *)_cffi_d_cal_pairs_above_f32 },
+  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 259), (void *)_cffi_d_cal_phrase_matches },
   { "cal_postings_add", (void *)_cffi_f_cal_postings_add, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_postings_add },
-  { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 27), (void *)_cffi_d_cal_postings_count },
-  { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 35), (void *)_cffi_d_cal_postings_documents },
-  { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 44), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 260), (void *)_cffi_d_cal_rank_scratch },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 186), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 143), (void *)_cffi_d_cal_score_bounds_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 173), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 233), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 241), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 198), (void *)_cffi_d_cal_sums_f32 },
-  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 99), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
-  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 107), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 225), (void *)_cffi_d_cal_tokens_calibrated_prefix },
-  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 207), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
-  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 216), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 155), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 264), (void *)_cffi_d_cal_topk_scratch },
-  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 58), (void *)_cffi_d_cal_uuid7 },
-  { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 69), (void *)_cffi_d_cal_words_intern },
-  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 115), (void *)_cffi_d_cal_words_pack },
-  { "cal_words_rehash", (void *)_cffi_f_cal_words_rehash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 66), (void *)_cffi_d_cal_words_rehash },
+  { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 37), (void *)_cffi_d_cal_postings_count },
+  { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_cal_postings_documents },
+  { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_cal_rank_and_fill },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 270), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 196), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 153), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 183), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 243), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 251), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 208), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 109), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
+  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 117), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
+  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 235), (void *)_cffi_d_cal_tokens_calibrated_prefix },
+  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 217), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
+  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 226), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 165), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 274), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 68), (void *)_cffi_d_cal_uuid7 },
+  { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_cal_words_intern },
+  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 125), (void *)_cffi_d_cal_words_pack },
+  { "cal_words_rehash", (void *)_cffi_f_cal_words_rehash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 76), (void *)_cffi_d_cal_words_rehash },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
+  { "before", offsetof(cal_lending, before),
+              sizeof(((cal_lending *)0)->before),
+              _CFFI_OP(_CFFI_OP_NOOP, 4) },
+  { "after", offsetof(cal_lending, after),
+             sizeof(((cal_lending *)0)->after),
+             _CFFI_OP(_CFFI_OP_NOOP, 4) },
+  { "asks", offsetof(cal_lending, asks),
+            sizeof(((cal_lending *)0)->asks),
+            _CFFI_OP(_CFFI_OP_NOOP, 8) },
+  { "near", offsetof(cal_lending, near),
+            sizeof(((cal_lending *)0)->near),
+            _CFFI_OP(_CFFI_OP_NOOP, 26) },
+  { "far", offsetof(cal_lending, far),
+           sizeof(((cal_lending *)0)->far),
+           _CFFI_OP(_CFFI_OP_NOOP, 26) },
+  { "answer", offsetof(cal_lending, answer),
+              sizeof(((cal_lending *)0)->answer),
+              _CFFI_OP(_CFFI_OP_NOOP, 26) },
   { "segments", offsetof(cal_postings, segments),
                 sizeof(((cal_postings *)0)->segments),
-                _CFFI_OP(_CFFI_OP_NOOP, 286) },
+                _CFFI_OP(_CFFI_OP_NOOP, 297) },
   { "segment_count", offsetof(cal_postings, segment_count),
                      sizeof(((cal_postings *)0)->segment_count),
                      _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -3946,61 +4094,61 @@ static const struct _cffi_field_s _cffi_fields[] = {
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "first", offsetof(cal_postings, first),
              sizeof(((cal_postings *)0)->first),
-             _CFFI_OP(_CFFI_OP_NOOP, 9) },
+             _CFFI_OP(_CFFI_OP_NOOP, 10) },
   { "chain", offsetof(cal_postings, chain),
              sizeof(((cal_postings *)0)->chain),
-             _CFFI_OP(_CFFI_OP_NOOP, 9) },
+             _CFFI_OP(_CFFI_OP_NOOP, 10) },
   { "tail", offsetof(cal_postings, tail),
             sizeof(((cal_postings *)0)->tail),
-            _CFFI_OP(_CFFI_OP_NOOP, 9) },
+            _CFFI_OP(_CFFI_OP_NOOP, 10) },
   { "left", offsetof(cal_postings, left),
             sizeof(((cal_postings *)0)->left),
-            _CFFI_OP(_CFFI_OP_NOOP, 284) },
+            _CFFI_OP(_CFFI_OP_NOOP, 295) },
   { "level", offsetof(cal_postings, level),
              sizeof(((cal_postings *)0)->level),
-             _CFFI_OP(_CFFI_OP_NOOP, 56) },
+             _CFFI_OP(_CFFI_OP_NOOP, 13) },
   { "used", offsetof(cal_postings, used),
             sizeof(((cal_postings *)0)->used),
             _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "priority", offsetof(cal_rank_columns, priority),
                 sizeof(((cal_rank_columns *)0)->priority),
-                _CFFI_OP(_CFFI_OP_NOOP, 49) },
+                _CFFI_OP(_CFFI_OP_NOOP, 59) },
   { "relevance", offsetof(cal_rank_columns, relevance),
                  sizeof(((cal_rank_columns *)0)->relevance),
-                 _CFFI_OP(_CFFI_OP_NOOP, 90) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 100) },
   { "age_us", offsetof(cal_rank_columns, age_us),
               sizeof(((cal_rank_columns *)0)->age_us),
               _CFFI_OP(_CFFI_OP_NOOP, 4) },
   { "tokens", offsetof(cal_rank_columns, tokens),
               sizeof(((cal_rank_columns *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 49) },
+              _CFFI_OP(_CFFI_OP_NOOP, 59) },
   { "tie", offsetof(cal_rank_columns, tie),
            sizeof(((cal_rank_columns *)0)->tie),
            _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "group", offsetof(cal_rank_columns, group),
              sizeof(((cal_rank_columns *)0)->group),
-             _CFFI_OP(_CFFI_OP_NOOP, 49) },
+             _CFFI_OP(_CFFI_OP_NOOP, 59) },
   { "section", offsetof(cal_rank_columns, section),
                sizeof(((cal_rank_columns *)0)->section),
-               _CFFI_OP(_CFFI_OP_NOOP, 49) },
+               _CFFI_OP(_CFFI_OP_NOOP, 59) },
   { "rows", offsetof(cal_segment, rows),
             sizeof(((cal_segment *)0)->rows),
-            _CFFI_OP(_CFFI_OP_NOOP, 90) },
+            _CFFI_OP(_CFFI_OP_NOOP, 100) },
   { "norms", offsetof(cal_segment, norms),
              sizeof(((cal_segment *)0)->norms),
-             _CFFI_OP(_CFFI_OP_NOOP, 17) },
+             _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "codes", offsetof(cal_segment, codes),
              sizeof(((cal_segment *)0)->codes),
-             _CFFI_OP(_CFFI_OP_NOOP, 20) },
+             _CFFI_OP(_CFFI_OP_NOOP, 8) },
   { "scales", offsetof(cal_segment, scales),
               sizeof(((cal_segment *)0)->scales),
-              _CFFI_OP(_CFFI_OP_NOOP, 90) },
+              _CFFI_OP(_CFFI_OP_NOOP, 100) },
   { "errors", offsetof(cal_segment, errors),
               sizeof(((cal_segment *)0)->errors),
-              _CFFI_OP(_CFFI_OP_NOOP, 90) },
+              _CFFI_OP(_CFFI_OP_NOOP, 100) },
   { "live", offsetof(cal_segment, live),
             sizeof(((cal_segment *)0)->live),
-            _CFFI_OP(_CFFI_OP_NOOP, 20) },
+            _CFFI_OP(_CFFI_OP_NOOP, 8) },
   { "count", offsetof(cal_segment, count),
              sizeof(((cal_segment *)0)->count),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -4009,19 +4157,19 @@ static const struct _cffi_field_s _cffi_fields[] = {
                _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "counter", offsetof(cal_uuid7_state, counter),
                sizeof(((cal_uuid7_state *)0)->counter),
-               _CFFI_OP(_CFFI_OP_NOOP, 37) },
+               _CFFI_OP(_CFFI_OP_NOOP, 47) },
   { "slots", offsetof(cal_words, slots),
              sizeof(((cal_words *)0)->slots),
-             _CFFI_OP(_CFFI_OP_NOOP, 9) },
+             _CFFI_OP(_CFFI_OP_NOOP, 10) },
   { "slot_count", offsetof(cal_words, slot_count),
                   sizeof(((cal_words *)0)->slot_count),
                   _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "starts", offsetof(cal_words, starts),
               sizeof(((cal_words *)0)->starts),
-              _CFFI_OP(_CFFI_OP_NOOP, 53) },
+              _CFFI_OP(_CFFI_OP_NOOP, 63) },
   { "arena", offsetof(cal_words, arena),
              sizeof(((cal_words *)0)->arena),
-             _CFFI_OP(_CFFI_OP_NOOP, 56) },
+             _CFFI_OP(_CFFI_OP_NOOP, 13) },
   { "arena_size", offsetof(cal_words, arena_size),
                   sizeof(((cal_words *)0)->arena_size),
                   _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -4037,43 +4185,46 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_postings", 271, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 0, 9 },
-  { "$cal_rank_columns", 272, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 9, 7 },
-  { "$cal_segment", 273, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 16, 7 },
-  { "$cal_uuid7_state", 274, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 23, 2 },
-  { "$cal_words", 275, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 25, 8 },
+  { "$cal_lending", 281, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_lending), offsetof(struct _cffi_align_typedef_cal_lending, y), 0, 6 },
+  { "$cal_postings", 282, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 6, 9 },
+  { "$cal_rank_columns", 283, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 15, 7 },
+  { "$cal_segment", 284, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 22, 7 },
+  { "$cal_uuid7_state", 285, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 29, 2 },
+  { "$cal_words", 286, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 31, 8 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 276, _cffi_prim_int(4, 0),
+  { "$1", 287, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW" },
-  { "$2", 277, _cffi_prim_int(4, 0),
+  { "$2", 288, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI,CAL_CPU_NEON,CAL_CPU_DOTPROD,CAL_CPU_SHA2" },
-  { "$3", 278, _cffi_prim_int(4, 0),
+  { "$3", 289, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 279, _cffi_prim_int(4, 0),
+  { "$4", 290, _cffi_prim_int(4, 0),
     "CAL_PAIR_ROWS" },
-  { "$5", 280, _cffi_prim_int(4, 0),
+  { "$5", 291, _cffi_prim_int(4, 0),
     "CAL_VOCABULARY_O200K,CAL_VOCABULARY_CL100K,CAL_VOCABULARIES" },
-  { "$6", 281, _cffi_prim_int(4, 0),
+  { "$6", 292, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
-  { "$7", 282, _cffi_prim_int(4, 0),
+  { "$7", 293, _cffi_prim_int(4, 0),
     "CAL_POSTING_SEGMENT,CAL_DOCUMENTS_MAX,CAL_PHRASE_MAX" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_postings", 271 },
-  { "cal_rank_columns", 272 },
-  { "cal_segment", 273 },
-  { "cal_uuid7_state", 274 },
-  { "cal_words", 275 },
+  { "cal_lending", 281 },
+  { "cal_postings", 282 },
+  { "cal_rank_columns", 283 },
+  { "cal_segment", 284 },
+  { "cal_uuid7_state", 285 },
+  { "cal_words", 286 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -4084,11 +4235,11 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_enums,
   _cffi_typenames,
   58,  /* num_globals */
-  5,  /* num_struct_unions */
+  6,  /* num_struct_unions */
   7,  /* num_enums */
-  5,  /* num_typenames */
+  6,  /* num_typenames */
   NULL,  /* no includes */
-  289,  /* num_types */
+  300,  /* num_types */
   0,  /* flags */
 };
 

@@ -331,13 +331,15 @@ typedef struct {
 
 /*
  * Adds documents first_document, first_document + 1, ...: document i holds words[offsets[i] .. offsets[i+1]), and
- * word w the terms term_ids[term_starts[w] .. term_starts[w+1]), each below terms. lengths[i]: how many terms it holds.
+ * word w the terms term_ids[term_starts[w] .. term_starts[w+1]), each below terms. lengths[i]: how many terms it holds;
+ * flags[i]: the flags of its words, word_flags (u8 a word), together.
  * counts (zeroed) and touched are scratch of terms entries. done: documents added; fewer than count if the
  * segments are full. Over CAL_DOCUMENTS_MAX: CAL_E_OVERFLOW.
  */
 int32_t cal_postings_add(cal_postings *postings, uint64_t first_document, const uint32_t *words,
                          const int64_t *offsets, size_t count, const uint64_t *term_starts, const uint32_t *term_ids,
-                         size_t word_count, uint32_t *counts, uint32_t *touched, uint32_t *lengths, size_t *done);
+                         const uint8_t *word_flags, size_t word_count, uint32_t *counts, uint32_t *touched,
+                         uint32_t *lengths, uint8_t *flags, size_t *done);
 
 /* counts[i] = documents below `documents` that mask (u8 a document) lets through and that hold terms[i]. */
 int32_t cal_postings_count(const cal_postings *postings, const uint32_t *terms, size_t count, size_t documents,
@@ -348,13 +350,34 @@ int32_t cal_postings_documents(const cal_postings *postings, uint32_t term, size
                                int64_t *found, size_t capacity, size_t *count);
 
 /*
- * Adds to scores (f64 a document), term after term, for each document let through:
- *   weights[i] * (k1 + 1) * f / (f + k1 * (1 - b + b * (lengths[document] / mean_length)))
- * where f is what the code of the term's count stands for. f64 throughout, operations in the order written.
+ * Who stands beside whom, for documents that are turns of conversations: the document said before and after, -1 or
+ * anything >= documents for none, each the other's inverse. before NULL: nobody lends. asks: 1 for a document that ends with a question.
  */
-int32_t cal_bm25(const cal_postings *postings, const uint32_t *terms, const double *weights, size_t count,
-                 size_t documents, const uint8_t *mask, const uint32_t *lengths, double k1, double b,
-                 double mean_length, double *scores);
+typedef struct {
+    const int64_t *before;
+    const int64_t *after;
+    const uint8_t *asks;
+    double near;   /* share borrowed from either neighbour */
+    double far;    /* and from theirs */
+    double answer; /* more from the document before, where that one asks */
+} cal_lending;
+
+/*
+ * Scores of documents by query words. Word q is the group of terms groups[q] .. groups[q+1], each with a strength
+ * (idf, times how near it is to the word), and idfs[q], the word's own. For each document let through:
+ *   r = max over the group's terms of strength * ((k1 + 1) * f / (f + k1 * (1 - b + b * (length / mean_length))))
+ *   y = r + near * (r of before + r of after) + far * (r of before's before + r of after's after)
+ *         + answer * (r of before, where it asks)          summed in this order; documents not let through have r = 0
+ * and with saturate > 0   own += idf * r / (r + saturate * idf)   scores += idf * y / (y + saturate * idf),
+ * else                    own += r                                scores += y.
+ * f is what the code of the term's count stands for. f64 throughout, words in order. own and scores (f64 a document) are
+ * added to; reached (f64), marks (u8) and touched (u32) are scratch of a document each, zeroed, and left zeroed.
+ */
+int32_t cal_keyword_scores(const cal_postings *postings, const int64_t *groups, const uint32_t *terms,
+                           const double *strengths, const double *idfs, size_t words, size_t documents,
+                           const uint8_t *mask, const uint32_t *lengths, double k1, double b, double mean_length,
+                           double saturate, const cal_lending *lending, double *reached, uint8_t *marks,
+                           uint32_t *touched, double *own, double *scores);
 
 /*
  * The best k of the documents whose score, rounded to f32, is above 0: ids and scores by score descending, then tie,

@@ -69,14 +69,17 @@ static void append(cal_postings *postings, uint32_t term, uint32_t entry) {
 
 int32_t cal_postings_add(cal_postings *postings, uint64_t first_document, const uint32_t *words,
                          const int64_t *offsets, size_t count, const uint64_t *term_starts, const uint32_t *term_ids,
-                         size_t word_count, uint32_t *counts, uint32_t *touched, uint32_t *lengths, size_t *done) {
+                         const uint8_t *word_flags, size_t word_count, uint32_t *counts, uint32_t *touched,
+                         uint32_t *lengths, uint8_t *flags, size_t *done) {
     *done = 0;
     if (first_document + count > CAL_DOCUMENTS_MAX) return CAL_E_OVERFLOW;
     for (size_t i = 0; i < count; ++i) {
         size_t distinct = 0;
         uint32_t length = 0;
+        uint8_t flag = 0;
         for (int64_t w = offsets[i]; w < offsets[i + 1]; ++w) {
             if (words[w] >= word_count) return CAL_E_ARGUMENT;
+            flag |= word_flags[words[w]];
             for (uint64_t t = term_starts[words[w]]; t < term_starts[words[w] + 1]; ++t) {
                 const uint32_t term = term_ids[t];
                 if (counts[term]++ == 0) touched[distinct++] = term;
@@ -91,6 +94,7 @@ int32_t cal_postings_add(cal_postings *postings, uint64_t first_document, const 
         }
         if (!fits) return CAL_OK;
         lengths[i] = length;
+        flags[i] = flag;
         *done = i + 1;
     }
     return CAL_OK;
@@ -163,21 +167,91 @@ int32_t cal_postings_documents(const cal_postings *postings, uint32_t term, size
     return CAL_OK;
 }
 
-int32_t cal_bm25(const cal_postings *postings, const uint32_t *terms, const double *weights, size_t count,
-                 size_t documents, const uint8_t *mask, const uint32_t *lengths, double k1, double b,
-                 double mean_length, double *scores) {
+/* ---- scoring ------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const cal_lending *lending;
+    size_t documents;
+    const uint8_t *mask;
+    const double *reached;
+    uint8_t *marks;
+    uint32_t *touched;
+    size_t count;
+} reach;
+
+/* The neighbour of a document, or -1. */
+static int64_t beside(const reach *r, const int64_t *column, int64_t document) {
+    const int64_t other = document < 0 ? -1 : column[document];
+    return other < 0 || (uint64_t)other >= r->documents ? -1 : other;
+}
+
+static void touch(reach *r, int64_t document) {
+    if (document < 0 || r->marks[document] || !r->mask[document]) return;
+    r->marks[document] = 1;
+    r->touched[r->count++] = (uint32_t)document;
+}
+
+static double reached_by(const reach *r, int64_t document) { return document < 0 ? 0.0 : r->reached[document]; }
+
+/* What a document is worth to a word, with what its neighbours lend. */
+static double with_lent(const reach *r, int64_t document) {
+    const cal_lending *const lending = r->lending;
+    double worth = r->reached[document];
+    if (!lending->before) return worth;
+    const int64_t before = beside(r, lending->before, document), after = beside(r, lending->after, document);
+    const int64_t before2 = beside(r, lending->before, before), after2 = beside(r, lending->after, after);
+    worth = worth + lending->near * (reached_by(r, before) + reached_by(r, after));
+    worth = worth + lending->far * (reached_by(r, before2) + reached_by(r, after2));
+    if (before >= 0 && lending->asks[before]) worth = worth + lending->answer * r->reached[before];
+    return worth;
+}
+
+static void touch_neighbours(reach *r) {
+    const size_t direct = r->count;
+    for (size_t i = 0; i < direct; ++i) {
+        const int64_t document = r->touched[i];
+        const int64_t before = beside(r, r->lending->before, document), after = beside(r, r->lending->after, document);
+        touch(r, before);
+        touch(r, after);
+        touch(r, beside(r, r->lending->before, before));
+        touch(r, beside(r, r->lending->after, after));
+    }
+}
+
+int32_t cal_keyword_scores(const cal_postings *postings, const int64_t *groups, const uint32_t *terms,
+                           const double *strengths, const double *idfs, size_t words, size_t documents,
+                           const uint8_t *mask, const uint32_t *lengths, double k1, double b, double mean_length,
+                           double saturate, const cal_lending *lending, double *reached, uint8_t *marks,
+                           uint32_t *touched, double *own, double *scores) {
     if (documents > CAL_DOCUMENTS_MAX) return CAL_E_OVERFLOW;
     if (!(mean_length > 0)) return CAL_E_ARGUMENT;
-    for (size_t i = 0; i < count; ++i) {
-        const double top = weights[i] * (k1 + 1);
-        walk w;
-        for (int more = start(&w, postings, terms[i], (uint32_t)documents); more; more = next(&w)) {
-            const uint32_t document = w.entry >> 4;
-            if (!mask[document]) continue;
-            const double frequency = COUNTS[w.entry & 15];
-            const double room = k1 * (1 - b + b * (lengths[document] / mean_length));
-            scores[document] += top * frequency / (frequency + room);
+    reach r = {lending, documents, mask, reached, marks, touched, 0};
+    for (size_t q = 0; q < words; ++q) {
+        for (int64_t t = groups[q]; t < groups[q + 1]; ++t) {
+            walk w;
+            for (int more = start(&w, postings, terms[t], (uint32_t)documents); more; more = next(&w)) {
+                const uint32_t document = w.entry >> 4;
+                if (!mask[document]) continue;
+                const double f = COUNTS[w.entry & 15];
+                const double room = k1 * (1 - b + b * (lengths[document] / mean_length));
+                const double worth = strengths[t] * ((k1 + 1) * f / (f + room));
+                touch(&r, document);
+                if (worth > reached[document]) reached[document] = worth;
+            }
         }
+        if (lending->before) touch_neighbours(&r);
+        for (size_t i = 0; i < r.count; ++i) {
+            const uint32_t document = touched[i];
+            const double alone = reached[document], together = with_lent(&r, document);
+            own[document] += saturate > 0 ? idfs[q] * alone / (alone + saturate * idfs[q]) : alone;
+            scores[document] += saturate > 0 ? idfs[q] * together / (together + saturate * idfs[q]) : together;
+        }
+        for (size_t i = 0; i < r.count; ++i) {
+            reached[touched[i]] = 0;
+            marks[touched[i]] = 0;
+            touched[i] = 0;
+        }
+        r.count = 0;
     }
     return CAL_OK;
 }

@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 from support.instruction_sets import MACHINES, running_on, searched
 
 from caliber.kernels import forced_path, reference_keyword
-from caliber.kernels.keyword import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary, best_scores
-from caliber.model.errors import DTypeError, InvalidValue
+from caliber.kernels.keyword import (
+    Analysis,
+    KeywordIndex,
+    KeywordRule,
+    KeywordSnapshot,
+    Lending,
+    QueryWord,
+    Vocabulary,
+    best_scores,
+)
+from caliber.model.errors import DTypeError, InvalidValue, ShapeError
 
 ALPHABET = "abAB01 _'’.,-/\\:@+#&  \n\tßéÅ日本語カナกา한글🎉\u0301\u200d٣"
 PIECES = [
@@ -40,7 +49,18 @@ noise = st.one_of(texts, st.binary(max_size=40), st.integers(250, 260).map(lambd
 def split(word: str) -> Analysis:
     """Cut a word at signs: the parts, and the whole beside them."""
     parts = tuple("".join(char if char.isalnum() else " " for char in word.casefold()).split()) or (word,)
-    return Analysis(parts, parts if len(parts) == 1 else (*parts, word))
+    return Analysis(parts, parts if len(parts) == 1 else (*parts, word), len(word) % 8)
+
+
+def links(stretches: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return who comes before and after whom among equal numbers."""
+    before, after = (np.full(len(stretches), -1, np.int64) for _ in range(2))
+    last: dict[int, int] = {}
+    for at, stretch in enumerate(stretches):
+        if stretch in last:
+            before[at], after[last[stretch]] = last[stretch], at
+        last[stretch] = at
+    return before, after
 
 
 def built(path: str, documents: list[bytes], batch: int = 7) -> tuple[KeywordSnapshot, Vocabulary]:
@@ -101,10 +121,19 @@ def test_postings_scores_and_phrases_are_alike(
         found = snapshot.documents(term, mask)
         assert found.tolist() == twin.documents(term, mask).tolist()
         assert len(found) == count
-    weights = [1.0 + at / 7 for at in range(len(wanted))]
-    how = {"k1": 0.9, "b": 0.4, "mean_length": 3.7}
-    scores = snapshot.bm25(wanted, weights, mask, **how)
-    assert scores.tolist() == twin.bm25(wanted, weights, mask, **how).tolist()
+    words = [QueryWord((term, term + 1), (1.0 + term / 7, 0.3), 2.0 + term / 5) for term in wanted]
+    rule = KeywordRule(0.9, 0.4, 3.7, data.draw(st.sampled_from([0.0, 1.0, 0.5])))
+    lending = None
+    if data.draw(st.booleans()):
+        stretches = data.draw(st.lists(st.integers(0, 3), min_size=len(documents), max_size=len(documents)))
+        before, after = links(stretches)
+        asks = np.array(data.draw(st.lists(st.integers(0, 1), min_size=length, max_size=length)), np.uint8)
+        lending = Lending(before, after, asks, 0.4, 0.25, 0.4)
+    own, scores = snapshot.scores(words, mask, rule, lending)
+    own_of_twin, scores_of_twin = twin.scores(words, mask, rule, lending)
+    assert own.tolist() == own_of_twin.tolist()
+    assert scores.tolist() == scores_of_twin.tolist()
+    assert snapshot.flags.tolist() == twin.flags.tolist()
     if vocabulary.parts:
         size = st.integers(0, len(vocabulary.parts) - 1)
         phrase = data.draw(st.lists(size, min_size=1, max_size=3))
@@ -139,9 +168,10 @@ def test_long_lists_cross_slices_and_segments(path: str, runs: list[int], seed: 
     twin, _ = built("off", documents, batch=max(runs))
     mask = np.ones(len(documents), np.bool_)
     terms = [vocabulary.terms["x"], vocabulary.terms["word0"]]
-    how = {"k1": 1.2, "b": 0.75, "mean_length": 100.0}
+    rule = KeywordRule(1.2, 0.75, 100.0, 0.0)
+    words = [QueryWord((term,), (2.0,), 2.0) for term in terms]
     assert snapshot.documents(terms[0], mask).tolist() == list(range(len(documents)))
-    assert snapshot.bm25(terms, [1.0, 2.0], mask, **how).tolist() == twin.bm25(terms, [1.0, 2.0], mask, **how).tolist()
+    assert snapshot.scores(words, mask, rule)[0].tolist() == twin.scores(words, mask, rule)[0].tolist()
 
 
 def test_a_segment_that_fills_up_is_followed_by_another() -> None:
@@ -161,8 +191,9 @@ def test_a_snapshot_stays_while_another_thread_adds() -> None:
     snapshot = index.snapshot()
     mask = np.ones(snapshot.length, np.bool_)
     terms = [vocabulary.terms["alpha"], vocabulary.terms["beta"]]
-    how = {"k1": 1.2, "b": 0.75, "mean_length": 3.0}
-    before = snapshot.bm25(terms, [1.0, 1.0], mask, **how).tolist()
+    words = [QueryWord((term,), (1.0,), 1.0) for term in terms]
+    rule = KeywordRule(1.2, 0.75, 3.0, 1.0)
+    before = snapshot.scores(words, mask, rule)[1].tolist()
     stop = threading.Event()
 
     def add() -> None:
@@ -176,7 +207,7 @@ def test_a_snapshot_stays_while_another_thread_adds() -> None:
     try:
         for _ in range(300):
             assert snapshot.counts(terms, mask).tolist() == [500, 500]
-            assert snapshot.bm25(terms, [1.0, 1.0], mask, **how).tolist() == before
+            assert snapshot.scores(words, mask, rule)[1].tolist() == before
     finally:
         stop.set()
         thread.join()
@@ -189,9 +220,12 @@ def test_wrong_calls_are_refused() -> None:
     with pytest.raises(InvalidValue):
         snapshot.counts([0], np.ones(2, np.bool_))
     with pytest.raises(InvalidValue):
-        snapshot.bm25([0], [], mask, k1=1, b=0.5, mean_length=1.0)
+        snapshot.scores([QueryWord((0,), (), 1.0)], mask, KeywordRule(1, 0.5, 1.0, 0))
     with pytest.raises(InvalidValue):
-        snapshot.bm25([0], [1.0], mask, k1=1, b=0.5, mean_length=0.0)
+        snapshot.scores([QueryWord((0,), (1.0,), 1.0)], mask, KeywordRule(1, 0.5, 0.0, 0))
+    nobody = np.zeros(0, np.int64)
+    with pytest.raises(ShapeError):
+        snapshot.scores([], mask, KeywordRule(1, 0.5, 1.0, 0), Lending(nobody, nobody, np.zeros(1, np.uint8), 0, 0, 0))
     with pytest.raises(InvalidValue):
         snapshot.phrase([], np.zeros(1, np.int64))
     with pytest.raises(InvalidValue):
