@@ -33,10 +33,10 @@ from caliber.config.providers import (
     HttpConfig,
     ProviderConfig,
     RetryConfig,
-    SearchConfig,
     SummarizerConfig,
     VectorConfig,
 )
+from caliber.config.search import SearchConfig
 from caliber.config.secret import SecretRef
 from caliber.config.storage import (
     AioConfig,

@@ -16,9 +16,10 @@ from pydantic import BaseModel, TypeAdapter
 
 from caliber.config.context import SECTION_NAMES
 from caliber.config.faults import section_in, wrong
+from caliber.config.search import WEIGHT_TOLERANCE
 from caliber.config.secret import readable
 from caliber.model.enums import ContextPersistence, EmbedMode, PrincipalKind, VectorIndexType
-from caliber.model.errors import ConfigError, IncompatibleOptions, InternalError, MissingRequired
+from caliber.model.errors import ConfigError, IncompatibleOptions, InternalError, InvalidConfigValue, MissingRequired
 
 HALFVEC_MAX: Final = 4_000  # pgvector indexes up to here; above it only exact search is possible (C-493)
 PGVECTOR_MAX: Final = 16_000  # pgvector stores no more
@@ -122,6 +123,26 @@ for _name in ("embed_turns", "embed_notes", "embed_artifacts", "embed_summaries"
 def _limits(default: int, most: int) -> Iterator[ConfigError]:
     if default > most:
         yield _clash("search.default_limit", "search.limit_max", f"{default} must not exceed {most}")
+
+
+@check("search.weights.vector", "search.weights.keyword", "search.weights.graph", "search.weights.importance")
+def _weights(vector: float, keyword: float, graph: float, importance: float) -> Iterator[ConfigError]:
+    total = vector + keyword + graph + importance
+    if abs(total - 1.0) > WEIGHT_TOLERANCE:
+        yield InvalidConfigValue(field="search.weights", value=total, reason="the four weights must add up to 1")
+
+
+@check("search.weights.vector", "embedding_provider", "vector")
+def _vector_weight(weight: float, provider: object, vector: object) -> Iterator[ConfigError]:
+    if weight > 0 and provider is None and vector is None:
+        reason = "without embedding_provider and vector there is no vector leg: give its weight to the others"
+        yield _clash("search.weights.vector", "embedding_provider", reason)
+
+
+@check("search.keyword.similar_words", "search.keyword.language")
+def _similar(model: str, language: str) -> Iterator[ConfigError]:
+    if model != "none" and language not in ("english", "porter"):
+        yield _clash("search.keyword.similar_words", "search.keyword.language", f"{model} knows English words only")
 
 
 # --- context -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from caliber.config.search_profiles import CONVERSATION, search_settings
 from caliber.config.tree import CaliberConfig, override
 
 SECOND: Final = 1_000
@@ -30,6 +31,14 @@ EMBED_EXTRA: Final = ("tokenizers", "wordllama")
 DEPARTURES: Final = {
     "assembly.note_min_similarity": "0.5 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
     "pcp.dosage.max_notes_in_window": "As many as a search picks (assembly.note_search_limit), so none is cut twice.",
+    "search.candidate_factor": "vector_candidates is what counts for the limits that people use.",
+    "search.vector_candidates": "Measured: 200 of a few hundred turns find more than 20 (docs/search.md).",
+    "search.min_similarity": "0.7 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
+    "search.normalisation": "Measured (docs/search.md).",
+    "search.weights.vector": "Measured (docs/search.md); the sources' four weights are the search profile `sources`.",
+    "search.weights.keyword": "Measured, as above.",
+    "search.weights.graph": "Measured, as above.",
+    "search.weights.importance": "Measured, as above.",
     "pcp.anti_sprawl.max_artifact_size": "The bytes of a whole window: 8,000 tokens of 3.5 bytes.",
 }
 
@@ -150,7 +159,7 @@ def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
             "long_text_tokens": 512,
             "cache_entries": 10_000,
         },
-        "search": {"limit_max": 999, "default_limit": 10, "candidate_factor": 4, "min_similarity": 0.1},
+        "search": search_settings(CONVERSATION, vectors=embed),
         "tokens": {"estimator": "bytes", "bytes_per_token": 3.5},
         "section_priorities": {
             "user": 90,

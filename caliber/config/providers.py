@@ -158,12 +158,3 @@ class EmbeddingConfig(Section):
         ge=1,
     )
     cache_entries: Int = knob("Vectors of recent texts kept in memory.", "ours", ge=0)
-
-
-class SearchConfig(Section):
-    """Limits of search."""
-
-    limit_max: Int = knob("Largest number of hits a caller may ask for.", "K-204", seed=999, ge=1, le=999)
-    default_limit: Int = knob("Hits when the command line does not say.", "ours", ge=1, le=999)
-    candidate_factor: Int = knob("Candidates each leg contributes, times the limit.", "ours", ge=1, le=100, later=True)
-    min_similarity: Real = knob("Least similarity of a hit found by vector.", "ours", ge=-1, le=1)

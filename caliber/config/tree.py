@@ -43,10 +43,10 @@ from caliber.config.providers import (
     EmbeddingConfig,
     ProviderConfig,
     RetryConfig,
-    SearchConfig,
     SummarizerConfig,
     VectorConfig,
 )
+from caliber.config.search import SearchConfig
 from caliber.config.secret import SecretRef, readable
 from caliber.config.storage import (
     AioConfig,
@@ -103,7 +103,7 @@ class CaliberConfig(Section):
     summarization_provider: SummarizerConfig | None = knob("Who summarizes.", "C-103", optional=True)
     llm_retry_config: RetryConfig = knob("How calls to providers are tried again.", "C-106")
     embedding: EmbeddingConfig = knob("When and how records get their vectors.", "design")
-    search: SearchConfig = knob("Limits of search.", "K-204")
+    search: SearchConfig = knob("How search finds, weighs and orders.", "M §1.3")
     tokens: TokensConfig = knob("How tokens are counted.", "C-121")
     section_priorities: SectionPriorities = knob("Which section wins when the budget is short.", "C-095")
     assembly: AssemblyConfig = knob("How a window is filled.", "C-121")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from caliber.kernels.identifiers import uuid7, uuid7_batch
     from caliber.kernels.keyword import (
+        PHRASE_MAX,
         Analysis,
         KeywordIndex,
         KeywordRule,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         QueryWord,
         Vocabulary,
         best_scores,
+        words_of,
     )
     from caliber.kernels.rank import FillDecision, RankColumns, rank_and_fill
     from caliber.kernels.similarity import Pairs, cosine_batch, cosine_topk, pairs_above
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from caliber.kernels.vectors import Metric, Snapshot, VectorMatrix
 
 __all__ = [
+    "PHRASE_MAX",
     "Analysis",
     "BytesEstimator",
     "CalibratedEstimator",
@@ -77,6 +80,7 @@ __all__ = [
     "truncate_to_tokens",
     "uuid7",
     "uuid7_batch",
+    "words_of",
 ]
 
 _HOME = {
@@ -91,8 +95,10 @@ _HOME = {
         "KeywordSnapshot",
         "Lending",
         "QueryWord",
+        "PHRASE_MAX",
         "Vocabulary",
         "best_scores",
+        "words_of",
     ),
     "rank": ("FillDecision", "RankColumns", "rank_and_fill"),
     "similarity": ("Pairs", "cosine_batch", "cosine_topk", "pairs_above"),

@@ -11,6 +11,7 @@ and 6.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +25,7 @@ from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord
 from caliber.model.errors import DTypeError, InvalidValue
 
 __all__ = [
+    "PHRASE_MAX",
     "Analysis",
     "KeywordIndex",
     "KeywordRule",
@@ -32,6 +34,7 @@ __all__ = [
     "QueryWord",
     "Vocabulary",
     "best_scores",
+    "words_of",
 ]
 
 PHRASE_MAX = 32
@@ -78,6 +81,9 @@ class Vocabulary:
         self._words: Words = reference_keyword.Words() if dispatch.native() is None else NativeWords()
         self.terms: dict[str, int] = {}
         self.parts: dict[str, int] = {}
+        self._term_texts: list[str] = []
+        self._part_texts: list[str] = []
+        self._sorted_parts: list[str] = []
         self.terms_of_part: dict[int, tuple[int, ...]] = {}
         self.term_starts, self.term_ids = Growing(np.uint64), Growing(np.uint32)
         self.part_starts, self.part_ids = Growing(np.uint64), Growing(np.uint32)
@@ -103,19 +109,42 @@ class Vocabulary:
 
     def _learn(self, word: str) -> None:
         analysis = self._analyze(word)
-        parts = [self._number(self.parts, part) for part in analysis.parts]
-        terms = [self._number(self.terms, term) for term in dict.fromkeys(analysis.terms)]
-        if len(parts) == 1 and parts[0] not in self.terms_of_part:
-            self.terms_of_part[parts[0]] = tuple(terms)
+        parts = [self._number(self.parts, self._part_texts, part) for part in analysis.parts]
+        terms = [self._number(self.terms, self._term_texts, term) for term in dict.fromkeys(analysis.terms)]
+        for part, text in zip(parts, analysis.parts, strict=True):
+            if part not in self.terms_of_part:
+                alone = analysis if len(parts) == 1 else self._analyze(text)
+                numbers = [self._number(self.terms, self._term_texts, term) for term in alone.terms]
+                self.terms_of_part[part] = tuple(dict.fromkeys(numbers))
         self.part_ids.extend(parts)
         self.part_starts.append(self.part_ids.length)
         self.word_flags.append(analysis.flags)
         self.term_ids.extend(terms)
         self.term_starts.append(self.term_ids.length)
 
-    def _number(self, known: dict[str, int], text: str) -> int:
+    def term_texts(self, start: int, stop: int) -> list[str]:
+        """Return the terms numbered from ``start`` up to ``stop``."""
+        return self._term_texts[start:stop]
+
+    def part_texts(self, start: int, stop: int) -> list[str]:
+        """Return the parts numbered from ``start`` up to ``stop``."""
+        return self._part_texts[start:stop]
+
+    def terms_beginning(self, beginning: str) -> list[int]:
+        """Return the terms of the parts that begin with a text."""
+        with self.lock:
+            if len(self._sorted_parts) != len(self._part_texts):
+                self._sorted_parts = sorted(self._part_texts)
+            parts = self._sorted_parts
+        start = bisect_left(parts, beginning)
+        stop = bisect_right(parts, beginning, lo=start, key=lambda part: part[: len(beginning)])
+        numbers = (self.parts[part] for part in parts[start:stop])
+        return sorted({term for number in numbers for term in self.terms_of_part.get(number, ())})
+
+    def _number(self, known: dict[str, int], texts: list[str], text: str) -> int:
         number = known.get(text)
         if number is None:
+            texts.append(text)
             number = known[text] = len(known)
             self._text_bytes += len(text) + 150  # the entry, its key and its value
         return number
@@ -142,8 +171,11 @@ class KeywordIndex:
     def __len__(self) -> int:
         return self._lengths.length
 
-    def append(self, texts: Sequence[bytes]) -> None:
-        """Add documents. Raises: DTypeError, InvalidValue beyond 2^28 - 1 documents."""
+    def append(self, texts: Sequence[bytes], flags: Sequence[int] | None = None) -> None:
+        """Add documents, with flags of their own beside those of their words.
+
+        Raises:  DTypeError, InvalidValue beyond 2^28 - 1 documents
+        """
         at = 0
         while at < len(texts):
             size, end = 0, at
@@ -152,21 +184,24 @@ class KeywordIndex:
                     raise DTypeError(field="texts", expected="bytes", got=type(texts[end]).__name__)
                 size += len(texts[end])
                 end += 1
-            self._append(texts[at:end])
+            words, offsets = self.vocabulary.intern(texts[at:end])
+            self._add(words, offsets, None if flags is None else np.array(flags[at:end], np.uint8))
             at = end
-
-    def _append(self, texts: Sequence[bytes]) -> None:
-        words, offsets = self.vocabulary.intern(texts)
-        self._add(words, offsets)
 
     def selected(self, documents: Sequence[int]) -> KeywordIndex:
         """Return a new index of some documents, numbered anew in the order given; their texts are not needed."""
         fresh = KeywordIndex(self.vocabulary)
         for start in range(0, len(documents), _BATCH_DOCUMENTS):
-            fresh._add(*_unpacked([self._packed[at] for at in documents[start : start + _BATCH_DOCUMENTS]]))
+            chosen = documents[start : start + _BATCH_DOCUMENTS]
+            fresh._add(*_unpacked([self._packed[at] for at in chosen]), self._flags.array[list(chosen)])
         return fresh
 
-    def _add(self, words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) -> None:
+    def _add(
+        self,
+        words: npt.NDArray[np.uint32],
+        offsets: npt.NDArray[np.int64],
+        own_flags: npt.NDArray[np.uint8] | None,
+    ) -> None:
         first, count = self._lengths.length, len(offsets) - 1
         if first + count >= reference_keyword.DOCUMENTS_MAX:
             raise InvalidValue(field="texts", reason=f"an index holds at most {reference_keyword.DOCUMENTS_MAX} texts")
@@ -183,7 +218,7 @@ class KeywordIndex:
         packed = self._pack(words, offsets)
         self._packed.extend(packed)
         self._packed_bytes += sum(map(len, packed)) + 41 * len(packed)  # objects, and their places in the list
-        self._flags.extend(flags)
+        self._flags.extend(flags if own_flags is None else flags | own_flags)
         # Last: a reader's number of documents comes from here.
         self._lengths.extend(lengths)
 
@@ -307,6 +342,13 @@ def _unpacked(packed: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDAr
     values = (data & 0x7F).astype(np.uint32) << (7 * place).astype(np.uint32)
     words = np.add.reduceat(values, starts) if len(data) else np.zeros(0, np.uint32)
     return words.astype(np.uint32), before[edges].astype(np.int64)
+
+
+def words_of(text: bytes) -> list[bytes]:
+    """Return the words of a text, in their order, as an index would find them."""
+    words: Words = reference_keyword.Words() if dispatch.native() is None else NativeWords(64)
+    numbers, _ = words.intern([text])
+    return [words.word(number) for number in numbers.tolist()]
 
 
 def best_scores(

@@ -41,7 +41,9 @@ _SAFETENSORS_HEADER_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Model:
+class StaticModel:
+    """Token vectors and the tokenizer that numbers them."""
+
     rows: NDArray[Any]
     tokenizer: Any
 
@@ -59,9 +61,9 @@ class StaticEmbeddingProvider:
             raise InvalidConfigValue(
                 field="embedding_provider.dimensions", value=dimensions, reason=f"{MODEL} has 64, 128 or 256"
             )
-        self._folder = _package_folder()
+        self._folder = static_model_folder()
         self._dimensions = dimensions
-        self._model: _Model | None = None
+        self._model: StaticModel | None = None
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -92,7 +94,7 @@ class StaticEmbeddingProvider:
             out[index] = self._vector(model, text)
         return out
 
-    def _vector(self, model: _Model, text: str) -> FloatVector:
+    def _vector(self, model: StaticModel, text: str) -> FloatVector:
         total: NDArray[np.float64] | None = None
         count = 0
         # ``encode`` and not ``encode_batch``: the batch form starts a thread pool, which warns on stderr after fork.
@@ -111,7 +113,7 @@ class StaticEmbeddingProvider:
             raise EmbeddingFailed(reason="the token vectors of this text cancel each other")
         return (mean / norm).astype(np.float32)
 
-    def _loaded(self) -> _Model:
+    def _loaded(self) -> StaticModel:
         model = self._model
         if model is not None:
             return model
@@ -120,18 +122,20 @@ class StaticEmbeddingProvider:
             self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
             if self._model is None:
-                self._model = _load(self._folder)
+                self._model = load_static_model(self._folder)
             return self._model
 
 
-def _package_folder() -> Path:
+def static_model_folder() -> Path:
+    """Return where the model's files are. Raises: ExtraNotInstalled."""
     spec = importlib.util.find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("tokenizers") is None:
         raise ExtraNotInstalled(feature=_FEATURE, extra="embed")
     return Path(spec.submodule_search_locations[0])
 
 
-def _load(folder: Path) -> _Model:
+def load_static_model(folder: Path) -> StaticModel:
+    """Open tokenizer and weights. Raises: ExtraNotInstalled, EmbeddingFailed."""
     try:
         rows = _map_tensor(folder / WEIGHT_FILE, TENSOR)
         tokenizer = open_tokenizer(folder / TOKENIZER_FILE)
@@ -143,7 +147,7 @@ def _load(folder: Path) -> _Model:
         raise EmbeddingFailed(reason="the model files of the installed wordllama package cannot be read") from error
     if tokenizer.get_vocab_size() > len(rows) or rows.shape[1] != DIMENSIONS[-1]:
         raise EmbeddingFailed(reason="tokenizer and weights of the installed wordllama package do not fit each other")
-    return _Model(rows, tokenizer)
+    return StaticModel(rows, tokenizer)
 
 
 def _map_tensor(path: Path, name: str) -> NDArray[Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import date, datetime
 from typing import Any
 
 from caliber.model.enums import AssemblyAction, ResultStatus, SectionType, SourceType
@@ -139,13 +139,37 @@ class ContextWindow:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One answer of a search. Units: score in [0, 1] for cosine; ``breakdown`` names each leg's part."""
+    """One answer of a search.
+
+    Units: ``score`` in [0, 1], comparable within one result; ``breakdown`` names what each leg and boost gave to it,
+    before it was divided by the most that any record could have had. ``found_by`` names the legs that found it.
+    """
 
     id: uuid.UUID
     kind: str
     content: str
     score: float
     breakdown: dict[str, float]
+    found_by: tuple[str, ...] = ()
+    snippet: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """How a query was understood: words looked for and left out, phrases, names, days, and each leg's weight.
+
+    ``cut`` says that the query was longer than what is read of one.
+    """
+
+    words: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    phrases: tuple[str, ...] = ()
+    beginnings: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    days: tuple[date, date] | None = None
+    asks_time: bool = False
+    cut: bool = False
+    weights: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +181,4 @@ class SearchResult:
     reason: str | None
     position: Position
     pending: int = 0
+    understood: Understood = field(default_factory=Understood)

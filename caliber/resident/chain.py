@@ -15,13 +15,14 @@ NOBODY = -1
 class Chain:
     """Rows before and after each row of one generation. Written by one thread at a time."""
 
-    __slots__ = ("after", "before", "last", "length")
+    __slots__ = ("after", "before", "last", "length", "moved")
 
     def __init__(self) -> None:
         self.before = Growing(np.int64, fill=NOBODY)
         self.after = Growing(np.int64, fill=NOBODY)
         self.last: dict[int, int] = {}
         self.length = 0
+        self.moved = False  # whether a row has ever taken the place of another
 
     def extend(self, codes: NDArray[Any], replaced: NDArray[np.int64]) -> None:
         """Add the rows that come next: the stretch each belongs to, and the older version of it or -1."""
@@ -51,6 +52,7 @@ class Chain:
             later = NOBODY
         else:
             earlier, later = int(before[old]), int(after[old])
+            self.moved = True
         before[row], after[row] = earlier, later
         if earlier >= 0:
             after[earlier] = row

@@ -20,11 +20,12 @@ _lock = threading.Lock()  # held for microseconds, and by whoever is first to re
 class Neighbours:
     """Before and after, as one boundary sees it."""
 
-    __slots__ = ("_after", "_before", "_snapshot")
+    __slots__ = ("_after", "_before", "_moved", "_snapshot")
 
     def __init__(self, snapshot: RelationSnapshot, chain: Chain) -> None:
         self._snapshot = snapshot
         self._before, self._after = chain.before.array, chain.after.array
+        self._moved = chain.moved
 
     def before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the row before each of ``rows``, -1 where there is none or it is gone."""
@@ -34,14 +35,25 @@ class Neighbours:
         """Return the row after each of ``rows``, -1 where there is none or it is gone."""
         return self._resolved(self._after, rows)
 
+    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return before and after of every row; what is not below the snapshot's length is nobody."""
+        length = self._snapshot.length
+        if not self._moved:
+            return self._before[:length], self._after[:length]
+        rows = np.arange(length)
+        return self._walked(self._before, rows), self._walked(self._after, rows)
+
     def _resolved(self, column: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        snapshot = self._snapshot
-        found = np.where(rows >= 0, column[rows], NOBODY)
-        for at in np.flatnonzero(found >= snapshot.length).tolist():
-            found[at] = snapshot.current(int(found[at]))
+        found = self._walked(column, rows)
         dead = found >= 0
-        dead[dead] = ~snapshot.live_mask[found[dead]]
+        dead[dead] = ~self._snapshot.live_mask[found[dead]]
         found[dead] = NOBODY
+        return found
+
+    def _walked(self, column: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        found = np.where(rows >= 0, column[rows], NOBODY)
+        for at in np.flatnonzero(found >= self._snapshot.length).tolist():
+            found[at] = self._snapshot.current(int(found[at]))
         return found
 
 

@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from caliber.kernels import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary
 from caliber.resident.documents import document_of
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import EVICTED, Generation, RelationSnapshot
 
-_BATCH_ROWS = 4_096
+ASKS: Final = 128
+"""Flag of a text that ends with a question; the others are the words' own."""
+
+_QUESTION: Final = tuple(mark.encode() for mark in ("?", "\uff1f", "\u061f", "\u037e", "\u055e"))
+_BATCH_ROWS: Final = 4_096
 
 
 class Keywords:
@@ -47,7 +52,8 @@ class Keywords:
     def _catch_up(self, index: KeywordIndex, snapshot: RelationSnapshot) -> None:
         while len(index) < snapshot.length:
             start = len(index)
-            index.append(self._documents(snapshot, range(start, min(snapshot.length, start + _BATCH_ROWS))))
+            documents = self._documents(snapshot, range(start, min(snapshot.length, start + _BATCH_ROWS)))
+            index.append(documents, [ASKS if document.rstrip().endswith(_QUESTION) else 0 for document in documents])
 
     def _documents(self, snapshot: RelationSnapshot, rows: range) -> list[bytes]:
         texts = {row: snapshot.text(row) for row in rows}

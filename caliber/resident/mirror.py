@@ -122,6 +122,7 @@ class Generation:
     """The memory of one relation between two compactions. Written by one thread at a time."""
 
     __slots__ = (
+        "__weakref__",
         "_converters",
         "_open",
         "arrays",

@@ -220,6 +220,11 @@ class VectorSnapshot:
         scores[present] = np.maximum.reduceat(self._matrix.scores(query, chunks), starts)
         return scores, present
 
+    def vector(self, owners: RelationSnapshot, row: int) -> NDArray[np.float32] | None:
+        """Return the vector of one owner's row, or None when it has none. Shapes: ``f32[d]``."""
+        number = int(self._bound_to(owners).number_of[row])
+        return None if number < 0 else self._matrix.rows(np.array([number], np.int64))[0]
+
 
 class _Bound:
     """Which vector row belongs to which owner row, at one boundary of each."""

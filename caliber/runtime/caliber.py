@@ -447,13 +447,15 @@ class Caliber(AbstractContextManager["Caliber"]):
         consistency: ReadConsistency | str | None = None,
         deadline_ms: int | None = None,
     ) -> SearchResult:
-        """Search notes, artifacts, turns and summaries by meaning; an empty query gives what is newest.
+        """Search notes, artifacts, turns and summaries by words, meaning, links, names and days.
 
-        ``filter`` maps columns to a value or a list of values; k hits come back whenever k records match.
+        ``filter`` maps columns to a value or a list of values; k hits come back whenever k records match. An empty
+        query gives what is recent and important. When a leg is out of order the others answer, and the status says
+        ``degraded``.
 
-        Raises: InputError kinds, LlmError kinds.
+        Raises: InputError kinds.
         """
-        return self._reader.search(
+        return self._reader.searching.search(
             inputs.as_text(query, "query", allow_empty=True),
             kinds=kinds,
             limit=limit,

@@ -36,6 +36,7 @@ from caliber.runtime.embedder import Embedder, long_text_rule
 from caliber.runtime.repeating import Repeating
 from caliber.runtime.support import refusals
 from caliber.schema.relations import CONFIG_DOCUMENT
+from caliber.search.searcher import Searcher
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory import inputs
 
@@ -81,7 +82,8 @@ class Engine:
                 compact_dead_ratio=resident.compact_dead_ratio,
             )
             self.store.follow(self.memory)
-            self.memory.on_failure = self._record_error
+            self.searcher = Searcher(self.memory, config.search)
+            self.memory.on_failure = self.record_error
             self.bus = EventBus(self._subscriber_failed)
             self.behind = WriteBehind(
                 self.store,
@@ -179,7 +181,7 @@ class Engine:
 
     def repeat(self, name: str, task: Callable[[], None], every_ms: int) -> None:
         """Run ``task`` every ``every_ms`` until the handle is closed; 0 never runs it."""
-        repeating = Repeating(name, task, every_ms=every_ms, failed=self._record_error)
+        repeating = Repeating(name, task, every_ms=every_ms, failed=self.record_error)
         self._repeating.append(repeating)
         repeating.start()
 
@@ -308,7 +310,8 @@ class Engine:
 
     # --- failures behind the caller's back: recorded, never silent --------------------------------
 
-    def _record_error(self, where: str, error: BaseException) -> None:
+    def record_error(self, where: str, error: BaseException) -> None:
+        """Log what went wrong where no caller is told, or is told in other words."""
         if self._state != "open":
             return
         kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
@@ -318,10 +321,10 @@ class Engine:
             self.unrecorded_errors += 1
 
     def _subscriber_failed(self, event: Event, error: Exception) -> None:
-        self._record_error(f"subscriber of {event.event_type}", error)
+        self.record_error(f"subscriber of {event.event_type}", error)
 
     def _embedding_failed(self, kind: str, error: CaliberError) -> None:
-        self._record_error(f"embedding {kind}", error)
+        self.record_error(f"embedding {kind}", error)
 
     def _embedding_truncated(self, kind: str, texts: int, tokens: int) -> None:
         """Record that texts were embedded without their ends; ``tokens`` is the length of the longest."""

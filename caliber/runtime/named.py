@@ -32,7 +32,7 @@ from caliber.schema.relations import (
     TURN,
     Relation,
 )
-from caliber.search.engine import check_vector
+from caliber.search.filters import check_vector
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs, lifecycle
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -27,41 +26,24 @@ from caliber.model.enums import (
     EntityType,
     EventType,
     ReadConsistency,
-    ResultStatus,
     SectionType,
     ValidationMode,
     WindowDurability,
 )
-from caliber.model.errors import ConstraintViolation, InvalidValue, NotFound, Unavailable
+from caliber.model.errors import ConstraintViolation, InvalidValue, NotFound
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.time import from_us, to_us
-from caliber.model.windows import ContextWindow, SearchHit, SearchResult
+from caliber.model.windows import ContextWindow
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
+from caliber.runtime.searching import Deadline, Searching, query_vector
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
-from caliber.search import engine as search_engine
 from caliber.trajectory import inputs
 
 _RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}
 _COUNTED = (SectionType.NOTES, SectionType.ARTIFACTS)
-
-
-class Deadline:
-    """When a call must have ended; checked between its steps."""
-
-    __slots__ = ("_until",)
-
-    def __init__(self, deadline_ms: int | None) -> None:
-        self._until = None
-        if deadline_ms is not None:
-            self._until = time.monotonic() + inputs.as_whole(deadline_ms, "deadline_ms") / 1000
-
-    def check(self, what: str) -> None:
-        """Raise Unavailable when the time is up."""
-        if self._until is not None and time.monotonic() > self._until:
-            raise Unavailable(f"the deadline passed while {what}", reason="timeout")
 
 
 class Reader:
@@ -71,6 +53,7 @@ class Reader:
         self._engine = engine
         self._principal = principal
         self._notes = NoteMask(principal)
+        self.searching = Searching(engine, self._notes)
 
     # --- windows ---------------------------------------------------------------------------------
 
@@ -95,7 +78,7 @@ class Reader:
         if budget > config.token_budget:
             raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")
         with engine.within(deadline_ms):
-            vector = self._query_vector(query, query_embedding)
+            vector = query_vector(engine, query, query_embedding)
         deadline.check("the query was embedded")
         snapshot = engine.snapshot(consistency)
         assembled = self._assemble(snapshot, trajectory_id, budget, query, vector, as_of, extra_sections)
@@ -141,17 +124,6 @@ class Reader:
             ),
             engine.memory,
         )
-
-    def _query_vector(self, query: str | None, given: Any) -> NDArray[np.float32] | None:
-        if query is not None:
-            inputs.as_text(query, "query", allow_empty=True)
-        embedder = self._engine.embedder
-        if given is not None:
-            dimensions = None if embedder is None else embedder.space.dimensions
-            return search_engine.check_vector(given, "query_embedding", dimensions)
-        if query is None or not query.strip() or embedder is None:
-            return None
-        return embedder.query(query)
 
     def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID) -> None:
         engine = self._engine
@@ -273,86 +245,6 @@ class Reader:
                 functools.partial(engine.event, kind, principal=self._principal.label, subject=about, at_us=now)
             )
         return entity
-
-    # --- search ----------------------------------------------------------------------------------
-
-    def search(
-        self,
-        query: str,
-        *,
-        kinds: Sequence[str] | None,
-        limit: int | None,
-        conditions: Mapping[str, Any] | None,
-        as_of: datetime | None,
-        consistency: ReadConsistency | str | None,
-        deadline_ms: int | None,
-    ) -> SearchResult:
-        """Search resident memory by meaning; an empty query asks for what is newest."""
-        engine = self._engine
-        engine.check_open()
-        deadline = Deadline(deadline_ms)
-        settings = engine.config.search
-        wanted = search_engine.check_kinds(kinds)
-        count = settings.default_limit if limit is None else inputs.as_whole(limit, "limit", 1)
-        if count > settings.limit_max:
-            raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
-        with engine.within(deadline_ms):
-            vector = self._query_vector(query, None)
-        deadline.check("the query was embedded")
-        snapshot = engine.snapshot(consistency)
-        now = engine.clock.now_us()
-        at = now if as_of is None else to_us(as_of, "as_of")
-        filters = inputs.as_mapping(conditions, "filter")
-        if filters:
-            search_engine.check_filter([snapshot[kind] for kind in wanted], filters)
-        mask = self._notes.over(snapshot["note"])
-        reason = None
-        if not query.strip():
-            found = search_engine.newest(
-                snapshot, kinds=wanted, limit=count, conditions=filters, note_mask=mask, as_of_us=at, now_us=now
-            )
-        elif vector is None or engine.embedder is None:
-            found, reason = [], "no_embedding_provider"
-        else:
-            found = search_engine.search_vectors(
-                snapshot,
-                engine.embedder.space.space_id,
-                vector,
-                kinds=wanted,
-                limit=count,
-                min_similarity=settings.min_similarity,
-                conditions=filters,
-                note_mask=mask,
-                as_of_us=at,
-                now_us=now,
-            )
-        deadline.check("memory was searched")
-        hits = self._hits(found)
-        if reason is not None:
-            status = ResultStatus.DEGRADED
-        else:
-            status = ResultStatus.OK if hits else ResultStatus.EMPTY
-        return SearchResult(hits, status, reason, snapshot.position, self.pending())
-
-    def _hits(self, found: Sequence[search_engine.Found]) -> tuple[SearchHit, ...]:
-        texts: dict[str, list[Any]] = {}
-        for kind in {item.relation.relation.name for item in found}:
-            rows = [item.row for item in found if item.relation.relation.name == kind]
-            snapshot = next(item.relation for item in found if item.relation.relation.name == kind)
-            texts[kind] = self._engine.memory.texts(snapshot, rows)
-        streams = {kind: iter(values) for kind, values in texts.items()}
-        hits = []
-        for item in found:
-            kind = item.relation.relation.name
-            raw = next(streams[kind])
-            text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else (raw or "")
-            hits.append(SearchHit(item.relation.entity_id(item.row), kind, text, item.score, item.breakdown))
-        return tuple(hits)
-
-    def pending(self) -> int:
-        """Return how many records still wait for their vector."""
-        embedder = self._engine.embedder
-        return 0 if embedder is None else embedder.waiting()
 
     # --- the event log ---------------------------------------------------------------------------
 

@@ -17,9 +17,15 @@ import Stemmer
 
 from caliber.kernels import Analysis
 from caliber.model.errors import InvalidValue
+from caliber.search.lexicon import Lexicon, lexicon_of
 
 NO_STEMMER: Final = "none"
 """The language that leaves words as they are."""
+
+NAMES_A_TIME: Final = 1
+"""Flag of a word, and so of a text, that says when."""
+
+_YEAR = re.compile(r"(?:19|20)\d\d")
 
 _LONGEST: Final = 64
 """Parts longer than this are kept whole: no stemmer knows them."""
@@ -47,6 +53,7 @@ class Analyzer:
                 field="search.keyword.language", reason=f"{language!r} is unknown; there are {', '.join(languages())}"
             )
         self.language = language
+        self.lexicon: Lexicon = lexicon_of(language)
         self._stemmer = None if language == NO_STEMMER else Stemmer.Stemmer(language, 0)
         # The stemmer keeps a word in its hands while it works, and is asked by readers and by who indexes.
         self._lock = threading.Lock()
@@ -58,10 +65,16 @@ class Analyzer:
         folded_parts = tuple(part.casefold() for part in parts)
         whole = text.casefold()
         if len(parts) == 1 and (whole == folded_parts[0] or "'" in text or "’" in text):
-            return Analysis(folded_parts, (self.stem(folded_parts[0]),))
+            folded = folded_parts[0]
+            return Analysis(folded_parts, (self.stem(folded),), self._flags(folded))
         # A letter alone, of a camel's hump, says nothing.
         named = [self.stem(part) for part in folded_parts if len(part) > 1 or not part.isascii() or part.isdigit()]
-        return Analysis(folded_parts, (*named, self.stem(whole) if whole.isalnum() else whole))
+        flags = max(map(self._flags, folded_parts))
+        return Analysis(folded_parts, (*named, self.stem(whole) if whole.isalnum() else whole), flags)
+
+    def _flags(self, folded: str) -> int:
+        dated = folded in self.lexicon.time_words or (bool(self.lexicon.months) and _YEAR.fullmatch(folded))
+        return NAMES_A_TIME if dated else 0
 
     def stem(self, folded: str) -> str:
         """Return the stem of a folded word, without accents where letters of ASCII are left."""

@@ -94,7 +94,7 @@ def test_a_failure_is_recorded_without_waiting_for_room(tmp_path: Path) -> None:
         memory.flush()
         with engine.store._writer.exclusive():  # type: ignore[attr-defined]
             for _ in range(20):
-                engine._record_error("somewhere", Conflict(entity_type="x", id="y", reason="z"))
+                engine.record_error("somewhere", Conflict(entity_type="x", id="y", reason="z"))
         assert engine.unrecorded_errors >= 1
         memory.flush()
         kept = [event for event in memory.storage.events.all() if event.event_type == "error"]

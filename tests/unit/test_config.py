@@ -460,6 +460,7 @@ def test_without_any_vectors_nothing_can_be_embedded() -> None:
         "embedding.embed_notes",
         "embedding.embed_artifacts",
         "embedding.embed_summaries",
+        "search.weights.vector",
     ]
     for name in data["embedding"]:
         if name.startswith("embed_"):

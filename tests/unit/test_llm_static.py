@@ -136,7 +136,7 @@ def test_a_tokenizer_that_cannot_be_imported_names_the_extra_too(monkeypatch: py
 
 
 def test_missing_or_damaged_model_files_are_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static, "_package_folder", lambda: tmp_path)
+    monkeypatch.setattr(static, "static_model_folder", lambda: tmp_path)
     with pytest.raises(EmbeddingFailed, match="cannot be read") as caught:
         StaticEmbeddingProvider().embed("text")
     assert isinstance(caught.value.__cause__, FileNotFoundError)
@@ -207,7 +207,7 @@ def test_weights_are_mapped_and_not_read(provider: StaticEmbeddingProvider) -> N
     assert not rows.flags.owndata
     assert not rows.flags.writeable
     assert rows.dtype == np.float16
-    assert pathlib.Path(static._package_folder(), static.WEIGHT_FILE).stat().st_size > rows.nbytes
+    assert pathlib.Path(static.static_model_folder(), static.WEIGHT_FILE).stat().st_size > rows.nbytes
 
 
 def test_it_is_an_embedding_provider(provider: StaticEmbeddingProvider) -> None:

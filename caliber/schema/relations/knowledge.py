@@ -54,7 +54,7 @@ NOTE = Relation(
         instant("valid_from", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US),
         instant("valid_until", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
         uuid_array("source_trajectory_ids"),
-        instant("occurred_at", nullable=True),
+        instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US),
         text("namespace", nullable=True, residence=Residence.INTERNED),
         text_array("tags"),
         text_array("visible_to", nullable=True, residence=Residence.INTERNED),

@@ -1,6 +1,6 @@
-"""Search over resident vectors. Filters are masks, so k hits come back whenever k records match.
+"""What may be searched, and by what it can be filtered: checks of a caller's wishes, and masks over rows.
 
-Source: M §1.2, design sections 5 and 7. Keyword, graph and importance legs come with the search subsystem.
+Filters are masks, so k hits come back whenever k records match. Source: M §1.2, M-046, design sections 5 and 7.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.visibility import NoteMask
 from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
 from caliber.model.time import to_us
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifacts, valid_notes
 from caliber.schema.relation import Residence
@@ -143,79 +143,18 @@ def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
     return value
 
 
-def search_vectors(
-    snapshot: ResidentSnapshot,
-    space_id: uuid.UUID,
-    query: NDArray[np.float32],
-    *,
-    kinds: Sequence[str],
-    limit: int,
-    min_similarity: float,
-    conditions: Mapping[str, Any],
-    note_mask: NDArray[np.bool_] | None,
-    as_of_us: int,
-    now_us: int,
-) -> list[Found]:
-    """Return the best hits of all kinds, best first, ties by id."""
-    found: list[tuple[float, bytes, Found]] = []
-    for kind in kinds:
-        owners = snapshot[kind]
-        vectors = snapshot.vectors.get((kind, space_id))
-        if vectors is None or not owners.length:
-            continue
-        allowed = _allowed(owners, conditions, note_mask, as_of_us, now_us)
-        if allowed is None:
-            continue
-        rows, scores = vectors.best(query, owners, allowed, limit, min_similarity)
-        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-            tie = owners.entity_id(row).bytes
-            found.append((-score, tie, Found(owners, row, score, {"vector": score})))
-    found.sort(key=lambda item: item[:2])
-    return [item[2] for item in found[:limit]]
-
-
-def newest(
-    snapshot: ResidentSnapshot,
-    *,
-    kinds: Sequence[str],
-    limit: int,
-    conditions: Mapping[str, Any],
-    note_mask: NDArray[np.bool_] | None,
-    as_of_us: int,
-    now_us: int,
-) -> list[Found]:
-    """Return the newest records of all kinds: what an empty query asks for (M-043)."""
-    found: list[tuple[int, bytes, Found]] = []
-    for kind in kinds:
-        owners = snapshot[kind]
-        if not owners.length:
-            continue
-        allowed = _allowed(owners, conditions, note_mask, as_of_us, now_us)
-        if allowed is None:
-            continue
-        rows = np.flatnonzero(allowed)
-        created = owners.column("opened_at" if kind == "scope" else "created_at")[rows]
-        ties = owners.ties()[rows]
-        for at in np.lexsort((ties[:, 1], ties[:, 0], -created))[:limit].tolist():
-            row = int(rows[at])
-            found.append((-int(created[at]), owners.entity_id(row).bytes, Found(owners, row, 0.0, {"recency": 1.0})))
-    found.sort(key=lambda item: item[:2])
-    return [item[2] for item in found[:limit]]
-
-
-def _allowed(
-    owners: RelationSnapshot,
-    conditions: Mapping[str, Any],
-    note_mask: NDArray[np.bool_] | None,
-    as_of_us: int,
-    now_us: int,
-) -> NDArray[np.bool_] | None:
+def masks(
+    owners: RelationSnapshot, conditions: Mapping[str, Any], notes: NoteMask, as_of_us: int, now_us: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+    """Return which rows in force a principal may see, and which of them meet the filters; None without a column."""
     wanted = filter_mask(owners, conditions)
     if wanted is None:
         return None
-    allowed = alive(owners, as_of_us, now_us) & wanted
-    if owners.relation.name == "note" and note_mask is not None:
-        allowed &= note_mask
+    visible = alive(owners, as_of_us, now_us)
+    if owners.relation.name == "note":
+        note_mask = notes.over(owners)
+        if note_mask is not None:
+            visible &= note_mask
     if owners.relation.name == "scope":
-        allowed &= owners.column("summary_tokens") > 0
-    return allowed
+        visible &= owners.column("summary_tokens") > 0
+    return visible, visible & wanted

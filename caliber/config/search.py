@@ -1,0 +1,140 @@
+"""Sections of search: its legs, their weights, and what moves a hit up.
+
+Source: M §1.3, K-119, K-202, K-204; docs/search.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from caliber.config.knobs import Duration, Int, Real, Section, knob
+
+Language = Literal[
+    "arabic",
+    "armenian",
+    "basque",
+    "catalan",
+    "czech",
+    "danish",
+    "dutch",
+    "dutch_porter",
+    "english",
+    "esperanto",
+    "estonian",
+    "finnish",
+    "french",
+    "german",
+    "greek",
+    "hindi",
+    "hungarian",
+    "indonesian",
+    "irish",
+    "italian",
+    "lithuanian",
+    "nepali",
+    "norwegian",
+    "persian",
+    "polish",
+    "porter",
+    "portuguese",
+    "romanian",
+    "russian",
+    "serbian",
+    "sesotho",
+    "spanish",
+    "swedish",
+    "tamil",
+    "turkish",
+    "yiddish",
+    "none",
+]
+"""The stemmers there are, and none."""
+
+WEIGHT_TOLERANCE: Final = 1e-6
+
+
+class SearchWeights(Section):
+    """What each leg counts for; together 1. A leg that is not to be had gives its weight to the others."""
+
+    vector: Real = knob("Nearness in meaning.", "M-032", seed=0.4, ge=0, le=1)
+    keyword: Real = knob("Words in common.", "M-032", seed=0.3, ge=0, le=1)
+    graph: Real = knob("Links from what the other legs found.", "M-032", seed=0.2, ge=0, le=1)
+    importance: Real = knob("Importance of a note.", "M-032", seed=0.1, ge=0, le=1)
+
+
+class KeywordConfig(Section):
+    """The keyword leg: BM25, and what turns of a conversation lend each other."""
+
+    language: Language = knob("Language whose stems and stop words are used; none uses words as they are.", "ours")
+    k1: Real = knob("How soon more of the same word stops counting.", "ours", ge=0, le=10)
+    b: Real = knob("How much the length of a text counts against it.", "ours", ge=0, le=1)
+    saturate: Real = knob(
+        "How soon the sum of a word's matches stops counting, in units of its rarity; 0 never.", "ours", ge=0, le=10
+    )
+    lend_near: Real = knob("Share of a word's score that a turn borrows from either neighbour.", "ours", ge=0, le=1)
+    lend_far: Real = knob("Share that it borrows from their neighbours.", "ours", ge=0, le=1)
+    lend_answer: Real = knob("What it borrows more from the turn before, if that one asks.", "ours", ge=0, le=1)
+    similar_words: Literal["wordllama-l2-supercat", "none"] = knob(
+        "Model whose word vectors tell similar words apart from others (extra embed); none: exact stems only.", "ours"
+    )
+    similar_min: Real = knob("Least cosine of two words that match in part.", "ours", ge=0, lt=1)
+    similar_max: Int = knob("Most similar words that stand in for one.", "ours", unit="words", ge=1, le=1_024)
+    query_words_max: Int = knob("Words of a query that are read; a longer one says that it was cut.", "ours", ge=1)
+
+
+class BoostConfig(Section):
+    """What moves a hit up that a leg found; added to the weighted legs."""
+
+    named: Real = knob("The query names one speaker or entity, and the record is theirs.", "ours", ge=0, le=10)
+    date: Real = knob("The query names days, and the record is of them.", "ours", ge=0, le=10)
+    date_slack_ms: Duration = knob(
+        "How long after the days a record still counts in part; before them a third of it.", "ours", unit="ms", gt=0
+    )
+    time: Real = knob("The query asks when, and the record names a time.", "ours", ge=0, le=10)
+    exact: Real = knob("A phrase in quotes, or a word of code, stands in the record as it is.", "ours", ge=0, le=10)
+    question: Real = knob("The record ends with a question: it asks, and does not tell.", "ours", ge=-10, le=0)
+    recency: Real = knob("The record is recent.", "ours", ge=0, le=10)
+    recency_half_life_ms: Duration = knob("Age at which recency counts half.", "ours", unit="ms", gt=0)
+
+
+class GraphConfig(Section):
+    """The graph leg: how far links are followed."""
+
+    depth: Int = knob("Hops from what the other legs found.", "M-035", seed=2, ge=1, le=8)
+    seeds: Int = knob("Hits of the other legs that links are followed from.", "M-035", seed=5, ge=1, le=1_000)
+    decay: Real = knob("What is left of a score after a hop.", "ours", ge=0, le=1)
+    conversation: bool = knob("Whether a turn is linked with the turns before and after it.", "ours")
+
+
+class SearchConfig(Section):
+    """How search finds, weighs and orders."""
+
+    limit_max: Int = knob("Largest number of hits a caller may ask for.", "K-204", seed=999, ge=1, le=999)
+    default_limit: Int = knob("Hits when the command line does not say.", "ours", ge=1, le=999)
+    candidate_factor: Int = knob(
+        "Candidates the vector leg contributes, times the limit, if more than vector_candidates.",
+        "B-093",
+        seed=2,
+        ge=1,
+        le=100,
+    )
+    vector_candidates: Int = knob("Candidates the vector leg contributes, at least.", "M-035", seed=20, ge=1, le=10_000)
+    min_similarity: Real = knob("Least similarity of a hit found by vector.", "M-035", seed=0.7, ge=-1, le=1)
+    normalisation: Literal["peak", "saturation"] = knob(
+        "How scores become 0 to 1: peak divides by the best (a vector's lie between the last candidate and the best), "
+        "saturation takes s/(s+1) of words, and the similarity itself.",
+        "M-037",
+        seed="saturation",
+    )
+    fusion: Literal["weighted", "rrf"] = knob(
+        "Weighted sum of the legs, or reciprocal ranks.", "M-039", seed="weighted"
+    )
+    rrf_constant: Int = knob("Rank at which a reciprocal rank counts half.", "ours", ge=1)
+    diversity: Real = knob(
+        "Share by which likeness to better hits counts against one (MMR); 0: never.", "ours", ge=0, le=1
+    )
+    neutral_importance: Real = knob("Importance of a record that has none.", "ours", ge=0, le=10)
+    weights: SearchWeights = knob("What each leg counts for.", "M-032")
+    keyword: KeywordConfig = knob("The keyword leg.", "M §1.3")
+    boosts: BoostConfig = knob("What moves a hit up.", "ours")
+    graph: GraphConfig = knob("The graph leg.", "M-035")

@@ -1,0 +1,170 @@
+"""Searches of one principal: what a query is embedded to, what is asked of memory, and the hits as callers see them.
+
+While what it touches is in memory, a search runs no SQL on the calling path.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.access.visibility import NoteMask
+from caliber.model.enums import EntityType, ReadConsistency, ResultStatus
+from caliber.model.errors import InvalidValue, LlmError, Unavailable
+from caliber.model.time import to_us
+from caliber.model.windows import SearchHit, SearchResult, Understood
+from caliber.runtime.engine import Engine
+from caliber.search import filters
+from caliber.search.fusion import LEGS
+from caliber.search.request import Outcome, Request
+from caliber.search.snippets import snippet
+from caliber.trajectory import inputs
+
+NO_PROVIDER = "no_embedding_provider"
+NO_VECTOR = "query_not_embedded"
+
+
+class Deadline:
+    """When a call must have ended; checked between its steps."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self, deadline_ms: int | None) -> None:
+        self._until = None
+        if deadline_ms is not None:
+            self._until = time.monotonic() + inputs.as_whole(deadline_ms, "deadline_ms") / 1000
+
+    def check(self, what: str) -> None:
+        """Raise Unavailable when the time is up."""
+        if self._until is not None and time.monotonic() > self._until:
+            raise Unavailable(f"the deadline passed while {what}", reason="timeout")
+
+
+def query_vector(engine: Engine, query: str | None, given: Any) -> NDArray[np.float32] | None:
+    """Return the vector of a query: the caller's, or the provider's; None where there is nothing to embed it with.
+
+    Raises: InputError kinds for the caller's, LlmError kinds of the provider.
+    """
+    if query is not None:
+        inputs.as_text(query, "query", allow_empty=True)
+    embedder = engine.embedder
+    if given is not None:
+        return filters.check_vector(given, "query_embedding", None if embedder is None else embedder.space.dimensions)
+    if query is None or not query.strip() or embedder is None:
+        return None
+    vector: NDArray[np.float32] = embedder.query(query)
+    return vector
+
+
+class Searching:
+    """The searches of one principal."""
+
+    def __init__(self, engine: Engine, notes: NoteMask) -> None:
+        self._engine = engine
+        self._notes = notes
+
+    def search(
+        self,
+        query: str,
+        *,
+        kinds: Sequence[str] | None,
+        limit: int | None,
+        conditions: Mapping[str, Any] | None,
+        as_of: datetime | None,
+        consistency: ReadConsistency | str | None,
+        deadline_ms: int | None,
+    ) -> SearchResult:
+        """Search resident memory; an empty query asks for what is recent and important."""
+        engine = self._engine
+        engine.check_open()
+        deadline = Deadline(deadline_ms)
+        settings = engine.config.search
+        wanted = filters.check_kinds(kinds)
+        count = settings.default_limit if limit is None else inputs.as_whole(limit, "limit", 1)
+        if count > settings.limit_max:
+            raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
+        with engine.within(deadline_ms):
+            vector, without = self._embedded(query)
+        deadline.check("the query was embedded")
+        snapshot = engine.snapshot(consistency)
+        now = engine.clock.now_us()
+        given = inputs.as_mapping(conditions, "filter")
+        if given:
+            filters.check_filter([snapshot[kind] for kind in wanted], given)
+        embedder = engine.embedder
+        outcome = engine.searcher.search(
+            Request(
+                snapshot=snapshot,
+                text=query,
+                vector=vector,
+                without_vector=without,
+                space_id=None if embedder is None else embedder.space.space_id,
+                kinds=wanted,
+                limit=count,
+                conditions=given,
+                notes=self._notes,
+                as_of_us=now if as_of is None else to_us(as_of, "as_of"),
+                now_us=now,
+            )
+        )
+        deadline.check("memory was searched")
+        hits = self._hits(outcome)
+        if outcome.traversed and engine.config.write_behind.usage_enabled:
+            engine.behind.used(EntityType.EDGE.value, outcome.traversed, now)
+        status = ResultStatus.DEGRADED if outcome.degraded else ResultStatus.OK if hits else ResultStatus.EMPTY
+        pending = 0 if embedder is None else embedder.waiting()
+        return SearchResult(hits, status, outcome.degraded, snapshot.position, pending, _understood(outcome))
+
+    def _embedded(self, query: str) -> tuple[NDArray[np.float32] | None, str | None]:
+        """Return the query's vector, or why there is none: an outage costs one leg, not the search (M-040)."""
+        if self._engine.embedder is None:
+            return None, NO_PROVIDER
+        if not self._engine.config.search.weights.vector:
+            return None, None
+        try:
+            return query_vector(self._engine, query, None), None
+        except LlmError as error:
+            self._engine.record_error("embedding of a query", error)
+            return None, f"{NO_VECTOR}: {error.kind}"
+
+    def _hits(self, outcome: Outcome) -> tuple[SearchHit, ...]:
+        found = outcome.found
+        texts: dict[str, list[Any]] = {}
+        for kind in {item.relation.relation.name for item in found}:
+            rows = [item.row for item in found if item.relation.relation.name == kind]
+            snapshot = next(item.relation for item in found if item.relation.relation.name == kind)
+            texts[kind] = self._engine.memory.texts(snapshot, rows)
+        streams = {kind: iter(values) for kind, values in texts.items()}
+        words = () if outcome.query is None else outcome.query.surfaces
+        hits = []
+        for item in found:
+            kind = item.relation.relation.name
+            raw = next(streams[kind])
+            text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else (raw or "")
+            breakdown = item.breakdown
+            legs = tuple(leg for leg in LEGS if leg in breakdown or (leg == "keyword" and "lent" in breakdown))
+            key = item.relation.entity_id(item.row)
+            hits.append(SearchHit(key, kind, text, item.score, breakdown, legs, snippet(text, words)))
+        return tuple(hits)
+
+
+def _understood(outcome: Outcome) -> Understood:
+    query = outcome.query
+    if query is None:
+        return Understood()
+    return Understood(
+        words=query.terms,
+        left_out=query.left_out,
+        phrases=tuple(" ".join(phrase) for phrase in query.phrases),
+        beginnings=query.beginnings,
+        names=outcome.names,
+        days=None if query.when is None else (query.when.first, query.when.last),
+        asks_time=query.asks_time,
+        cut=query.cut,
+        weights=outcome.weights,
+    )

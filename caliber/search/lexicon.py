@@ -1,0 +1,83 @@
+"""What a language's words do in a question: say nothing, name a time, ask for one.
+
+Data, one entry a language. A language without an entry is searched without these: no word is left out, no date is
+understood. Lists hold folded forms (lower case, straight apostrophes).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+_NOTHING: Final = re.compile(r"(?!)")
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """The words of one language that search knows by what they do."""
+
+    stop_words: frozenset[str] = frozenset()
+    months: dict[str, int] = field(default_factory=dict)
+    """Names of months; ``may`` and the like count only with a capital letter."""
+    ambiguous_months: frozenset[str] = frozenset()
+    time_words: frozenset[str] = frozenset()
+    """Words of a text that says when."""
+    asks_time: re.Pattern[str] = _NOTHING
+    last: str = ""
+    this: str = ""
+    today: str = ""
+    yesterday: str = ""
+    units: dict[str, str] = field(default_factory=dict)
+    """Names of week, month and year."""
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_MONTHS: Final = _words("january february march april may june july august september october november december")
+
+ENGLISH: Final = Lexicon(
+    stop_words=frozenset(
+        _words(
+            """
+            a about above after again against all am an and any are aren't as at be because been before
+            being below between both but by can can't cannot could couldn't did didn't do does doesn't
+            doing don't down during each few for from further had hadn't has hasn't have haven't having
+            he he'd he'll he's her here here's hers herself him himself his how how's i i'd i'll i'm
+            i've if in into is isn't it it's its itself just let's me more most my myself no nor not now
+            of off on once only or other ought our ours ourselves out over own s same shan't she she'd
+            she'll she's should shouldn't so some such t than that that's the their theirs them
+            themselves then there there's these they they'd they'll they're they've this those through
+            to too under until up very was wasn't we we'd we'll we're we've were weren't what what's
+            when when's where where's which while who who's whom why why's will with won't would
+            wouldn't you you'd you'll you're you've your yours yourself yourselves
+            """
+        )
+    ),
+    months={name: at + 1 for at, name in enumerate(_MONTHS)},
+    ambiguous_months=frozenset({"may", "march", "august"}),
+    time_words=frozenset(
+        _words(
+            """
+            monday tuesday wednesday thursday friday saturday sunday yesterday today tonight tomorrow
+            ago recently last next week weeks weekend weekends month months year years
+            """
+        )
+    ).union(_MONTHS),
+    asks_time=re.compile(r"\bwhen\b|\bhow long\b|\b(?:what|which) (?:date|day|week|month|year|time)\b", re.IGNORECASE),
+    last="last",
+    this="this",
+    today="today",
+    yesterday="yesterday",
+    units={"week": "week", "month": "month", "year": "year"},
+)
+
+LEXICONS: Final = {"english": ENGLISH, "porter": ENGLISH}
+NOTHING_KNOWN: Final = Lexicon()
+
+
+def lexicon_of(language: str) -> Lexicon:
+    """Return what is known of a language; an empty lexicon where nothing is."""
+    return LEXICONS.get(language, NOTHING_KNOWN)

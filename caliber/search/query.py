@@ -1,0 +1,116 @@
+"""What a query asks for: words, phrases, beginnings, names, days. User text is never query syntax beyond that.
+
+Source: issue "Search in native memory", keyword leg and query side; P-041.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from caliber.kernels import PHRASE_MAX, words_of
+from caliber.search.dates import DateReader, Interval
+from caliber.search.lexicon import Lexicon
+from caliber.search.words import Analyzer
+
+_QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|«([^»]+)»|„([^“”]+)[“”]")
+_BEGINNING = re.compile(r"(?<![\w*])(\w[\w.-]+)\*")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query, understood. ``terms`` are stems and wholes, in the order of the text, without words that say nothing."""
+
+    text: str
+    terms: tuple[str, ...]
+    left_out: tuple[str, ...]
+    surfaces: tuple[str, ...]
+    phrases: tuple[tuple[str, ...], ...]
+    beginnings: tuple[str, ...]
+    parts: tuple[str, ...]
+    when: Interval | None
+    asks_time: bool
+    cut: bool
+
+
+class QueryReader:
+    """Understands queries in one language."""
+
+    def __init__(self, analyzer: Analyzer, lexicon: Lexicon, *, max_words: int) -> None:
+        self._analyzer = analyzer
+        self._lexicon = lexicon
+        self._dates = DateReader(lexicon)
+        self._max_words = max_words
+
+    def read(self, text: str, clock: Callable[[], date]) -> Query:
+        """Return what ``text`` asks for; ``clock`` tells the day that "last week" is meant from."""
+        when = self._dates.find(text, clock()) if self._names_days(text) else None
+        # The days are a leg of their own: as words they would find every text that names the month.
+        rest = text if when is None else f"{text[: when.start]} {text[when.end :]}"
+        raw = [word.decode("utf-8") for word in words_of(rest.encode("utf-8", "replace"))]
+        cut = len(raw) > self._max_words
+        terms: dict[str, bool] = {}
+        parts: list[str] = []
+        phrases: dict[tuple[str, ...], None] = {}
+        for word in raw[: self._max_words]:
+            analysis = self._analyzer(word)
+            parts.extend(analysis.parts)
+            silent = len(analysis.parts) == 1 and analysis.parts[0] in self._lexicon.stop_words
+            for term in analysis.terms:
+                terms.setdefault(term, silent)
+            if len(analysis.parts) > 1:
+                phrases[analysis.parts[:PHRASE_MAX]] = None
+        for quoted in _QUOTED.finditer(rest):
+            inside = self._parts_of(next(part for part in quoted.groups() if part is not None))
+            if inside:
+                phrases[inside[:PHRASE_MAX]] = None
+        kept = tuple(term for term, silent in terms.items() if not silent)
+        [part for part in parts if part not in self._lexicon.stop_words]
+        return Query(
+            text=text,
+            terms=kept or tuple(terms),
+            left_out=tuple(term for term, silent in terms.items() if silent) if kept else (),
+            surfaces=tuple(dict.fromkeys(part for part in parts if part not in self._lexicon.stop_words))
+            or tuple(parts),
+            phrases=tuple(phrases),
+            beginnings=tuple(dict.fromkeys(found.casefold() for found in _BEGINNING.findall(rest))),
+            parts=tuple(parts),
+            when=when,
+            asks_time=self._lexicon.asks_time.search(text) is not None,
+            cut=cut,
+        )
+
+    def name(self, text: str) -> tuple[str, ...]:
+        """Return a name as the parts that a query would name it by; empty for one that says nothing."""
+        parts = self._parts_of(text)
+        return () if all(part in self._lexicon.stop_words for part in parts) else parts
+
+    def _parts_of(self, text: str) -> tuple[str, ...]:
+        words = words_of(text.encode("utf-8", "replace"))
+        return tuple(part for word in words for part in self._analyzer(word.decode("utf-8")).parts)
+
+    def _names_days(self, text: str) -> bool:
+        # Nearly every date has a digit or the name of a month or unit: one look spares six patterns.
+        folded = text.casefold()
+        lexicon = self._lexicon
+        return any(char.isdigit() for char in text) or any(
+            word in folded for word in (*lexicon.months, *lexicon.units, lexicon.today, lexicon.yesterday) if word
+        )
+
+
+def names_in(parts: Sequence[str], known: Callable[[tuple[str, ...]], bool], longest: int) -> list[tuple[str, ...]]:
+    """Return the known names that a row of parts holds, the longest where several begin at one place."""
+    found: dict[tuple[str, ...], None] = {}
+    at = 0
+    while at < len(parts):
+        for size in range(min(longest, len(parts) - at), 0, -1):
+            name = tuple(parts[at : at + size])
+            if known(name):
+                found[name] = None
+                at += size
+                break
+        else:
+            at += 1
+    return list(found)

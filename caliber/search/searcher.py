@@ -1,0 +1,221 @@
+"""One search, from a text to the best rows of resident memory, and why.
+
+``Searcher`` belongs to an open store; a search is a pure function of a snapshot, the query and the configuration.
+
+Source: M §1.3, B-092 to B-098, K-119, K-202; docs/search.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.config.search import SearchConfig
+from caliber.llm.word_vectors import WordVectors
+from caliber.model.time import from_us
+from caliber.resident.keywords import Keywords
+from caliber.resident.memory import ResidentMemory
+from caliber.search import fusion
+from caliber.search.filters import Found, masks
+from caliber.search.graph import GraphLeg
+from caliber.search.legs import Bools, Floats, Nearest, Searched, keyword_leg, phrase_rows, vector_leg
+from caliber.search.names import Names
+from caliber.search.query import Query, QueryReader
+from caliber.search.recent import recent_rows
+from caliber.search.request import Outcome, Request
+from caliber.search.similar import SimilarTerms
+from caliber.search.words import Analyzer
+
+_DIVERSE_POOL = 4
+"""Hits looked at for each that is wanted, when they are to differ from each other."""
+
+
+class Searcher:
+    """Searches one store.
+
+    Raises:  InvalidValue for an unknown language; ExtraNotInstalled for word vectors that are not there
+    """
+
+    def __init__(self, memory: ResidentMemory, settings: SearchConfig) -> None:
+        self._settings = settings
+        analyzer = Analyzer(settings.keyword.language)
+        self._reader = QueryReader(analyzer, analyzer.lexicon, max_words=settings.keyword.query_words_max)
+        self.keywords = Keywords(memory, analyzer)
+        self._silent = frozenset(term for word in analyzer.lexicon.stop_words for term in analyzer(word).terms)
+        self._similar: SimilarTerms | None = None
+        if settings.keyword.similar_words != "none":
+            self._similar = SimilarTerms(
+                WordVectors(analyzer.stem), self.keywords.vocabulary, least=settings.keyword.similar_min
+            )
+        self._names = Names(self._reader.name)
+        self._graph = GraphLeg(settings.graph)
+
+    def searched(self, request: Request) -> list[Searched]:
+        """Return the kinds that can be searched as asked; a kind without a filtered column is left out."""
+        out = []
+        for kind in request.kinds:
+            owners = request.snapshot[kind]
+            found = masks(owners, request.conditions, request.notes, request.as_of_us, request.now_us)
+            if owners.length and found is not None:
+                out.append(Searched(kind, owners, *found, self.keywords.of(owners)))
+        return out
+
+    def search(self, request: Request) -> Outcome:
+        """Return the best hits, best first, ties by id."""
+        searched = self.searched(request)
+        if not request.text.strip():
+            return Outcome(recent_rows(searched, request, self._settings), None, {}, None)
+        query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
+        missing, degraded = self._missing(request)
+        weights = fusion.weights_in_force(self._settings.weights, missing)
+        if not searched:
+            return Outcome([], query, weights, degraded)
+        nearest = self._nearest(searched, request, weights)
+        keyword_leg(searched, query, self._settings.keyword, self._similar, self._silent)
+        names = self._names.named(searched, query.parts)
+        joined = self._joined(searched, nearest, query, names, weights, request)
+        found = self._best(searched, joined, request)
+        return Outcome(found, query, weights, degraded, tuple(" ".join(name) for name in names))
+
+    def _missing(self, request: Request) -> tuple[list[str], str | None]:
+        """Return the legs that are not to be had, and what to say of it if the configuration counts on them."""
+        if request.vector is not None:
+            return [], None
+        wanted = self._settings.weights.vector > 0
+        return ["vector"], request.without_vector if wanted else None
+
+    def _nearest(self, searched: Sequence[Searched], request: Request, weights: Mapping[str, float]) -> Nearest:
+        settings = self._settings
+        if request.vector is None or request.space_id is None or not weights["vector"]:
+            nothing = np.zeros(0, np.int64)
+            return Nearest(nothing, nothing, np.zeros(0, np.float32))
+        return vector_leg(
+            searched,
+            request.snapshot.vectors,
+            request.space_id,
+            request.vector,
+            candidates=max(settings.vector_candidates, settings.candidate_factor * request.limit),
+            min_similarity=settings.min_similarity,
+        )
+
+    def _joined(
+        self,
+        searched: Sequence[Searched],
+        nearest: Nearest,
+        query: Query,
+        names: Sequence[tuple[str, ...]],
+        weights: Mapping[str, float],
+        request: Request,
+    ) -> list[fusion.Joined]:
+        settings = self._settings
+        by_word = fusion.keyword_scores(searched, settings)
+        by_vector = fusion.vector_scores(searched, nearest, settings)
+        own, lent = [scores for scores, _ in by_word], [scores for _, scores in by_word]
+        found = [_found(item, query) for item in searched]
+        for place in range(len(searched)):
+            found[place][nearest.rows[nearest.kinds == place]] = True
+        by_graph = self._graph.scores(searched, own, lent, by_vector, weights)
+        for reached, scores, item in zip(found, by_graph, searched, strict=True):
+            reached |= scores > 0
+            reached &= item.allowed
+        if settings.fusion == "rrf":
+            whole = [own_ + lent_ for own_, lent_ in by_word]
+            fusion.rank_scores(searched, (whole, by_vector, by_graph), settings)
+            own, lent = whole, [np.zeros(len(scores)) for scores in whole]
+        boosts = self._boosts(searched, query, names, request.now_us)
+        total = sum(weights.values()) + sum(max(weight, 0.0) for _, weight, _ in boosts)
+        out = []
+        for place, item in enumerate(searched):
+            legs = [
+                ("keyword", weights["keyword"], own[place]),
+                ("lent", weights["keyword"], lent[place]),
+                ("vector", weights["vector"], by_vector[place]),
+                ("graph", weights["graph"], by_graph[place]),
+            ]
+            if weights["importance"]:
+                importance = fusion.importance_scores(item.owners, settings.neutral_importance)
+                legs.append(("importance", weights["importance"], importance))
+            legs.extend((name, weight, scores[place]) for name, weight, scores in boosts)
+            out.append(fusion.joined(legs, found[place], total))
+        return out
+
+    def _boosts(
+        self, searched: Sequence[Searched], query: Query, names: Sequence[tuple[str, ...]], now_us: int
+    ) -> list[tuple[str, float, list[Floats]]]:
+        """Return name, weight and scores of each boost that this query calls for."""
+        settings = self._settings.boosts
+        out: list[tuple[str, float, list[Floats]]] = []
+        if settings.named and len(names) == 1:
+            out.append(("named", settings.named, [self._names.rows(item, names[0]) for item in searched]))
+        times = [fusion.times_us(item.owners) for item in searched] if query.when or settings.recency else []
+        if settings.date and query.when is not None:
+            when, slack = query.when, settings.date_slack_ms
+            out.append(("date", settings.date, [fusion.date_scores(at, when, slack) for at in times]))
+        if settings.time and query.asks_time:
+            out.append(("time", settings.time, [fusion.names_time(item).astype(np.float64) for item in searched]))
+        if settings.exact and query.phrases:
+            exact = [np.zeros(item.owners.length) for item in searched]
+            for item, scores in zip(searched, exact, strict=True):
+                scores[phrase_rows(item, query.phrases)] = 1.0
+            out.append(("exact", settings.exact, exact))
+        if settings.question:
+            out.append(("question", settings.question, [(item.asks != 0).astype(np.float64) for item in searched]))
+        if settings.recency:
+            half = settings.recency_half_life_ms
+            out.append(("recency", settings.recency, [fusion.recency_scores(at, now_us, half) for at in times]))
+        return out
+
+    def _best(self, searched: Sequence[Searched], joined: Sequence[fusion.Joined], request: Request) -> list[Found]:
+        share = self._settings.diversity
+        pool = request.limit * _DIVERSE_POOL if share else request.limit
+        best = fusion.best_rows(searched, [item.score for item in joined], pool)
+        if share and len(best) > 1:
+            scores = np.array([score for _, _, score in best], np.float64)
+            like = _likeness(searched, request, [(place, row) for place, row, _ in best])
+            best = [best[at] for at in fusion.diversified(scores, like, share, request.limit)]
+        return [
+            Found(
+                searched[place].owners,
+                row,
+                score,
+                {name: float(part[row]) for name, part in joined[place].parts.items() if part[row]},
+            )
+            for place, row, score in best
+        ]
+
+
+def _found(item: Searched, query: Query) -> Bools:
+    """Return the rows that words found; a query of nothing but days finds what is of them."""
+    if query.terms or query.beginnings or query.when is None:
+        return item.keyword > 0
+    times = fusion.times_us(item.owners)
+    of_days: Bools = (times >= query.when.first_us) & (times <= query.when.last_us)
+    return of_days
+
+
+def _today(searched: Sequence[Searched], now_us: int) -> date:
+    """Return the day of the newest record in sight: what "last week" is meant from."""
+    newest = now_us
+    times = [fusion.times_us(item.owners)[item.visible] for item in searched]
+    known = [int(found.max()) for found in times if len(found)]
+    if known:
+        newest = min(now_us, max(known))
+    return from_us(newest).date()
+
+
+def _likeness(searched: Sequence[Searched], request: Request, best: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
+    """Return the cosine of each pair of hits, 0 where one has no vector. Shapes: ``[n, n]``."""
+    rows = np.zeros((len(best), 0 if request.vector is None else len(request.vector)), np.float64)
+    for at, (place, row) in enumerate(best):
+        item = searched[place]
+        index = None if request.space_id is None else request.snapshot.vectors.get((item.kind, request.space_id))
+        vector = None if index is None else index.vector(item.owners, row)
+        if vector is not None:
+            rows[at] = vector
+    norms = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+    unit = rows / np.where(norms > 0, norms, 1.0)
+    likeness: NDArray[np.float64] = unit @ unit.T
+    return likeness
