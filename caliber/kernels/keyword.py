@@ -263,7 +263,7 @@ class KeywordSnapshot:
             self._words = len(vocabulary)
             self._part_starts, self._part_ids = vocabulary.part_starts.array, vocabulary.part_ids.array
 
-    def counts(self, terms: Sequence[int], mask: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    def counts(self, terms: Sequence[int] | npt.NDArray[np.int64], mask: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return how many documents that ``mask`` lets through hold each term.
 
         Shapes:  mask bool or uint8[n], n <= length: later documents do not count -> int64[terms]

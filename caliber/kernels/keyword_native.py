@@ -124,6 +124,10 @@ def pack_words(words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) ->
     return [whole[start:end] for start, end in pairwise(edges)]
 
 
+def _joined(parts: Sequence[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.concatenate([np.asarray(part, dtype) for part in parts]) if parts else np.zeros(0, dtype)
+
+
 class _Segments:
     """Where entries are: arrays that never move, and the table of their addresses."""
 
@@ -291,8 +295,8 @@ class NativeReader:
         status = native.lib.cal_keyword_scores(
             self._struct,
             buffer("int64_t[]", groups),
-            buffer("uint32_t[]", np.array([term for word in words for term in word.terms], np.uint32)),
-            buffer("double[]", np.array([strength for word in words for strength in word.strengths], np.float64)),
+            buffer("uint32_t[]", _joined([word.terms for word in words], np.uint32)),
+            buffer("double[]", _joined([word.strengths for word in words], np.float64)),
             buffer("double[]", np.array([word.idf for word in words], np.float64)),
             len(words),
             count,

@@ -115,8 +115,8 @@ def _with_signs(characters: list[tuple[int, int]], kinds: list[int], at: int, si
 class QueryWord(NamedTuple):
     """One word of a query: the terms that stand for it, how strongly each does, and how rare the word itself is."""
 
-    terms: tuple[int, ...]
-    strengths: tuple[float, ...]
+    terms: Sequence[int] | npt.NDArray[np.int64]
+    strengths: Sequence[float] | npt.NDArray[np.float64]
     idf: float
 
 
@@ -262,7 +262,7 @@ class Reader:
         own, scores = [0.0] * len(mask), [0.0] * len(mask)
         for word in words:
             reached = [0.0] * len(mask)
-            for term, strength in zip(word.terms, word.strengths, strict=True):
+            for term, strength in zip(list(word.terms), list(word.strengths), strict=True):
                 for document, held in self._entries(term, mask):
                     room = rule.k1 * (1 - rule.b + rule.b * (sizes[document] / rule.mean_length))
                     reached[document] = max(reached[document], strength * ((rule.k1 + 1) * held / (held + room)))

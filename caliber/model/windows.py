@@ -11,6 +11,7 @@ from typing import Any
 
 from caliber.model.enums import AssemblyAction, ResultStatus, SectionType, SourceType
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
+from caliber.model.snippets import snippet
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
 _NAME_CHARS = 64
@@ -142,7 +143,8 @@ class SearchHit:
     """One answer of a search.
 
     Units: ``score`` in [0, 1], comparable within one result; ``breakdown`` names what each leg and boost gave to it,
-    before it was divided by the most that any record could have had. ``found_by`` names the legs that found it.
+    before it was divided by the most that any record could have had. ``found_by`` names the legs that found it;
+    ``around`` are the words that ``snippet`` is cut around.
     """
 
     id: uuid.UUID
@@ -151,7 +153,12 @@ class SearchHit:
     score: float
     breakdown: dict[str, float]
     found_by: tuple[str, ...] = ()
-    snippet: str = ""
+    around: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def snippet(self) -> str:
+        """The piece of ``content`` that shows why it was found."""
+        return snippet(self.content, self.around)
 
 
 @dataclass(frozen=True, slots=True)

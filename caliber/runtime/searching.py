@@ -22,7 +22,6 @@ from caliber.runtime.engine import Engine
 from caliber.search import filters
 from caliber.search.fusion import LEGS
 from caliber.search.request import Outcome, Request
-from caliber.search.snippets import snippet
 from caliber.trajectory import inputs
 
 NO_PROVIDER = "no_embedding_provider"
@@ -149,7 +148,7 @@ class Searching:
             breakdown = item.breakdown
             legs = tuple(leg for leg in LEGS if leg in breakdown or (leg == "keyword" and "lent" in breakdown))
             key = item.relation.entity_id(item.row)
-            hits.append(SearchHit(key, kind, text, item.score, breakdown, legs, snippet(text, words)))
+            hits.append(SearchHit(key, kind, text, item.score, breakdown, legs, words))
         return tuple(hits)
 
 

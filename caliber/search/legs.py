@@ -53,80 +53,78 @@ class Searched:
 
 
 def keyword_leg(
-    searched: Sequence[Searched],
-    query: Query,
-    settings: KeywordConfig,
-    similar: SimilarTerms | None,
-    silent: frozenset[str],
+    searched: Sequence[Searched], query: Query, settings: KeywordConfig, similar: SimilarTerms | None
 ) -> None:
     """Score every visible row by the words of the query: ``own``, and ``keyword`` with what neighbours lend.
 
     How many texts there are, how many hold a term and how long they are is counted over what is visible, so that
     what is hidden leaves no trace.
     """
-    groups = _groups(searched, query, settings, similar, silent)
+    groups = _groups(searched, query, similar)
     total = sum(int(np.count_nonzero(item.visible)) for item in searched)
-    counts = _counts(searched, sorted({term for group in groups for term, _ in group.members}))
-    words = [word for group in groups if (word := _weighed(group, counts, total, settings.similar_max)).terms]
+    words = _weighed(searched, groups, total, settings.similar_max)
     for item in searched:
         item.own, item.keyword = _scores(item, words, settings)
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What stands for one word of a query: terms, and how near each is to it. ``own`` is its own term, or -1."""
+    """What stands for one word of a query: terms, the word's own first if it has one, and how near each is to it."""
 
-    own: int
-    members: tuple[tuple[int, float], ...]
+    terms: NDArray[np.int64]
+    near: Floats
+    own: bool
+    beginning: bool = False
 
 
-def _groups(
-    searched: Sequence[Searched],
-    query: Query,
-    settings: KeywordConfig,
-    similar: SimilarTerms | None,
-    silent: frozenset[str],
-) -> list[_Group]:
+def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | None) -> list[_Group]:
     vocabulary = searched[0].words.vocabulary
     out = []
     for term in query.terms:
-        own = vocabulary.terms.get(term, -1)
-        members = {} if own < 0 else {own: 1.0}
-        if similar is not None and term not in silent:
-            least = settings.similar_min
-            found, cosines = similar.of(term)
-            for number, cosine in zip(found.tolist(), cosines.tolist(), strict=True):
-                near = (cosine - least) / (1 - least)
-                if number not in members and near > 0 and vocabulary.term_texts(number, number + 1)[0] not in silent:
-                    members[number] = min(near, 1.0)
-        out.append(_Group(own, tuple(members.items())))
+        number = vocabulary.terms.get(term, -1)
+        terms, near = np.array([number] if number >= 0 else [], np.int64), np.ones(int(number >= 0))
+        if similar is not None:
+            like, how = similar.of(term)
+            terms, near = np.concatenate((terms, like)), np.concatenate((near, how))
+        out.append(_Group(terms, near, number >= 0))
     for beginning in query.beginnings:
-        starts = dict.fromkeys(vocabulary.terms_beginning(beginning), 1.0)
-        out.append(_Group(-1, tuple(starts.items())))
+        terms = np.array(vocabulary.terms_beginning(beginning), np.int64)
+        out.append(_Group(terms, np.ones(len(terms)), own=False, beginning=True))
     return out
 
 
-def _counts(searched: Sequence[Searched], terms: Sequence[int]) -> dict[int, int]:
-    """Return how many visible texts of all kinds hold each term."""
-    if not terms:
-        return {}
-    counts = sum(item.words.counts(terms, item.visible) for item in searched)
-    return dict(zip(terms, np.asarray(counts).tolist(), strict=True))
+def _weighed(searched: Sequence[Searched], groups: Sequence[_Group], total: int, most: int) -> list[QueryWord]:
+    """Return the words with the strengths of their terms; a similar common word never counts as a rare one."""
+    every = np.concatenate([group.terms for group in groups]) if groups else np.zeros(0, np.int64)
+    if not len(every):
+        return []
+    counts = np.zeros(len(every), np.int64)
+    for item in searched:
+        counts += item.words.counts(every, item.visible)
+    rarity = _rarities(counts, total)
+    out = []
+    start = 0
+    for group in groups:
+        here = slice(start, start + len(group.terms))
+        start = here.stop
+        # Cut off by nearness among what is visible, so that hidden words push nobody out.
+        kept = np.flatnonzero(counts[here])[:most]
+        if not len(kept):
+            continue
+        if group.own:
+            own = float(rarity[here][0])
+        else:  # the beginning of words is as rare as all of them together; a word that is nowhere, as rare as can be
+            own = _idf(min(total, int(counts[here].sum())) if group.beginning else 0, total)
+        strengths = group.near[kept] * np.minimum(rarity[here][kept], own)
+        out.append(QueryWord(group.terms[kept], strengths, own))
+    return out
 
 
-def _weighed(group: _Group, counts: dict[int, int], total: int, most: int) -> QueryWord:
-    """Return a word with the strengths of its terms; a similar common word never counts as a rare one."""
-    held = [(term, near) for term, near in group.members if counts[term]]
-    # Cut off by nearness among what is visible, so that hidden words push nobody out.
-    held = sorted(held, key=lambda member: -member[1])[:most]
-    if group.own >= 0:
-        rarity = _idf(counts[group.own], total)
-    elif all(near == 1.0 for _, near in held):  # the beginning of words: as rare as all of them together
-        rarity = _idf(min(total, sum(counts[term] for term, _ in held)), total)
-    else:
-        rarity = _idf(0, total)
-    strengths = tuple(near * min(_idf(counts[term], total), rarity) for term, near in held)
-    return QueryWord(tuple(term for term, _ in held), strengths, rarity)
+def _rarities(counts: NDArray[np.int64], total: int) -> Floats:
+    """Return ``_idf`` of each count: one logarithm for each distinct one."""
+    distinct, place = np.unique(counts, return_inverse=True)
+    rarities: Floats = np.array([_idf(count, total) for count in distinct.tolist()])[place]
+    return rarities
 
 
 def _idf(count: int, total: int) -> float:

@@ -55,7 +55,7 @@ class QueryReader:
         parts: list[str] = []
         phrases: dict[tuple[str, ...], None] = {}
         for word in raw[: self._max_words]:
-            analysis = self._analyzer(word)
+            analysis = self._analyzer.cached(word)
             parts.extend(analysis.parts)
             silent = len(analysis.parts) == 1 and analysis.parts[0] in self._lexicon.stop_words
             for term in analysis.terms:
@@ -89,7 +89,7 @@ class QueryReader:
 
     def _parts_of(self, text: str) -> tuple[str, ...]:
         words = words_of(text.encode("utf-8", "replace"))
-        return tuple(part for word in words for part in self._analyzer(word.decode("utf-8")).parts)
+        return tuple(part for word in words for part in self._analyzer.cached(word.decode("utf-8")).parts)
 
     def _names_days(self, text: str) -> bool:
         # Nearly every date has a digit or the name of a month or unit: one look spares six patterns.

@@ -44,11 +44,11 @@ class Searcher:
         analyzer = Analyzer(settings.keyword.language)
         self._reader = QueryReader(analyzer, analyzer.lexicon, max_words=settings.keyword.query_words_max)
         self.keywords = Keywords(memory, analyzer)
-        self._silent = frozenset(term for word in analyzer.lexicon.stop_words for term in analyzer(word).terms)
         self._similar: SimilarTerms | None = None
         if settings.keyword.similar_words != "none":
+            silent = frozenset(term for word in analyzer.lexicon.stop_words for term in analyzer(word).terms)
             self._similar = SimilarTerms(
-                WordVectors(analyzer.stem), self.keywords.vocabulary, least=settings.keyword.similar_min
+                WordVectors(analyzer.stem), self.keywords.vocabulary, silent, least=settings.keyword.similar_min
             )
         self._names = Names(self._reader.name)
         self._graph = GraphLeg(settings.graph)
@@ -74,7 +74,7 @@ class Searcher:
         if not searched:
             return Outcome([], query, weights, degraded)
         nearest = self._nearest(searched, request, weights)
-        keyword_leg(searched, query, self._settings.keyword, self._similar, self._silent)
+        keyword_leg(searched, query, self._settings.keyword, self._similar)
         names = self._names.named(searched, query.parts)
         joined = self._joined(searched, nearest, query, names, weights, request)
         found = self._best(searched, joined, request)

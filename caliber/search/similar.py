@@ -18,26 +18,32 @@ _KEPT = 4_096
 
 @dataclass(slots=True)
 class _Found:
-    """Terms similar to a word, and how many terms of the store had been looked at."""
+    """Terms similar to a word and how near they are, nearest first, and how many terms had been looked at."""
 
     terms: NDArray[np.int64]
-    cosines: NDArray[np.float32]
+    near: NDArray[np.float64]
     looked_at: int
 
 
 class SimilarTerms:
     """Every term of a vocabulary that has a vector, and searches among them."""
 
-    def __init__(self, vectors: WordVectors, vocabulary: Vocabulary, *, least: float) -> None:
+    def __init__(self, vectors: WordVectors, vocabulary: Vocabulary, silent: frozenset[str], *, least: float) -> None:
         self._vectors = vectors
+        self._silent = silent
         self._vocabulary = vocabulary
         self._least = least
         self._matrix = VectorMatrix(DIMENSIONS, "cosine")
         self._lock = threading.Lock()
         self._recent: OrderedDict[str, _Found] = OrderedDict()
 
-    def of(self, term: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the terms whose cosine with ``term`` reaches the least, and the cosines. Shapes: ``[m]``, ``[m]``."""
+    def of(self, term: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the terms like ``term``, nearest first, and how near: 0 at the least cosine, 1 at a cosine of 1.
+
+        Words that say nothing are like no other; the term itself is left out.
+
+        Shapes:  int64[m], f64[m]
+        """
         with self._lock:
             count = self._catch_up()
             found = self._recent.get(term)
@@ -46,7 +52,7 @@ class SimilarTerms:
                 if len(self._recent) > _KEPT:
                     self._recent.popitem(last=False)
             self._recent.move_to_end(term)
-            return found.terms, found.cosines
+            return found.terms, found.near
 
     def _catch_up(self) -> int:
         """Give a vector to each term that came since; return how many terms there are."""
@@ -55,7 +61,7 @@ class SimilarTerms:
         if known < count:
             fresh = self._vocabulary.term_texts(known, count)
             # What is no word (numbers, paths) has no vector: a row of zeros, which is like nothing.
-            spoken = [at for at, text in enumerate(fresh) if text.isalpha()]
+            spoken = [at for at, text in enumerate(fresh) if text.isalpha() and text not in self._silent]
             rows = np.zeros((len(fresh), DIMENSIONS), np.float32)
             if spoken:
                 rows[spoken] = self._vectors.vectors([fresh[at] for at in spoken])
@@ -64,18 +70,23 @@ class SimilarTerms:
 
     def _search(self, term: str, before: _Found | None, count: int) -> _Found:
         start = 0 if before is None else before.looked_at
-        query = self._vectors.vectors([term])[0]
-        terms, cosines = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        if term.isalpha() and query.any():
-            snapshot = self._matrix.snapshot()
-            mask = None
-            if start:
-                mask = np.zeros(count, np.bool_)
-                mask[start:] = True
-            terms, cosines = snapshot.topk(query, count - start, min_similarity=self._least, mask=mask)
+        terms, near = np.zeros(0, np.int64), np.zeros(0, np.float64)
+        spoken = term.isalpha() and term not in self._silent
+        query = self._vectors.vectors([term] if spoken else [])
+        if query.any():
+            mask = np.ones(count, np.bool_)
+            mask[:start] = False
+            mask[self._vocabulary.terms.get(term, count) :][:1] = False
+            terms, cosines = self._matrix.snapshot().topk(
+                query[0], count - start, min_similarity=self._least, mask=mask
+            )
+            near = np.clip((cosines.astype(np.float64) - self._least) / (1 - self._least), 0.0, 1.0)
+            terms, near = terms[near > 0], near[near > 0]
         if before is not None:
-            terms, cosines = np.concatenate((before.terms, terms)), np.concatenate((before.cosines, cosines))
-        return _Found(terms, cosines, count)
+            terms, near = np.concatenate((before.terms, terms)), np.concatenate((before.near, near))
+            order = np.lexsort((terms, -near))
+            terms, near = terms[order], near[order]
+        return _Found(terms, near, count)
 
     @property
     def nbytes(self) -> int:

@@ -8,6 +8,7 @@ Source: issue "Search in native memory"; https://snowballstem.org; NFKC and case
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 import unicodedata
@@ -25,6 +26,7 @@ NO_STEMMER: Final = "none"
 NAMES_A_TIME: Final = 1
 """Flag of a word, and so of a text, that says when."""
 
+_REMEMBERED: Final = 4_096
 _YEAR = re.compile(r"(?:19|20)\d\d")
 
 _LONGEST: Final = 64
@@ -57,6 +59,8 @@ class Analyzer:
         self._stemmer = None if language == NO_STEMMER else Stemmer.Stemmer(language, 0)
         # The stemmer keeps a word in its hands while it works, and is asked by readers and by who indexes.
         self._lock = threading.Lock()
+        self.cached = functools.lru_cache(maxsize=_REMEMBERED)(self)
+        """As the call itself, remembering: for queries, whose words come again."""
 
     def __call__(self, word: str) -> Analysis:
         """Return the parts of a word as they stand in it, and the terms it is found by."""
