@@ -85,7 +85,7 @@ class KeywordConfig(Section):
 class BoostConfig(Section):
     """What moves a hit up that a leg found; added to the weighted legs."""
 
-    named: Real = knob("The query names one speaker or entity, and the record is theirs.", "ours", ge=0, le=10)
+    mentioned: Real = knob("The query names one speaker or entity, and the record is theirs.", "ours", ge=0, le=10)
     date: Real = knob("The query names days, and the record is of them.", "ours", ge=0, le=10)
     date_slack_ms: Duration = knob(
         "How long after the days a record still counts in part; before them a third of it.", "ours", unit="ms", gt=0

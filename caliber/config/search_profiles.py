@@ -39,7 +39,7 @@ _SIMPLE: Final[dict[str, Any]] = {
         "query_words_max": 1_024,
     },
     "boosts": {
-        "named": 0.0,
+        "mentioned": 0.0,
         "date": 0.0,
         "date_slack_ms": 14 * _DAY_MS,
         "time": 0.0,
@@ -65,7 +65,7 @@ _MEASURED: Final[dict[str, Any]] = {
         "lend_answer": 0.4,
         "similar_words": "wordllama-l2-supercat",
     },
-    "boosts": {**_SIMPLE["boosts"], "named": 0.175, "date": 0.28, "time": 0.175, "question": -0.07},
+    "boosts": {**_SIMPLE["boosts"], "mentioned": 0.175, "date": 0.28, "time": 0.175, "question": -0.07},
     # Neighbours lend word by word already; edges that somebody made are followed.
     "graph": {**_SIMPLE["graph"], "conversation": False},
 }

@@ -160,7 +160,7 @@ class KeywordIndex:
     """Documents numbered from 0, and which terms they hold. Written by one thread at a time."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
+        self.dictionary = vocabulary
         native = dispatch.native() is not None
         self._postings: Any = NativePostings() if native else reference_keyword.Postings()
         self._pack = pack_words if native else reference_keyword.pack
@@ -184,13 +184,13 @@ class KeywordIndex:
                     raise DTypeError(field="texts", expected="bytes", got=type(texts[end]).__name__)
                 size += len(texts[end])
                 end += 1
-            words, offsets = self.vocabulary.intern(texts[at:end])
+            words, offsets = self.dictionary.intern(texts[at:end])
             self._add(words, offsets, None if flags is None else np.array(flags[at:end], np.uint8))
             at = end
 
     def selected(self, documents: Sequence[int]) -> KeywordIndex:
         """Return a new index of some documents, numbered anew in the order given; their texts are not needed."""
-        fresh = KeywordIndex(self.vocabulary)
+        fresh = KeywordIndex(self.dictionary)
         for start in range(0, len(documents), _BATCH_DOCUMENTS):
             chosen = documents[start : start + _BATCH_DOCUMENTS]
             fresh._add(*_unpacked([self._packed[at] for at in chosen]), self._flags.array[list(chosen)])
@@ -205,7 +205,7 @@ class KeywordIndex:
         first, count = self._lengths.length, len(offsets) - 1
         if first + count >= reference_keyword.DOCUMENTS_MAX:
             raise InvalidValue(field="texts", reason=f"an index holds at most {reference_keyword.DOCUMENTS_MAX} texts")
-        vocabulary = self.vocabulary
+        vocabulary = self.dictionary
         lengths, flags = self._postings.add(
             first,
             words,
@@ -251,10 +251,10 @@ class KeywordIndex:
 class KeywordSnapshot:
     """An index as it was once; safe to read from any thread while the index grows."""
 
-    __slots__ = ("_index", "_part_ids", "_part_starts", "_reader", "_words", "flags", "length", "lengths", "vocabulary")
+    __slots__ = ("_index", "_part_ids", "_part_starts", "_reader", "_words", "dictionary", "flags", "length", "lengths")
 
     def __init__(self, index: KeywordIndex) -> None:
-        self.vocabulary = vocabulary = index.vocabulary
+        self.dictionary = vocabulary = index.dictionary
         with vocabulary.lock:
             self.lengths, self.flags = index.lengths(), index.flags()
             self.length = len(self.lengths)

@@ -30,7 +30,7 @@ class Keywords:
 
     def __init__(self, memory: ResidentMemory, analyze: Callable[[str], Analysis]) -> None:
         self._memory = memory
-        self.vocabulary = Vocabulary(analyze)
+        self.dictionary = Vocabulary(analyze)
         self._lock = threading.Lock()
 
     def of(self, snapshot: RelationSnapshot) -> KeywordSnapshot:
@@ -46,7 +46,7 @@ class Keywords:
     def _index_of(self, generation: Generation) -> KeywordIndex:
         index = generation.keywords
         if index is None:
-            index = generation.keywords = KeywordIndex(self.vocabulary)
+            index = generation.keywords = KeywordIndex(self.dictionary)
         return index
 
     def _catch_up(self, index: KeywordIndex, snapshot: RelationSnapshot) -> None:

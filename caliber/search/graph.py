@@ -11,6 +11,7 @@ import numpy as np
 
 from caliber.config.search import GraphConfig
 from caliber.resident.conversation import neighbours
+from caliber.resident.memory import ResidentSnapshot
 from caliber.search.fusion import best_rows
 from caliber.search.legs import Floats, Searched
 
@@ -20,6 +21,10 @@ class GraphLeg:
 
     def __init__(self, settings: GraphConfig) -> None:
         self._settings = settings
+
+    def has_links(self, snapshot: ResidentSnapshot) -> bool:
+        """Return whether there is anything to follow."""
+        return self._settings.conversation or snapshot["edge"].count() > 0
 
     def scores(
         self,

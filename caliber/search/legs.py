@@ -78,7 +78,7 @@ class _Group:
 
 
 def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | None) -> list[_Group]:
-    vocabulary = searched[0].words.vocabulary
+    vocabulary = searched[0].words.dictionary
     out = []
     for term in query.terms:
         number = vocabulary.terms.get(term, -1)
@@ -153,7 +153,7 @@ def _lending(item: Searched, settings: KeywordConfig) -> Lending | None:
 
 def phrase_rows(item: Searched, phrases: Sequence[tuple[str, ...]]) -> NDArray[np.int64]:
     """Return the allowed rows that hold at least one of the phrases, in order."""
-    vocabulary = item.words.vocabulary
+    vocabulary = item.words.dictionary
     found: list[NDArray[np.int64]] = []
     for phrase in phrases:
         parts = [vocabulary.parts.get(part, -1) for part in phrase]

@@ -48,7 +48,7 @@ class Searcher:
         if settings.keyword.similar_words != "none":
             silent = frozenset(term for word in analyzer.lexicon.stop_words for term in analyzer(word).terms)
             self._similar = SimilarTerms(
-                WordVectors(analyzer.stem), self.keywords.vocabulary, silent, least=settings.keyword.similar_min
+                WordVectors(analyzer.stem), self.keywords.dictionary, silent, least=settings.keyword.similar_min
             )
         self._names = Names(self._reader.name)
         self._graph = GraphLeg(settings.graph)
@@ -82,10 +82,11 @@ class Searcher:
 
     def _missing(self, request: Request) -> tuple[list[str], str | None]:
         """Return the legs that are not to be had, and what to say of it if the configuration counts on them."""
+        missing = [] if self._graph.has_links(request.snapshot) else ["graph"]
         if request.vector is not None:
-            return [], None
+            return missing, None
         wanted = self._settings.weights.vector > 0
-        return ["vector"], request.without_vector if wanted else None
+        return [*missing, "vector"], request.without_vector if wanted else None
 
     def _nearest(self, searched: Sequence[Searched], request: Request, weights: Mapping[str, float]) -> Nearest:
         settings = self._settings
@@ -148,8 +149,8 @@ class Searcher:
         """Return name, weight and scores of each boost that this query calls for."""
         settings = self._settings.boosts
         out: list[tuple[str, float, list[Floats]]] = []
-        if settings.named and len(names) == 1:
-            out.append(("named", settings.named, [self._names.rows(item, names[0]) for item in searched]))
+        if settings.mentioned and len(names) == 1:
+            out.append(("mentioned", settings.mentioned, [self._names.rows(item, names[0]) for item in searched]))
         times = [fusion.times_us(item.owners) for item in searched] if query.when or settings.recency else []
         if settings.date and query.when is not None:
             when, slack = query.when, settings.date_slack_ms

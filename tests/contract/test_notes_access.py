@@ -334,13 +334,14 @@ def test_search_refuses_wrong_arguments(agent: Any) -> None:
         memory.search("x", consistency="eventual")
 
 
-def test_search_without_a_provider_says_so(backend: Any, start: Any) -> None:
+def test_search_without_a_provider_goes_by_words(backend: Any, start: Any) -> None:
+    # M-042: and where the configuration counts on vectors, it says what is missing
     agent = start(backend.open(backend.config(embedding_provider=None)))
     agent.note("x")
     result = agent.memory.search("x")
-    assert (result.status, result.hits) == ("degraded", ())
-    assert result.reason
-    assert len(agent.memory.search("").hits) == 1, "what is newest needs no vectors"
+    assert (result.status, result.reason, len(result.hits)) == ("ok", None, 1)
+    assert result.hits[0].found_by == ("keyword",)
+    assert len(agent.memory.search("").hits) == 1, "what is recent needs no vectors"
 
 
 def test_wrong_query_vectors_are_refused(agent: Any) -> None:

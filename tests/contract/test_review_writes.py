@@ -138,7 +138,7 @@ def test_newest_breaks_ties_by_id_also_where_it_cuts(backend: Any, start: Any) -
     agent = start(memory)
     notes = [agent.note(f"note {number}") for number in range(4)]
     memory.get(notes[0].note_id)
-    memory.storage.notes.update(notes[0].note_id, importance=2.0)  # its row is now the last one
+    memory.storage.notes.update(notes[0].note_id, importance=5.0)  # its row is now the last one
     assert [hit.content for hit in memory.search("", kinds="note", limit=2).hits] == ["note 0", "note 1"]
 
 

@@ -78,6 +78,11 @@ def _words(table: Any, call: Call) -> dict[str, Length]:
     return {"slots": table.slot_count, "starts": table.capacity + 1, "arena": table.arena_size}
 
 
+def _lending(lending: Any, call: Call) -> dict[str, Length]:
+    count = call["documents"] if lending.before else 0
+    return {"before": count, "after": count, "asks": count}
+
+
 def _postings(postings: Any, call: Call) -> dict[str, Length]:
     count = postings.segment_count
     terms = dict.fromkeys(("first", "chain", "tail", "left", "level"), postings.terms)
@@ -90,6 +95,7 @@ FIELDS: dict[str, Callable[[Any, Call], dict[str, Length]]] = {
     "cal_rank_columns": _columns,
     "cal_words": _words,
     "cal_postings": _postings,
+    "cal_lending": _lending,
 }
 ARGUMENTS: dict[tuple[str, str], Callable[[Call], Length]] = {
     ("cal_topk_f32", "segments"): lambda call: call["segment_count"],

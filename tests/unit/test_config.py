@@ -465,6 +465,7 @@ def test_without_any_vectors_nothing_can_be_embedded() -> None:
     for name in data["embedding"]:
         if name.startswith("embed_"):
             data["embedding"][name] = "off"
+    data["search"]["weights"] = {"vector": 0.0, "keyword": 0.7, "graph": 0.2, "importance": 0.1}
     assert CaliberConfig.from_mapping(data).vector is None
 
 
