@@ -195,6 +195,35 @@ static double stands_for(uint32_t count) {
     return value;
 }
 
+/* All documents in one row, every third of them a question: neighbours lend what is left of a word without them. */
+static void check_lending(arena *a, const cal_postings *postings, const int64_t *groups, const uint32_t *asked,
+                          const double *weights, size_t documents, const uint8_t *mask, const uint32_t *lengths,
+                          const double *alone, double *reached, uint8_t *marks, uint32_t *touched) {
+    int64_t *before = exact(a, documents * sizeof *before, 8), *after = exact(a, documents * sizeof *after, 8);
+    uint8_t *asks = exact(a, documents, 1);
+    double *own = exact(a, documents * sizeof *own, 8), *lent = exact(a, documents * sizeof *lent, 8);
+    for (size_t d = 0; d < documents; d++) {
+        before[d] = (int64_t)d - 1;
+        after[d] = (int64_t)d + 1; /* of the last one: beyond the documents */
+        asks[d] = d % 3 == 0;
+        own[d] = lent[d] = 0;
+    }
+    const cal_lending row = {before, after, asks, 0.5, 0.25, 0.125};
+    CHECK(cal_keyword_scores(postings, groups, asked, weights, weights, postings->terms + 1, documents, mask, lengths,
+                             0.9, 0.4, 3.7, 0, &row, reached, marks, touched, own, lent) == CAL_OK);
+    CHECK(documents == 0 || memcmp(own, alone, documents * sizeof *own) == 0);
+    for (size_t d = 0; d < documents; d++) {
+        double expected = alone[d];
+        if (d > 0) expected += alone[d - 1] * (0.5 + (asks[d - 1] ? 0.125 : 0));
+        if (d > 1) expected += alone[d - 2] * 0.25;
+        if (d + 1 < documents) expected += alone[d + 1] * 0.5;
+        if (d + 2 < documents) expected += alone[d + 2] * 0.25;
+        const double difference = lent[d] > expected ? lent[d] - expected : expected - lent[d];
+        CHECK(mask[d] ? difference <= 1e-9 * (1 + expected) : lent[d] == 0);
+        CHECK(reached[d] == 0 && marks[d] == 0);
+    }
+}
+
 static void check_reading(arena *a, const cal_postings *postings, size_t documents, const uint8_t *mask,
                           const uint32_t *lengths) {
     const size_t terms = postings->terms;
@@ -209,7 +238,22 @@ static void check_reading(arena *a, const cal_postings *postings, size_t documen
     double *scores = exact(a, documents * sizeof *scores, 8), *expected = exact(a, documents * sizeof *scores, 8);
     memset(scores, 0, documents * sizeof *scores);
     memset(expected, 0, documents * sizeof *scores);
-    CHECK(cal_bm25(postings, asked, weights, terms + 1, documents, mask, lengths, 0.9, 0.4, 3.7, scores) == CAL_OK);
+    int64_t *groups = exact(a, (terms + 2) * sizeof *groups, 8); /* a word for each term */
+    for (size_t t = 0; t <= terms + 1; t++) {
+        groups[t] = (int64_t)t;
+    }
+    double *own = exact(a, documents * sizeof *own, 8), *reached = exact(a, documents * sizeof *reached, 8);
+    uint8_t *marks = exact(a, documents, 1);
+    uint32_t *touched = exact(a, documents * sizeof *touched, 4);
+    memset(own, 0, documents * sizeof *own);
+    memset(reached, 0, documents * sizeof *reached);
+    memset(marks, 0, documents);
+    memset(touched, 0, documents * sizeof *touched);
+    const cal_lending nobody = {NULL, NULL, NULL, 0.4, 0.25, 0.4};
+    CHECK(cal_keyword_scores(postings, groups, asked, weights, weights, terms + 1, documents, mask, lengths, 0.9, 0.4,
+                             3.7, 0, &nobody, reached, marks, touched, own, scores) == CAL_OK);
+    CHECK(documents == 0 || memcmp(own, scores, documents * sizeof *own) == 0);
+    check_lending(a, postings, groups, asked, weights, documents, mask, lengths, own, reached, marks, touched);
     for (size_t t = 0; t <= terms; t++) {
         int64_t *found = exact(a, documents * sizeof *found, 8);
         size_t count = 0, seen = 0;
@@ -222,7 +266,7 @@ static void check_reading(arena *a, const cal_postings *postings, size_t documen
             seen++;
             const double frequency = stands_for(held[d][t]);
             const double room = 0.9 * (1 - 0.4 + 0.4 * (lengths[d] / 3.7));
-            expected[d] += weights[t] * (0.9 + 1) * frequency / (frequency + room);
+            expected[d] += weights[t] * ((0.9 + 1) * frequency / (frequency + room));
         }
         CHECK(seen == count && counts[t] == (int64_t)count);
         free(a->blocks[--a->count]); /* as many as terms: more than the arena holds */
@@ -279,6 +323,10 @@ static void check_postings(arena *a, input *in) {
     memset(postings.level, 0, terms);
     uint32_t *counts = exact(a, terms * sizeof *counts, 4), *touched = exact(a, terms * sizeof *touched, 4);
     uint32_t *lengths = exact(a, documents * sizeof *lengths, 4);
+    uint8_t *word_flags = exact(a, words, 1), *flags = exact(a, documents, 1);
+    for (size_t w = 0; w < words; w++) {
+        word_flags[w] = (uint8_t)(1U << (w % 8));
+    }
     memset(counts, 0, terms * sizeof *counts);
     memset(held, 0, sizeof held);
     const uint32_t *ids = copied(a, plenty.ids, (size_t)plenty.id_offsets[documents] * sizeof *ids, 4);
@@ -293,12 +341,19 @@ static void check_postings(arena *a, input *in) {
     const size_t first = documents ? take_below(in, documents + 1) : 0;
     const int64_t *offsets = copied(a, plenty.id_offsets, (documents + 1) * sizeof *offsets, 8);
     size_t done = 0;
-    CHECK(cal_postings_add(&postings, 0, ids, offsets, first, starts, terms_of, words, counts, touched, lengths,
-                           &done) == CAL_OK);
+    CHECK(cal_postings_add(&postings, 0, ids, offsets, first, starts, terms_of, word_flags, words, counts, touched,
+                           lengths, flags, &done) == CAL_OK);
     CHECK(done == first);
-    CHECK(cal_postings_add(&postings, first, ids, offsets + first, documents - first, starts, terms_of, words, counts,
-                           touched, lengths + first, &done) == CAL_OK);
+    CHECK(cal_postings_add(&postings, first, ids, offsets + first, documents - first, starts, terms_of, word_flags,
+                           words, counts, touched, lengths + first, flags + first, &done) == CAL_OK);
     CHECK(done == documents - first);
+    for (size_t d = 0; d < documents; d++) {
+        uint8_t expected = 0;
+        for (int64_t i = plenty.id_offsets[d]; i < plenty.id_offsets[d + 1]; i++) {
+            expected |= word_flags[ids[i]];
+        }
+        CHECK(flags[d] == expected);
+    }
     uint8_t *mask = exact(a, documents, 1);
     for (size_t d = 0; d < documents; d++) {
         mask[d] = (uint8_t)(take(in, 1) % 4 != 1);

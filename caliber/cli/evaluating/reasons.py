@@ -19,7 +19,7 @@ from caliber.model.time import to_us
 from caliber.model.windows import SearchHit
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.embedder import MODES
-from caliber.search import engine as search_engine
+from caliber.search import filters
 
 if TYPE_CHECKING:
     from caliber.runtime.caliber import Caliber
@@ -142,7 +142,7 @@ class Reasons:
             yield _Row(relation, number)
             return
         snapshot = engine.memory.snapshot
-        for kind in search_engine.KINDS:
+        for kind in filters.KINDS:
             relation = snapshot[kind]
             seen = relation.live_mask.copy()
             mask = self._memory._reader._notes.over(relation) if kind == "note" else None
@@ -177,13 +177,13 @@ class Reasons:
 
     def _kept_out(self, question: Question, row: _Row) -> tuple[str, str] | None:
         """Return what of the question or the record's own state keeps it out, or None."""
-        if row.kind not in search_engine.KINDS:
-            return "not_searchable", f"it is a {row.kind}; search finds {', '.join(search_engine.KINDS)}"
+        if row.kind not in filters.KINDS:
+            return "not_searchable", f"it is a {row.kind}; search finds {', '.join(filters.KINDS)}"
         kinds = question.kinds or self._kinds
         if kinds and row.kind not in kinds:
             return "other_kind", f"it is a {row.kind}; only {', '.join(kinds)} was searched"
         for name, value in question.filter.items():
-            mask = search_engine.filter_mask(row.relation, {name: value})
+            mask = filters.filter_mask(row.relation, {name: value})
             if mask is None:
                 return "filtered", f"the filter keeps only records with {name}, which a {row.kind} has not"
             if not mask[row.number]:
@@ -196,7 +196,7 @@ class Reasons:
         entity = show.peek(self._memory, row.id)
         if row.kind == "scope" and isinstance(entity, Scope) and not entity.summary:
             return "invalid", "the scope has no summary (yet): summaries are what is searched of scopes"
-        if search_engine.alive(row.relation, as_of_us, now_us)[row.number]:
+        if filters.alive(row.relation, as_of_us, now_us)[row.number]:
             return None
         return "invalid", invalidity(entity, question.as_of)
 
