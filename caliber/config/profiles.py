@@ -31,14 +31,13 @@ EMBED_EXTRA: Final = ("tokenizers", "wordllama")
 DEPARTURES: Final = {
     "assembly.note_min_similarity": "0.5 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
     "pcp.dosage.max_notes_in_window": "As many as a search picks (assembly.note_search_limit), so none is cut twice.",
-    "search.candidate_factor": "vector_candidates is what counts for the limits that people use.",
     "search.vector_candidates": "Measured: 200 of a few hundred turns find more than 20 (docs/search.md).",
     "search.min_similarity": "0.7 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
-    "search.normalisation": "Measured (docs/search.md).",
+    "search.normalisation": "Measured best (docs/search.md).",
     "search.weights.vector": "Measured (docs/search.md); the sources' four weights are the search profile `sources`.",
-    "search.weights.keyword": "Measured, as above.",
-    "search.weights.graph": "Measured, as above.",
-    "search.weights.importance": "Measured, as above.",
+    "search.weights.keyword": "Measured (docs/search.md), as above.",
+    "search.weights.graph": "Measured (docs/search.md), as above.",
+    "search.weights.importance": "Measured (docs/search.md), as above.",
     "pcp.anti_sprawl.max_artifact_size": "The bytes of a whole window: 8,000 tokens of 3.5 bytes.",
 }
 

@@ -142,8 +142,8 @@ class ContextWindow:
 class SearchHit:
     """One answer of a search.
 
-    Units: ``score`` in [0, 1], comparable within one result; ``breakdown`` names what each leg and boost gave to it,
-    before it was divided by the most that any record could have had. ``found_by`` names the legs that found it;
+    Units: ``score`` in [0, 1], comparable within one result: the sum of ``breakdown``, which names what each leg and
+    boost gave to it (``lent``: words of its neighbours). ``found_by`` names the legs that found it;
     ``around`` are the words that ``snippet`` is cut around.
     """
 

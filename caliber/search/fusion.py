@@ -138,15 +138,18 @@ def names_time(item: Searched) -> Bools:
 
 
 def joined(weighted: Sequence[tuple[str, float, Floats]], found: Bools, total: float) -> Joined:
-    """Return the sum of weighted parts over ``total``, the most that any row could have; 0 for what was not found."""
+    """Return weighted parts, as shares of ``total``, the most that any row could have, and their sum.
+
+    The score of what was not found is 0.
+    """
     score = np.zeros(len(found))
     parts: dict[str, Floats] = {}
     for name, weight, values in weighted:
         if weight:
-            part = weight * values
+            part = weight / total * values
             score += part
             parts[name] = part
-    score = np.where(found, np.maximum(score / total, _LEAST), 0.0)
+    score = np.where(found, np.maximum(score, _LEAST), 0.0)
     return Joined(score, parts)
 
 

@@ -27,6 +27,8 @@ READ_THROUGH = {
     "assembly.section_max_tokens": "section_cap",
     "pcp.recovery_points.max_checkpoints": "checkpoint_retention",
     "access.default_visibility": "for_role",
+    # tokens.vocabulary has the same last name.
+    "pcp.anti_sprawl.vocabulary": r"anti_sprawl\.vocabulary",
     # Read by one function, through the names of RetrySettings.
     "llm_retry_config": "RetrySettings",
 }
