@@ -85,7 +85,7 @@ def test_retries_of_a_query_end_with_the_deadline(call: str) -> None:
         before = time.monotonic()
         if call == "search":  # M-040: the other legs answer, and the result says which one did not
             found = memory.search("words", deadline_ms=120)
-            assert (found.status, found.reason) == ("degraded", "query_not_embedded: RequestFailed")
+            assert (found.status, found.reason) == ("degraded", "query_not_embedded: request_failed")
         else:
             with pytest.raises(RequestFailed):
                 memory.assemble_context(task.trajectory_id, query="words", deadline_ms=120)
