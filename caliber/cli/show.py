@@ -210,6 +210,7 @@ def window_document(window: ContextWindow, *, trace: bool) -> dict[str, Any]:
         "position": window.position,
         "config_hash": window.config_hash,
         "evaluator": window.evaluator,
+        "estimator": window.estimator,
     }
     if trace:
         document["assembly_trace"] = window.assembly_trace

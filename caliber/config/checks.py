@@ -168,6 +168,12 @@ def _windows(kind: ContextPersistence, ttl: int | None, kept: int | None) -> Ite
         yield _clash("context_window_persistence.ttl_ms", "retention.windows_ms", reason)
 
 
+@check("tokens.estimator", "tokens.vocabulary")
+def _tokens(estimator: str, vocabulary: str | None) -> Iterator[ConfigError]:
+    if estimator != "bytes" and vocabulary is None:
+        yield MissingRequired(field="tokens.vocabulary")
+
+
 @check("assembly.section_max_tokens", "section_priorities.custom")
 def _caps(caps: Mapping[str, int] | None, custom: tuple[tuple[str, int], ...]) -> Iterator[ConfigError]:
     known = {*SECTION_NAMES, *(name for name, _ in custom)}

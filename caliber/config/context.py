@@ -59,10 +59,18 @@ class PersistenceConfig(Section):
 
 
 class TokensConfig(Section):
-    """How tokens are counted without a tokenizer."""
+    """How tokens are counted: wherever a budget is filled, a text is cut or a count is stored."""
 
-    estimator: Literal["bytes"] = knob("Tokens are estimated from UTF-8 bytes.", "C-121")
-    bytes_per_token: Real = knob("UTF-8 bytes of one token.", "C-121", unit="bytes", seed=3.5, gt=0, le=1_024)
+    estimator: Literal["bytes", "calibrated", "exact"] = knob(
+        "By bytes; by tables fitted to a vocabulary, a few percent off; or by the vocabulary itself (extra tokens).",
+        "C-121",
+    )
+    bytes_per_token: Real = knob(
+        "UTF-8 bytes of one token, with the estimator bytes.", "C-121", unit="bytes", seed=3.5, gt=0, le=1_024
+    )
+    vocabulary: Literal["o200k_base", "cl100k_base"] | None = knob(
+        "Whose tokens are meant, with the estimators calibrated and exact.", "ours", optional=True
+    )
 
 
 class AssemblyConfig(Section):

@@ -159,7 +159,7 @@ def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
             "cache_entries": 10_000,
         },
         "search": search_settings(CONVERSATION, vectors=embed),
-        "tokens": {"estimator": "bytes", "bytes_per_token": 3.5},
+        "tokens": {"estimator": "bytes", "bytes_per_token": 3.5, "vocabulary": "o200k_base"},
         "section_priorities": {
             "user": 90,
             "system": 100,

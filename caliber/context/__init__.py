@@ -3,6 +3,7 @@
 from caliber.context.assembler import assemble
 from caliber.context.explainer import ExplainSource, Similarity, explain
 from caliber.context.inputs import Assembled, AssemblyInputs, ContentSource, TextSource
+from caliber.context.plan import estimator_of
 from caliber.context.record import Record, principal_of, unpack_record
 from caliber.context.replayer import replay
 
@@ -15,6 +16,7 @@ __all__ = [
     "Similarity",
     "TextSource",
     "assemble",
+    "estimator_of",
     "explain",
     "principal_of",
     "replay",

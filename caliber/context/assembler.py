@@ -6,6 +6,8 @@ Source: C-217 to C-224, C-447 to C-467, design section 5.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from caliber.context.candidates import gather
 from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, rank
 from caliber.context.facts import WindowFacts
-from caliber.context.fill import fill
+from caliber.context.fill import NO_RESERVE, fill
 from caliber.context.inputs import Assembled, AssemblyInputs, TextSource
 from caliber.context.plan import (
     ARTIFACT,
@@ -33,13 +35,12 @@ from caliber.context.texts import (
     FixedText,
     Said,
     artifact_text,
-    byte_length,
     note_text,
     summary_text,
 )
 from caliber.context.trace import Decided
 from caliber.context.turns import TurnReader
-from caliber.context.window import build_window, cut_texts
+from caliber.context.window import build_window, count_sections, cut_texts, excess
 from caliber.model.enums import DecisionCode, SectionType
 from caliber.model.errors import InvalidValue
 from caliber.resident.memory import ResidentSnapshot
@@ -57,11 +58,11 @@ def assemble(inputs: AssemblyInputs, texts: TextSource) -> Assembled:
     plan = plan_of(config)
     extra = extra_texts(plan, inputs.extra_sections)
     fixed = fixed_texts(plan, extra)
-    reader = TurnReader(inputs.snapshot, texts)
+    reader = TurnReader(inputs.snapshot, texts, plan)
     gathered = gather(inputs, plan, fixed, reader)
     ranked, codes = rank(gathered.candidates, plan)
-    said, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader)
-    filled = fill(ranked, codes, sizes, plan, inputs.max_tokens)
+    said, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan)
+    decided = _decide(ranked, codes, sizes, plan, inputs.max_tokens, reader, said)
     facts = WindowFacts(
         window_id=inputs.window_id,
         trajectory_id=inputs.trajectory_id,
@@ -70,6 +71,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource) -> Assembled:
         position=inputs.snapshot.position,
         config_hash=inputs.config_hash,
         evaluator=inputs.evaluator,
+        measures=plan.measures,
         max_tokens=inputs.max_tokens,
         now_us=inputs.now_us,
         as_of_us=inputs.as_of_us,
@@ -80,11 +82,38 @@ def assemble(inputs: AssemblyInputs, texts: TextSource) -> Assembled:
         cut_offs=tuple(gathered.cut_offs),
         degraded=tuple(gathered.degraded),
     )
-    _say_turns(ranked, filled.codes, reader, said)
-    shown = cut_texts(plan, ranked, sizes, filled, said)
-    decided = Decided(plan, inputs.max_tokens, ranked, filled, sizes, shown)
     window = build_window(facts, decided, said, ranked.id_of)
     return Assembled(window, lambda: pack_record(facts, decided, said))
+
+
+def _decide(
+    ranked: Candidates,
+    codes: NDArray[np.uint8],
+    sizes: NDArray[np.int64],
+    plan: AssemblyPlan,
+    max_tokens: int,
+    reader: TurnReader,
+    said: Said,
+) -> Decided:
+    """Fill the budget, and where lengths do not add up, count what came of it until nothing is exceeded."""
+    reserve = NO_RESERVE
+    for attempt in count():
+        filled = fill(ranked, codes, sizes, plan, max_tokens, reserve)
+        _say_turns(ranked, filled.codes, reader, said)
+        shown = cut_texts(plan, ranked, sizes, filled, said)
+        decided = Decided(plan, max_tokens, ranked, filled, sizes, shown, reserve)
+        if plan.additive:
+            break
+        counts, whole = count_sections(decided, said)
+        decided = replace(decided, counts=counts)
+        total, sections = excess(decided, whole)
+        if not total and not sections:
+            break
+        # Twice as much with each attempt: at last nothing is left to exceed anything, and BudgetTooSmall ends it.
+        lengths = {section: plan.longest(over) << attempt for section, over in sections.items()}
+        reserve = reserve.more(plan.longest(total) << attempt, lengths)
+        said.uncut()
+    return decided
 
 
 def check_budget(max_tokens: int, token_budget: int) -> None:
@@ -144,8 +173,9 @@ def _measure(
     texts: TextSource,
     fixed: Sequence[FixedText],
     reader: TurnReader,
+    plan: AssemblyPlan,
 ) -> tuple[Said, NDArray[np.int64]]:
-    """Return the bytes of every candidate that is still considered (-1 for the others), and all texts but turns."""
+    """Return the length of every candidate that is still considered (-1 for the others), and all texts but turns."""
     out: dict[int, str] = {}
     sizes = ranked[LENGTH].copy()
     places = np.flatnonzero(codes == CONSIDERED)
@@ -160,7 +190,7 @@ def _measure(
             relation = snapshot[RELATION_OF[kind]]
             rows = ranked[ROW][chosen].tolist()
             out.update(zip(chosen.tolist(), render(relation, rows, texts.texts(relation, rows)), strict=True))
-    sizes[list(out)] = [byte_length(text) for text in out.values()]
+    sizes[list(out)] = plan.measure(list(out.values()))
     row_of = ranked[ROW]
     return Said(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist())), sizes
 

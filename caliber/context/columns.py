@@ -30,7 +30,7 @@ class Candidates:
 
     Shapes: numbers ``int64[FIELDS, n]``, relevance ``f32[n]``, tie and ids ``u64[n, 2]``.
     Units: ``ids`` are UUIDs as two halves, zero for a text without one; ``ROW`` is the number in the mirror, -1 for a
-    text without one; ``GROUP`` is -1 for a candidate alone; ``LENGTH`` is the bytes of its text, -1 if
+    text without one; ``GROUP`` is -1 for a candidate alone; ``LENGTH`` is that of its text (docs/decisions/0016), -1 if
     not yet known.
     """
 

@@ -18,7 +18,7 @@ from caliber.context.columns import ORDINAL, SECTION, SOURCE
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import CODE_OF, SOURCES
 from caliber.context.record import Record, unpack_record
-from caliber.context.replayer import decide_again, identity_of, plan_for
+from caliber.context.replayer import decide_again, decided_again, identity_of, plan_for
 from caliber.context.sources import Absence, why_absent
 from caliber.context.trace import Decided, trace
 from caliber.context.window import filled_sections, status_of, used_tokens
@@ -77,7 +77,7 @@ def explain(
     kept = unpack_record(record)
     plan = plan_for(kept, config)
     filled = decide_again(kept, plan)
-    decided = Decided(plan, kept.facts.max_tokens, kept.ranked, filled, kept.sizes, kept.shown)
+    decided = decided_again(kept, plan, filled, kept.shown)
     explained = _Explained(kept, decided, source)
     if exclusion is not None:
         return _one(explained, exclusion, similarity)
@@ -106,7 +106,7 @@ def _all(explained: _Explained) -> dict[str, Any]:
             "by_section": by_section,
         },
         "cut_offs": [_cut_off(item) for item in facts.cut_offs],
-        "inputs": _inputs(explained.record),
+        "inputs": _inputs(explained),
     }
 
 
@@ -134,8 +134,8 @@ def _cut_off(item: CutOff) -> dict[str, Any]:
     }
 
 
-def _inputs(record: Record) -> dict[str, Any]:
-    facts = record.facts
+def _inputs(explained: _Explained) -> dict[str, Any]:
+    record, facts = explained.record, explained.record.facts
     vector = facts.query_embedding
     return {
         "position": {"epoch": facts.position.epoch, "sequence": facts.position.sequence},
@@ -150,6 +150,7 @@ def _inputs(record: Record) -> dict[str, Any]:
         "as_of": from_us(facts.as_of_us).isoformat(),
         "clock": from_us(facts.now_us).isoformat(),
         "evaluator": facts.evaluator,
+        "estimator": explained.decided.plan.measures.estimator,
         "extra_sections": sorted(facts.extra_sections),
         "candidates": len(record.ranked),
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context.plan import Measures
 from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import CutOff, Position
 
@@ -26,6 +27,7 @@ class WindowFacts:
     position: Position
     config_hash: str
     evaluator: str
+    measures: Measures
     max_tokens: int
     now_us: int
     as_of_us: int

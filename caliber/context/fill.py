@@ -1,8 +1,9 @@
 """Which of the ranked candidates enter the window.
 
-Works on lengths alone, so that a replay decides from the recorded columns exactly as the assembly did. Lengths are
-bytes; every section pays for its header, one separator and what its own token count may round up by, so that the
-sum of the sections' tokens never exceeds the budget (docs/decisions/0016).
+Works on lengths alone, so that a replay decides from the recorded columns exactly as the assembly did. Every section
+pays for its header, one separator and what its own token count may round up by, so that where lengths add up the sum of
+the sections' tokens never exceeds the budget (docs/decisions/0016). Where they need not, the finished sections are
+counted, and what they exceed the budget by is held back from it when it is filled again (docs/decisions/0036).
 
 Source: C-218, C-223, C-457 to C-463, K-073 to K-079, O-8, design section 5 (Prompt caches).
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,18 +39,36 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """A candidate that enters cut. Units: ``room`` bytes for its text."""
+    """A candidate that enters cut. Units: ``room`` is the length there is for its text."""
 
     place: int
     room: int
 
 
 @dataclass(frozen=True, slots=True)
+class Reserve:
+    """Lengths that a filling may not use: of the whole budget, and of sections with a limit, by index."""
+
+    total: int = 0
+    sections: tuple[tuple[int, int], ...] = ()
+
+    def more(self, total: int, sections: dict[int, int]) -> Reserve:
+        """Return a reserve that is larger by as much."""
+        held = dict(self.sections)
+        for section, length in sections.items():
+            held[section] = held.get(section, 0) + length
+        return Reserve(self.total + total, tuple(sorted(held.items())))
+
+
+NO_RESERVE: Final = Reserve()
+
+
+@dataclass(frozen=True, slots=True)
 class Filled:
     """What came of the candidates, in canonical order.
 
-    Shapes: codes ``uint8[n]`` of ``DecisionCode``. Units: ``room`` gives, for the candidate at a place, the bytes it
-    asked for (its header or separator included) and the bytes that were left then.
+    Shapes: codes ``uint8[n]`` of ``DecisionCode``. Units: ``room`` gives, for the candidate at a place, the length it
+    asked for (its header or separator included) and the length that was left then.
     """
 
     codes: NDArray[np.uint8]
@@ -63,7 +83,7 @@ class Filled:
 class _Filling:
     """The state of one filling, over the considered candidates only.
 
-    Shapes: all arrays ``[m]`` in canonical order. Units: bytes.
+    Shapes: all arrays ``[m]`` in canonical order, but ``budgets`` by section index. Units: lengths.
     """
 
     plan: AssemblyPlan
@@ -73,6 +93,7 @@ class _Filling:
     is_turn: NDArray[np.bool_]
     cost: NDArray[np.int64]
     codes: NDArray[np.uint8]
+    budgets: NDArray[np.int32]
     total: int
     used: int = 0
     used_in: list[int] = field(default_factory=list)
@@ -88,7 +109,7 @@ class _Filling:
 
     def cap(self, section: int) -> int | None:
         """Return what a section may still take, or None when it has no limit of its own."""
-        budget = self.plan.section_budgets[section]
+        budget = int(self.budgets[section])
         return None if budget == UNCAPPED else budget - self.used_in[section]
 
     def limit(self, section: int) -> int:
@@ -118,43 +139,53 @@ class _Filling:
                 section=section,
             ),
             budget=max(0, limit),
-            section_budget=plan.section_budget,
+            section_budget=self.budgets,
             section_overhead=plan.section_overhead,
-            separator_tokens=plan.separator_bytes,
+            separator_tokens=plan.separator_length,
             min_relevance=-np.inf,
         )
         self.codes[places] = decision
         included = decision == DecisionCode.INCLUDED
-        sums = np.bincount(section, (cost + plan.separator_bytes) * included, len(plan.sections)).tolist()
+        sums = np.bincount(section, (cost + plan.separator_length) * included, len(plan.sections)).tolist()
         for number in set(section[included].tolist()):
-            self.charge(number, int(sums[number]) - plan.separator_bytes + plan.overheads[number])
+            self.charge(number, int(sums[number]) - plan.separator_length + plan.overheads[number])
 
 
 def fill(
-    ranked: Candidates, codes: NDArray[np.uint8], sizes: NDArray[np.int64], plan: AssemblyPlan, max_tokens: int
+    ranked: Candidates,
+    codes: NDArray[np.uint8],
+    sizes: NDArray[np.int64],
+    plan: AssemblyPlan,
+    max_tokens: int,
+    reserve: Reserve = NO_RESERVE,
 ) -> Filled:
     """Decide about every candidate that is still considered.
 
-    Shapes: codes ``uint8[n]`` as ``rank`` gives them; sizes ``int64[n]`` bytes, of use where considered.
+    Shapes: codes ``uint8[n]`` as ``rank`` gives them; sizes ``int64[n]`` lengths, of use where considered.
     Raises: BudgetTooSmall when there is something to include and nothing of it fits.
     """
     considered = np.flatnonzero(codes == CONSIDERED)
     mine = ranked.numbers[:, considered]
     is_turn = mine[SOURCE] == TURN
-    budget = min(max_tokens, plan.config.pcp.dosage.max_context_tokens)
-    full = plan.estimator.longest(budget)
+    full = plan.longest(plan.budget(max_tokens))
     # One section is the last: it has no separator after it, and rounds up at no cost.
-    total = full + plan.separator_bytes + plan.slack_bytes
+    total = full + plan.separator_length + plan.slack - reserve.total
     if not is_turn.all():
-        total -= plan.message_bytes
+        total -= plan.message_length
+    budgets = plan.section_budget
+    if reserve.sections:
+        budgets = budgets.copy()
+        for number, held in reserve.sections:
+            budgets[number] = max(0, int(budgets[number]) - held)
     state = _Filling(
         plan=plan,
         section=mine[SECTION].astype(np.int32),
         group=mine[GROUP],
         turn_number=mine[TURN_NUMBER],
         is_turn=is_turn,
-        cost=sizes[considered] + plan.message_bytes * is_turn,
+        cost=sizes[considered] + plan.message_length * is_turn,
         codes=np.zeros(len(considered), np.uint8),
+        budgets=budgets,
         total=total,
         used_in=[0] * len(plan.sections),
     )
@@ -168,7 +199,7 @@ def fill(
     if plan.config.assembly.overflow_policy == "truncate":
         _truncate_best(state, closed)
     if state.used == 0 and (state.codes == DecisionCode.EXCLUDED_BUDGET).any():
-        raise BudgetTooSmall(max_tokens=max_tokens, needed=_smallest(state))
+        raise BudgetTooSmall(max_tokens=max_tokens, needed=_smallest(state) + plan.tokens(reserve.total))
     out = codes.copy()
     out[considered] = state.codes
     return Filled(
@@ -208,7 +239,7 @@ def _system_first(state: _Filling, present: bool) -> int:
 def _fill_stable(state: _Filling, first: int) -> None:
     """Fill what outranks the turns, then the turns in blocks, then the rest.
 
-    Once turns have left, the section of turns counts as full, however many bytes the last block freed: what the
+    Once turns have left, the section of turns counts as full, however much the last block freed: what the
     other sections get then does not change from turn to turn (docs/decisions/0017).
     """
     plan = state.plan
@@ -236,7 +267,7 @@ def _fill_stable(state: _Filling, first: int) -> None:
 def _take_turns(state: _Filling, places: Places) -> None:
     plan = state.plan
     user = plan.user.index
-    overhead, separator = plan.overheads[user], plan.separator_bytes
+    overhead, separator = plan.overheads[user], plan.separator_length
     capped = state.allowance < state.room or state.cap(user) == state.room
     refused = DecisionCode.EXCLUDED_SECTION_BUDGET if capped else DecisionCode.EXCLUDED_BUDGET
     chronological = places[np.argsort(state.turn_number[places], kind="stable")]
@@ -259,7 +290,7 @@ def _take_turns(state: _Filling, places: Places) -> None:
         return
     state.turns_evicted = True
     newest = int(chronological[-1])
-    room = state.allowance - overhead - plan.message_bytes
+    room = state.allowance - overhead - plan.message_length
     assembly = plan.config.assembly
     if (
         assembly.overflow_policy == "truncate"
@@ -301,9 +332,9 @@ def _taken(state: _Filling) -> NDArray[np.int64]:
     plan = state.plan
     included = np.flatnonzero(state.codes == DecisionCode.INCLUDED)
     out = np.zeros(len(state.codes), np.int64)
-    out[included] = state.cost[included] + plan.separator_bytes
+    out[included] = state.cost[included] + plan.separator_length
     opened, first = np.unique(state.section[included], return_index=True)
-    out[included[first]] += plan.section_overhead[opened] - plan.separator_bytes
+    out[included[first]] += plan.section_overhead[opened] - plan.separator_length
     if plan.stable_first and state.used_in[plan.user.index]:
         # Turns are charged as a whole, when the first of them is decided.
         out[state.is_turn] = 0
@@ -336,7 +367,7 @@ class _RoomBefore:
         asked = []
         codes = state.codes.tolist()
         for place, (section, cost) in enumerate(zip(state.section.tolist(), state.cost.tolist(), strict=True)):
-            asked.append(cost + (state.plan.separator_bytes if section in opened else state.plan.overheads[section]))
+            asked.append(cost + (state.plan.separator_length if section in opened else state.plan.overheads[section]))
             if codes[place] == DecisionCode.INCLUDED:
                 opened.add(section)
         return list(zip(asked, left, strict=True))
@@ -385,8 +416,8 @@ def _truncate_best(state: _Filling, closed: frozenset[int]) -> None:
         tried.add(section)
         if not plan.sections[section].compressible or plan.sections[section].source == SYSTEM:
             continue
-        room = state.limit(section) - (plan.separator_bytes if state.used_in[section] else plan.overheads[section])
-        room -= plan.message_bytes if state.is_turn[place] else 0
+        room = state.limit(section) - (plan.separator_length if state.used_in[section] else plan.overheads[section])
+        room -= plan.message_length if state.is_turn[place] else 0
         if plan.whole_tokens(room) >= least:
             state.codes[place] = DecisionCode.INCLUDED_TRUNCATED
             state.truncations.append(Truncation(place, room))
@@ -401,13 +432,13 @@ def _smallest(state: _Filling) -> int:
     least = []
     for place in np.flatnonzero(state.codes == DecisionCode.EXCLUDED_BUDGET).tolist():
         section = plan.sections[int(state.section[place])]
-        tokens = plan.tokens(int(state.cost[place]) - (plan.message_bytes if state.is_turn[place] else 0))
+        tokens = plan.tokens(int(state.cost[place]) - (plan.message_length if state.is_turn[place] else 0))
         if section.source == SYSTEM:
             tokens = 1
         elif assembly.overflow_policy == "truncate" and section.compressible:
             tokens = min(tokens, assembly.truncate_min_tokens)
         # One token more than the parts: each of them may round up.
-        least.append(tokens + plan.tokens(section.header_bytes) + assembly.message_overhead_tokens + 1)
+        least.append(tokens + plan.tokens(section.header_length) + assembly.message_overhead_tokens + 1)
     return min(least)
 
 
@@ -423,8 +454,8 @@ def _stable_sections(state: _Filling) -> frozenset[int]:
     plan = state.plan
     user = plan.user
     costs = state.cost[state.is_turn & (state.codes == DecisionCode.INCLUDED)]
-    largest = int(costs.max()) if len(costs) else plan.message_bytes
-    another = largest + (plan.separator_bytes if state.used_in[user.index] else plan.overheads[user.index])
+    largest = int(costs.max()) if len(costs) else plan.message_length
+    another = largest + (plan.separator_length if state.used_in[user.index] else plan.overheads[user.index])
     fits = state.turn_usage + another <= state.allowance
     cut = {int(state.section[item.place]) for item in state.truncations}
     if plan.stable_first and state.turns_evicted:

@@ -1,20 +1,22 @@
 """What of a configuration an assembly needs, worked out once per configuration.
 
-All lengths are bytes of UTF-8: the estimator turns bytes into tokens and rounds up, so bytes add up exactly where
-tokens do not (docs/decisions/0016).
+All lengths are in the estimator's unit, which it turns into tokens and rounds up. Bytes add up exactly where tokens do
+not (docs/decisions/0016). Under other estimators a text is measured with the separator after it, since that is how
+vocabularies read it, and a separator by itself has no length (docs/decisions/0036).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
-from caliber.kernels import BytesEstimator
+from caliber.kernels import Estimator, open_estimator
 from caliber.model.enums import SectionType, SourceType
 
 INT32_MAX: Final = 2**31 - 1
@@ -69,27 +71,42 @@ class SectionPlan:
     priority: int
     cap_tokens: int | None
     header: str
-    header_bytes: int
+    header_length: int
     compressible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What an estimator made of a configuration; recorded with each window, so that no replay has to ask it again.
+
+    Units: ``separator`` and ``headers``, by section index, are lengths; a length is tokens by numerator / denominator.
+    """
+
+    estimator: str
+    numerator: int
+    denominator: int
+    additive: bool
+    separator: int
+    headers: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class AssemblyPlan:
     """The constants of one configuration.
 
-    Shapes: arrays by section index. Units: bytes of UTF-8, except where the name says tokens.
+    Shapes: arrays by section index. Units: lengths, except where the name says tokens.
     """
 
     config: CaliberConfig
-    estimator: BytesEstimator
+    measures: Measures
     sections: tuple[SectionPlan, ...]
     emission: tuple[SectionPlan, ...]
     by_rank: tuple[SectionPlan, ...]
     stable_first: bool
     separator: str
-    separator_bytes: int
-    message_bytes: int
-    slack_bytes: int
+    separator_length: int
+    message_length: int
+    slack: int
     section_of_source: NDArray[np.int32]
     rank_priority: NDArray[np.int32]
     section_overhead: NDArray[np.int32]
@@ -99,62 +116,131 @@ class AssemblyPlan:
     by_name: dict[str, SectionPlan] = field(repr=False)
     user: SectionPlan
 
+    @cached_property
+    def estimator(self) -> Estimator:
+        """The estimator itself. Raises: ExtraNotInstalled when it needs what is not here."""
+        return estimator_of(self.config)
+
+    @property
+    def additive(self) -> bool:
+        """Whether lengths of parts add up to the length of the whole."""
+        return self.measures.additive
+
+    @property
+    def ruler(self) -> str:
+        """What lengths depend on besides the text."""
+        return "" if self.additive else f"{self.measures.estimator} {self.separator!r}"
+
+    def measure(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Return the length of each text, as it is filled."""
+        if not self.additive:
+            texts = [text + self.separator for text in texts]
+        return self.estimator.lengths_of(texts)
+
     def tokens(self, length: int) -> int:
-        """Return the tokens of a text of ``length`` bytes."""
-        return self.estimator.tokens_of_length(length)
+        """Return the tokens of a text of this length."""
+        return -(-length * self.measures.denominator // self.measures.numerator)
+
+    def longest(self, tokens: int) -> int:
+        """Return the greatest length that is at most so many tokens."""
+        return tokens * self.measures.numerator // self.measures.denominator
 
     def whole_tokens(self, room: int) -> int:
-        """Return the greatest number of tokens whose text certainly fits ``room`` bytes."""
-        return max(0, room * self.estimator.denominator // self.estimator.numerator)
+        """Return the greatest number of tokens whose text certainly fits a length."""
+        return max(0, room * self.measures.denominator // self.measures.numerator)
+
+    def budget(self, max_tokens: int) -> int:
+        """Return the most tokens of a window that was asked for with a limit."""
+        return min(max_tokens, self.config.pcp.dosage.max_context_tokens)
+
+
+def estimator_of(config: CaliberConfig) -> Estimator:
+    """Return the estimator that a configuration names.
+
+    Raises: ExtraNotInstalled when it needs what is not here.
+    """
+    tokens = config.tokens
+    return open_estimator(tokens.estimator, bytes_per_token=tokens.bytes_per_token, vocabulary=tokens.vocabulary)
+
+
+def _sections(config: CaliberConfig) -> list[tuple[str, SectionType, int, str]]:
+    """Return name, type, source and header of each section a window can have, by index."""
+    named: list[tuple[str, SectionType, int]] = [(kind.value, kind, source) for kind, source in _BUILT_IN]
+    custom = [(name, SectionType.CUSTOM, EXTRA) for name, _ in config.section_priorities.custom]
+    headers = config.assembly.section_headers
+    return [
+        (name, kind, source, f"# {_TITLES.get(kind, name)}\n" if headers else "")
+        for name, kind, source in (*named[:2], *custom, *named[2:])
+    ]
+
+
+def section_count(config: CaliberConfig) -> int:
+    """Return how many sections a window can have."""
+    return len(_sections(config))
 
 
 @lru_cache(maxsize=64)
 def plan_of(config: CaliberConfig) -> AssemblyPlan:
-    """Return the constants of a configuration, worked out at the first call."""
+    """Return the constants of a configuration, worked out at the first call.
+
+    Raises: ExtraNotInstalled when its estimator needs what is not here.
+    """
+    estimator = estimator_of(config)
+    lengths = estimator.lengths_of([config.assembly.separator, *(item[3] for item in _sections(config))]).tolist()
+    measures = Measures(
+        estimator=estimator.name,
+        numerator=estimator.numerator,
+        denominator=estimator.denominator,
+        additive=estimator.additive,
+        separator=lengths[0] if estimator.additive else 0,
+        headers=tuple(lengths[1:]),
+    )
+    return plan_with(config, measures)
+
+
+@lru_cache(maxsize=64)
+def plan_with(config: CaliberConfig, measures: Measures) -> AssemblyPlan:
+    """Return the constants of a configuration as an estimator measured it; the estimator need not be here."""
     assembly = config.assembly
-    estimator = BytesEstimator(config.tokens.bytes_per_token)
-    # A section's token count rounds up once: as many bytes less than one token may be paid for nothing.
-    slack = -(-(estimator.numerator - 1) // estimator.denominator)
-    separator_bytes = len(assembly.separator.encode())
-    named: list[tuple[str, SectionType, int]] = [(kind.value, kind, source) for kind, source in _BUILT_IN]
-    custom = [(name, SectionType.CUSTOM, EXTRA) for name, _ in config.section_priorities.custom]
-    sections = []
-    for index, (name, kind, source) in enumerate([*named[:2], *custom, *named[2:]]):
-        title = _TITLES.get(kind, name)
-        header = f"# {title}\n" if assembly.section_headers else ""
-        sections.append(
-            SectionPlan(
-                index=index,
-                name=name,
-                type=kind,
-                source=source,
-                priority=config.section_priorities.of(name),
-                cap_tokens=assembly.section_cap(name),
-                header=header,
-                header_bytes=len(header.encode()),
-                compressible=kind is not SectionType.ARTIFACTS,
-            )
+    # A section's token count rounds up once: as much less than one token may be paid for nothing.
+    slack = -(-(measures.numerator - 1) // measures.denominator)
+    sections = [
+        SectionPlan(
+            index=index,
+            name=name,
+            type=kind,
+            source=source,
+            priority=config.section_priorities.of(name),
+            cap_tokens=assembly.section_cap(name),
+            header=header,
+            header_length=measures.headers[index],
+            compressible=kind is not SectionType.ARTIFACTS,
         )
+        for index, (name, kind, source, header) in enumerate(_sections(config))
+    ]
     stable_first = assembly.order == "stable_first"
     by_priority = sorted(sections, key=lambda section: (-section.priority, _SOURCE_ORDER.index(section.source)))
     caps = [
-        UNCAPPED if s.cap_tokens is None else min(estimator.longest(s.cap_tokens) + slack, INT32_MAX) for s in sections
+        UNCAPPED
+        if section.cap_tokens is None
+        else min(section.cap_tokens * measures.numerator // measures.denominator + slack, INT32_MAX)
+        for section in sections
     ]
     of_source = np.zeros(len(SOURCES), np.int32)
     for section in sections:
         of_source[section.source] = section.index
-    overheads = [section.header_bytes + separator_bytes + slack for section in sections]
+    overheads = [section.header_length + measures.separator + slack for section in sections]
     return AssemblyPlan(
         config=config,
-        estimator=estimator,
+        measures=measures,
         sections=tuple(sections),
         emission=tuple(sections) if stable_first else tuple(by_priority),
         by_rank=tuple(sorted(by_priority, key=lambda section: section.source != SYSTEM)),
         stable_first=stable_first,
         separator=assembly.separator,
-        separator_bytes=separator_bytes,
-        message_bytes=-(-assembly.message_overhead_tokens * estimator.numerator // estimator.denominator),
-        slack_bytes=slack,
+        separator_length=measures.separator,
+        message_length=-(-assembly.message_overhead_tokens * measures.numerator // measures.denominator),
+        slack=slack,
         section_of_source=of_source,
         # Instructions are never crowded out, whatever their section's priority (docs/decisions/0016).
         rank_priority=np.array([INT32_MAX if s.source == SYSTEM else s.priority for s in sections], np.int32),

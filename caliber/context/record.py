@@ -4,8 +4,9 @@ Enough to explain it and to replay it, in about ten bytes a candidate. Ids and c
 included; everything else is named by its ordinal, which is never used twice. Ages are kept in whole seconds: the
 canonical order is the order of the columns, so nothing finer can be asked of them (docs/decisions/0018).
 
-Format 1: ``CWR`` and a version byte, then a zlib stream of: length and JSON of the inputs, length and f32-LE of the
+Format 2: ``CWR`` and a version byte, then a zlib stream of: length and JSON of the inputs, length and f32-LE of the
 query vector, number of candidates, columns. A column is its width in bytes (0: all zero) and its bytes by planes.
+Format 1 lacked what an estimator measured, as there was one kind only, and where texts were cut.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ from caliber.context.columns import (
     positions_as_tie,
 )
 from caliber.context.facts import WindowFacts
-from caliber.context.plan import RELATION_OF, SOURCES, TURN
-from caliber.context.texts import Said
+from caliber.context.fill import NO_RESERVE, Reserve
+from caliber.context.plan import RELATION_OF, SOURCES, TURN, Measures
+from caliber.context.texts import Cut, Said
 from caliber.context.trace import Decided
 from caliber.model.enums import DecisionCode, SourceType
 from caliber.model.errors import StorageError
@@ -48,7 +50,9 @@ from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import CutOff, Position
 
 MAGIC: Final = b"CWR"
-FORMAT: Final = 1
+FORMAT: Final = 2
+UNMEASURED: Final = Measures("", 1, 1, True, 0, ())
+"""What a record of format 1 says of its estimator: it is the one of the configuration, and counts bytes."""
 RECORD_MAX_BYTES: Final = 1 << 26
 CANDIDATES_MAX: Final = 1 << 20
 """A record that unpacks to more bytes or candidates than this is not one of ours."""
@@ -65,9 +69,10 @@ _CODES: Final = frozenset(int(code) for code in DecisionCode)
 class Record:
     """A window's record, unpacked.
 
-    Shapes: codes ``uint8[n]`` as finally decided; sizes ``int64[n]`` bytes, -1 where no text was looked at; shown
+    Shapes: codes ``uint8[n]`` as finally decided; sizes ``int64[n]`` lengths, -1 where no text was looked at; shown
     the same after cuts.
-    Units: ``ids`` and ``hashes`` by place in the canonical order, for what was included.
+    Units: ``ids`` and ``hashes`` by place in the canonical order, for what was included; ``cuts`` for what was cut, or
+    None in a record that does not say where; ``counts`` as in ``Decided``.
     """
 
     facts: WindowFacts
@@ -77,6 +82,16 @@ class Record:
     shown: NDArray[np.int64]
     ids: Mapping[int, uuid.UUID]
     hashes: Mapping[int, bytes]
+    cuts: Mapping[int, Cut] | None
+    reserve: Reserve
+    counts: Mapping[int, int] | None
+
+    @property
+    def known_cuts(self) -> Mapping[int, tuple[int, Cut]] | None:
+        """The length and place of each cut."""
+        if self.cuts is None:
+            return None
+        return {place: (int(self.shown[place]), cut) for place, cut in self.cuts.items()}
 
     @property
     def undecided(self) -> NDArray[np.uint8]:
@@ -100,7 +115,6 @@ def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
     if len(decided.ranked) > CANDIDATES_MAX:
         raise StorageError(f"a window of more than {CANDIDATES_MAX} candidates cannot be kept")
     ranked, codes, sizes = decided.ranked, decided.filled.codes, decided.sizes
-    cut = {item.place: int(decided.shown[item.place]) for item in decided.filled.truncations}
     source = ranked[SOURCE]
     turns = np.flatnonzero(source == TURN)
     by_ordinal = np.lexsort((ranked[ORDINAL], source))
@@ -113,7 +127,7 @@ def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
     age_s = ranked[AGE_US] // _SECOND_US
     kept = included_with_id(ranked, codes)
     ids = ranked.ids[kept].astype(">u8").tobytes()
-    meta = json.dumps(_meta(facts, cut), ensure_ascii=False, separators=(",", ":")).encode()
+    meta = json.dumps(_meta(facts, decided, said), ensure_ascii=False, separators=(",", ":")).encode()
     vector = b"" if facts.query_embedding is None else np.asarray(facts.query_embedding, "<f4").tobytes()
     parts = [
         struct.pack("<I", len(meta)),
@@ -159,7 +173,8 @@ def _column(values: NDArray[Any]) -> bytes:
     return bytes((width,)) + planes.tobytes()
 
 
-def _meta(facts: WindowFacts, cut: Mapping[int, int]) -> dict[str, Any]:
+def _meta(facts: WindowFacts, decided: Decided, said: Said) -> dict[str, Any]:
+    measures, counts = facts.measures, decided.counts
     return {
         "window": facts.window_id.hex,
         "trajectory": facts.trajectory_id.hex,
@@ -176,7 +191,19 @@ def _meta(facts: WindowFacts, cut: Mapping[int, int]) -> dict[str, Any]:
         "space": None if facts.space_id is None else facts.space_id.hex,
         "extra": dict(facts.extra_sections),
         "degraded": list(facts.degraded),
-        "cut": sorted(cut.items()),
+        "measures": [
+            measures.estimator,
+            measures.numerator,
+            measures.denominator,
+            measures.additive,
+            measures.separator,
+            list(measures.headers),
+        ],
+        "reserve": [decided.reserve.total, list(decided.reserve.sections)],
+        "counts": None if counts is None else sorted(counts.items()),
+        "cut": [
+            [place, int(decided.shown[place]), cut.characters, cut.dots] for place, cut in sorted(said.cuts.items())
+        ],
         "cut_offs": [[c.source_type.value, c.filter, c.limit, c.cutoff_score, c.considered] for c in facts.cut_offs],
     }
 
@@ -191,7 +218,7 @@ def unpack_record(raw: bytes) -> Record:
     """
     if len(raw) < 4 or raw[:3] != MAGIC:
         raise _broken("it does not begin like one")
-    if raw[3] != FORMAT:
+    if raw[3] not in (1, FORMAT):
         raise _broken(f"its format {raw[3]} is not known to this version")
     unpacker = zlib.decompressobj()
     try:
@@ -221,10 +248,10 @@ def unpack_body(body: bytes) -> Record:
         meta = json.loads(reader.take(reader.length()))
         vector = reader.take(reader.length())
         facts = _facts(meta, vector)
-        cut = {_typed(place, int): _typed(size, int) for place, size in _typed(meta["cut"], list)}
+        filling = _filling(meta)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _broken("its inputs cannot be read") from error
-    return _columns(reader, facts, cut)
+    return _columns(reader, facts, filling)
 
 
 def _facts(meta: Any, vector: bytes) -> WindowFacts:
@@ -257,6 +284,7 @@ def _facts(meta: Any, vector: bytes) -> WindowFacts:
         position=Position(text("epoch"), number("sequence")),
         config_hash=text("config"),
         evaluator=text("evaluator"),
+        measures=_measures(meta["measures"]) if "measures" in meta else UNMEASURED,
         max_tokens=number("max_tokens"),
         now_us=number("now_us"),
         as_of_us=number("as_of_us"),
@@ -269,13 +297,57 @@ def _facts(meta: Any, vector: bytes) -> WindowFacts:
     )
 
 
+def _measures(raw: Any) -> Measures:
+    name, numerator, denominator, additive, separator, headers = _typed(raw, list)
+    out = Measures(
+        _typed(name, str),
+        _typed(numerator, int),
+        _typed(denominator, int),
+        _typed(additive, bool),
+        _typed(separator, int),
+        tuple(_typed(header, int) for header in _typed(headers, list)),
+    )
+    if min(out.numerator, out.denominator) < 1 or min(out.separator, *out.headers) < 0:
+        raise ValueError("no estimator measures like this")
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """What the filling of a window needs besides its columns. Units: ``cut`` are lengths by place."""
+
+    cut: Mapping[int, int]
+    cuts: Mapping[int, Cut] | None
+    reserve: Reserve = NO_RESERVE
+    counts: Mapping[int, int] | None = None
+
+
+def _filling(meta: Any) -> _Filling:
+    rows = [tuple(_typed(row, list)) for row in _typed(meta["cut"], list)]
+    if "measures" not in meta:
+        return _Filling({_typed(place, int): _typed(size, int) for place, size in rows}, None)
+    total, sections = _typed(meta["reserve"], list)
+    counts = meta["counts"]
+    cuts = {_typed(place, int): Cut(_typed(characters, int), _typed(dots, bool)) for place, _, characters, dots in rows}
+    out = _Filling(
+        cut={_typed(place, int): _typed(size, int) for place, size, _, _ in rows},
+        cuts=cuts,
+        reserve=Reserve(_typed(total, int), tuple((_typed(s, int), _typed(n, int)) for s, n in sections)),
+        counts=None if counts is None else {_typed(s, int): _typed(n, int) for s, n in _typed(counts, list)},
+    )
+    held = (out.reserve.total, *(length for _, length in out.reserve.sections), *(out.counts or {}).values())
+    if min(held) < 0 or any(cut.characters < 0 for cut in cuts.values()):
+        raise ValueError("nothing is filled like this")
+    return out
+
+
 def _typed(value: Any, kind: type[Any]) -> Any:
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}")
     return value
 
 
-def _columns(reader: _Reader, facts: WindowFacts, cut: Mapping[int, int]) -> Record:
+def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling) -> Record:
     count = reader.length()
     if count > min(CANDIDATES_MAX, reader.rest):
         raise _broken("it ends early, or holds too many candidates")
@@ -311,7 +383,7 @@ def _columns(reader: _Reader, facts: WindowFacts, cut: Mapping[int, int]) -> Rec
     places = kept.tolist()
     sizes = np.where(looked_at, sizes, -1)
     shown = sizes.copy()
-    for place, size in cut.items():
+    for place, size in filling.cut.items():
         if not 0 <= place < count or codes[place] != DecisionCode.INCLUDED_TRUNCATED or not 0 <= size <= sizes[place]:
             raise _broken("it cuts what it does not include")
         shown[place] = size
@@ -323,6 +395,9 @@ def _columns(reader: _Reader, facts: WindowFacts, cut: Mapping[int, int]) -> Rec
         shown=shown,
         ids={place: uuid.UUID(bytes=raw[16 * at : 16 * at + 16]) for at, place in enumerate(places)},
         hashes={place: hashes[HASH_BYTES * at : HASH_BYTES * (at + 1)] for at, place in enumerate(places)},
+        cuts=filling.cuts,
+        reserve=filling.reserve,
+        counts=filling.counts,
     )
 
 

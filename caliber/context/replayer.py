@@ -7,16 +7,18 @@ also after sources were changed, merged, pruned or expired (design, section 5).
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
 from caliber.context.assembler import check_budget, fixed_texts
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, rank
 from caliber.context.fill import Filled, fill
 from caliber.context.inputs import ContentSource
-from caliber.context.plan import RELATION_OF, SOURCES, TURN, AssemblyPlan, plan_of
-from caliber.context.record import Record, content_hash, unpack_record
+from caliber.context.plan import RELATION_OF, SOURCES, TURN, AssemblyPlan, Measures, plan_of, plan_with, section_count
+from caliber.context.record import UNMEASURED, Record, content_hash, unpack_record
 from caliber.context.texts import Said, TurnText, text_of_content, turn_of_content
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, cut_texts
@@ -33,15 +35,21 @@ def replay(record: bytes, config: CaliberConfig, contents: ContentSource) -> Con
     """
     kept = unpack_record(record)
     plan = plan_for(kept, config)
+    facts = replace(kept.facts, measures=plan.measures)
     filled = decide_again(kept, plan)
     said = _said(kept, plan, contents)
 
     def id_of(place: int) -> uuid.UUID | None:
         return identity_of(kept, contents, place)
 
-    shown = cut_texts(plan, kept.ranked, kept.sizes, filled, said)
-    decided = Decided(plan, kept.facts.max_tokens, kept.ranked, filled, kept.sizes, shown)
-    return build_window(kept.facts, decided, said, id_of)
+    shown = cut_texts(plan, kept.ranked, kept.sizes, filled, said, kept.known_cuts)
+    return build_window(facts, decided_again(kept, plan, filled, shown), said, id_of)
+
+
+def decided_again(record: Record, plan: AssemblyPlan, filled: Filled, shown: NDArray[np.int64]) -> Decided:
+    """Return what was decided about a window, its tokens as they were counted then."""
+    ranked, sizes = record.ranked, record.sizes
+    return Decided(plan, record.facts.max_tokens, ranked, filled, sizes, shown, record.reserve, record.counts)
 
 
 def plan_for(record: Record, config: CaliberConfig) -> AssemblyPlan:
@@ -51,7 +59,7 @@ def plan_for(record: Record, config: CaliberConfig) -> AssemblyPlan:
     """
     if config.hash.hex() != record.facts.config_hash:
         raise InvalidValue(field="config", reason="the window was assembled under another configuration")
-    plan = plan_of(config)
+    plan = _measured(record.facts.measures, config)
     sections = record.ranked[SECTION]
     if len(sections):
         if int(sections.min()) < 0 or int(sections.max()) >= len(plan.sections):
@@ -63,6 +71,15 @@ def plan_for(record: Record, config: CaliberConfig) -> AssemblyPlan:
     return plan
 
 
+def _measured(measures: Measures, config: CaliberConfig) -> AssemblyPlan:
+    """Return the constants of a configuration as they were measured then, whatever counts tokens here and now."""
+    if measures == UNMEASURED:
+        return plan_of(config)
+    if len(measures.headers) != section_count(config):
+        raise StorageError("a window's record has other sections than its configuration")
+    return plan_with(config, measures)
+
+
 def decide_again(record: Record, plan: AssemblyPlan) -> Filled:
     """Run ranking and filling over the recorded columns.
 
@@ -71,9 +88,12 @@ def decide_again(record: Record, plan: AssemblyPlan) -> Filled:
     ranked, codes = rank(record.ranked, plan)
     if not np.array_equal(ranked[ORDINAL], record.ranked[ORDINAL]) or not np.array_equal(codes, record.undecided):
         raise StorageError("a window's record does not rank again as it did")
-    filled = fill(record.ranked, codes, record.sizes, plan, record.facts.max_tokens)
+    filled = fill(record.ranked, codes, record.sizes, plan, record.facts.max_tokens, record.reserve)
     if not np.array_equal(filled.codes, record.codes):
         raise StorageError("a window's record does not fill again as it did")
+    known = record.cuts
+    if known is not None and set(known) != {item.place for item in filled.truncations}:
+        raise StorageError("a window's record does not cut again as it did")
     return filled
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from caliber.context.plan import ARTIFACT, NOTE
+from caliber.kernels.tokens import ELLIPSIS
 from caliber.model.windows import Message
 
 
@@ -66,18 +67,44 @@ class TurnText:
         return Message(self.role, self.content, self.name, self.call_id, calls)
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a text was cut: after so many characters, and whether dots follow."""
+
+    characters: int
+    dots: bool
+
+    def of(self, whole: str) -> str:
+        """Return what is left of a text."""
+        return whole[: self.characters] + (ELLIPSIS if self.dots else "")
+
+
 @dataclass(slots=True)
 class Said:
     """The texts of a window, by place in the canonical order.
 
     ``texts`` holds at least what is included, as it enters; ``whole`` what was cut, as it was before; ``parts`` gives
-    turns in parts, for messages; ``cut_turns`` those turns that were cut.
+    turns in parts, for messages; ``cut_turns`` those turns that were cut; ``cuts`` where each text was cut.
     """
 
     texts: dict[int, str]
     parts: Callable[[Sequence[int]], list[TurnText]]
     whole: dict[int, str] = field(default_factory=dict)
     cut_turns: dict[int, TurnText] = field(default_factory=dict)
+    cuts: dict[int, Cut] = field(default_factory=dict)
+
+    def cut(self, place: int, cut: Cut) -> None:
+        """Let a text enter cut."""
+        self.whole[place] = whole = self.texts[place]
+        self.texts[place] = cut.of(whole)
+        self.cuts[place] = cut
+
+    def uncut(self) -> None:
+        """Take back all cuts."""
+        self.texts.update(self.whole)
+        self.whole.clear()
+        self.cut_turns.clear()
+        self.cuts.clear()
 
     def turns(self, places: Sequence[int]) -> list[TurnText]:
         """Return turns as they enter, in parts."""

@@ -6,7 +6,7 @@ Source: C-055 to C-057, C-457 to C-459, C-298.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, STORED_TOKENS, TURN_NUMBER, VERSION, Candidates
-from caliber.context.fill import Filled
+from caliber.context.fill import NO_RESERVE, Filled, Reserve
 from caliber.context.plan import ARTIFACT, NOTE, SOURCES, TURN, AssemblyPlan
 from caliber.model.enums import AssemblyAction, DecisionCode
 from caliber.model.time import from_us
@@ -40,7 +40,8 @@ _RULES: Final = {
 class Decided:
     """All that was decided about one window's candidates, in canonical order.
 
-    Shapes: sizes ``int64[n]`` bytes before any cut, -1 where no text was looked at; shown the same, after cuts.
+    Shapes: sizes ``int64[n]`` lengths before any cut, -1 where no text was looked at; shown the same, after cuts.
+    Units: ``counts`` the tokens of finished sections by index, where lengths do not add up; None where they do.
     """
 
     plan: AssemblyPlan
@@ -49,6 +50,8 @@ class Decided:
     filled: Filled
     sizes: NDArray[np.int64]
     shown: NDArray[np.int64]
+    reserve: Reserve = NO_RESERVE
+    counts: Mapping[int, int] | None = None
 
     def tokens(self, place: int) -> int:
         """Return the tokens a candidate takes, or would have taken."""
@@ -80,7 +83,7 @@ class Decided:
             return f"turn {number} left with its block: the turns of this window begin at turn {first}"
         if code is DecisionCode.EXCLUDED_SECTION_BUDGET:
             return f"needs {tokens} tokens; section {section.name} may hold {section.cap_tokens} and is too full for it"
-        budget = min(self.max_tokens, plan.config.pcp.dosage.max_context_tokens)
+        budget = plan.budget(self.max_tokens)
         if section.index in self.filled.closed_sections:
             ratio = plan.config.assembly.fill_ratio
             return f"token_budget_exhausted: section {section.name} came when {ratio:.0%} of {budget} tokens were used"

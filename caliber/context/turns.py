@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.inputs import TextSource
-from caliber.context.texts import TurnText, byte_length, shown, turn_text
+from caliber.context.plan import AssemblyPlan
+from caliber.context.texts import TurnText, shown, turn_text
 from caliber.model.enums import TurnRole
 from caliber.resident.memory import ResidentSnapshot
 
@@ -54,12 +55,13 @@ class TurnReader:
     remembered for as long as its source lives; nothing of its content is.
     """
 
-    __slots__ = ("_answer_at", "_calls_at", "_name_at", "_role_at", "_source", "_table", "turns")
+    __slots__ = ("_answer_at", "_calls_at", "_name_at", "_plan", "_role_at", "_source", "_table", "turns")
 
-    def __init__(self, snapshot: ResidentSnapshot, source: TextSource) -> None:
+    def __init__(self, snapshot: ResidentSnapshot, source: TextSource, plan: AssemblyPlan) -> None:
         self.turns = snapshot["turn"]
         self._source = source
-        self._table = _table_of(source, snapshot.position.epoch)
+        self._plan = plan
+        self._table = _table_of(source, snapshot.position.epoch, plan.ruler)
         at = self.turns.layout.codec.index
         self._role_at, self._name_at = at("role"), at("name")
         self._calls_at, self._answer_at = at("tool_calls"), at("tool_call_id")
@@ -122,12 +124,12 @@ class TurnReader:
         return entries & _LENGTH_MASK, (entries & _PARTS_BIT) != 0
 
     def _entries(self, rows: list[int]) -> NDArray[np.int64]:
-        out = []
-        for row, content in zip(rows, self._source.texts(self.turns, rows), strict=True):
-            turn = self._turn(row, content)
-            parts = turn.name is not None or turn.calls or turn.call_id is not None
-            out.append(min(byte_length(turn.text), _LENGTH_MASK) | (_PARTS_BIT if parts else 0))
-        return np.array(out, np.int64)
+        contents = self._source.texts(self.turns, rows)
+        turns = [self._turn(row, content) for row, content in zip(rows, contents, strict=True)]
+        parts = [turn.name is not None or bool(turn.calls) or turn.call_id is not None for turn in turns]
+        lengths = np.minimum(self._plan.measure([turn.text for turn in turns]), _LENGTH_MASK)
+        lengths[np.array(parts, np.bool_)] |= _PARTS_BIT
+        return lengths
 
     def _turn(self, row: int, content: bytes) -> TurnText:
         packed = self.turns.packed(row)
@@ -180,11 +182,13 @@ class _Table:
         table[ordinals[fitting]] = entries[fitting]
 
 
-_TABLES: Final[weakref.WeakKeyDictionary[TextSource, _Table]] = weakref.WeakKeyDictionary()
+_TABLES: Final[weakref.WeakKeyDictionary[TextSource, dict[str, _Table]]] = weakref.WeakKeyDictionary()
 
 
-def _table_of(source: TextSource, epoch: str) -> _Table:
-    table = _TABLES.get(source)
+def _table_of(source: TextSource, epoch: str, ruler: str) -> _Table:
+    """Return what is remembered of the turns of a source, as one ruler measures them."""
+    tables = _TABLES.setdefault(source, {})
+    table = tables.get(ruler)
     if table is None or table.epoch != epoch:
-        table = _TABLES[source] = _Table(epoch)
+        table = tables[ruler] = _Table(epoch)
     return table

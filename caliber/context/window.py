@@ -6,7 +6,7 @@ Source: C-049 to C-054, C-460 to C-464, K-077, K-078.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -21,9 +21,9 @@ from caliber.context.facts import WindowFacts
 from caliber.context.fill import Filled
 from caliber.context.lazy import LazyTuple
 from caliber.context.plan import SOURCES, TURN, AssemblyPlan, SectionPlan
-from caliber.context.texts import Said, TurnText, byte_length
+from caliber.context.texts import Cut, Said, TurnText, byte_length
 from caliber.context.trace import Decided, trace
-from caliber.kernels import truncate_to_tokens
+from caliber.kernels.tokens import ELLIPSIS, truncate_to_length, truncate_to_tokens
 from caliber.model.enums import ContextPersistence, DecisionCode, ResultStatus
 from caliber.model.errors import InternalError
 from caliber.model.time import from_us
@@ -45,7 +45,7 @@ def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) 
     filled = filled_sections(decided)
     texts = said.texts
     for item in filled:
-        body = item.section.header + plan.separator.join([texts[place] for place in item.places])
+        body = _body(plan, item, texts)
         if item.section.source == TURN:
             turns = item.places
         else:
@@ -57,7 +57,7 @@ def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) 
         sections.append(_section(facts, decided, item, content, id_of))
     text = "".join([section.content for section in sections])
     used = used_tokens(decided, filled)
-    if used > facts.max_tokens or byte_length(text) != length:
+    if used > facts.max_tokens or (plan.additive and byte_length(text) != length):
         raise InternalError(f"a window of {used} tokens and {length} bytes was filled wrongly for {facts.max_tokens}")
     context = plan.separator.join(bodies)
     return ContextWindow(
@@ -78,13 +78,44 @@ def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) 
         position=facts.position,
         config_hash=facts.config_hash,
         evaluator=facts.evaluator,
+        estimator=facts.measures.estimator,
         expires_at=_expires_at(facts, plan),
     )
 
 
+def _body(plan: AssemblyPlan, item: FilledSection, texts: Mapping[int, str]) -> str:
+    return item.section.header + plan.separator.join([texts[place] for place in item.places])
+
+
+def count_sections(decided: Decided, said: Said) -> tuple[dict[int, int], int]:
+    """Return the tokens of each finished section by its index, and those of the window's text, as they are counted."""
+    plan = decided.plan
+    items = filled_sections(decided)
+    contents = [_body(plan, item, said.texts) + (plan.separator if item is not items[-1] else "") for item in items]
+    *parts, whole = plan.estimator.lengths_of([*contents, "".join(contents)]).tolist()
+    counts = {item.section.index: plan.tokens(part) for item, part in zip(items, parts, strict=True)}
+    return counts, plan.tokens(whole)
+
+
+def excess(decided: Decided, whole: int) -> tuple[int, dict[int, int]]:
+    """Return by how many tokens a window exceeds its budget, and each section, by index, its limit.
+
+    Both the sum of the sections (C-050) and the text as a whole, ``whole`` tokens, must fit.
+    """
+    plan = decided.plan
+    items = filled_sections(decided)
+    parts, messages = sum(item.tokens for item in items), message_tokens(plan, items)
+    over = {
+        item.section.index: item.tokens - item.section.cap_tokens
+        for item in items
+        if item.section.cap_tokens is not None and item.tokens > item.section.cap_tokens
+    }
+    return max(0, max(parts, whole) + messages - plan.budget(decided.max_tokens)), over
+
+
 @dataclass(frozen=True, slots=True)
 class FilledSection:
-    """A section that has something in it, the places of it in order of reading. Units: size in bytes."""
+    """A section that has something in it, the places of it in order of reading. Units: size is a length."""
 
     section: SectionPlan
     places: list[int]
@@ -95,7 +126,7 @@ class FilledSection:
 def filled_sections(decided: Decided) -> list[FilledSection]:
     """Return the sections of a window in order; every one but the last ends with a separator."""
     plan, ranked = decided.plan, decided.ranked
-    codes = decided.filled.codes
+    codes, counts = decided.filled.codes, decided.counts
     included = np.flatnonzero((codes == DecisionCode.INCLUDED) | (codes == DecisionCode.INCLUDED_TRUNCATED))
     section_of = ranked[SECTION][included]
     present = set(section_of.tolist())
@@ -108,35 +139,63 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
         if section.source == TURN:
             places = places[np.argsort(ranked[TURN_NUMBER][places], kind="stable")]
         separators = len(places) if present else len(places) - 1
-        size = section.header_bytes + int(decided.shown[places].sum()) + plan.separator_bytes * separators
-        out.append(FilledSection(section, places.tolist(), size, plan.tokens(size)))
+        size = section.header_length + int(decided.shown[places].sum()) + plan.separator_length * separators
+        tokens = plan.tokens(size) if counts is None else counts.get(section.index, 0)
+        out.append(FilledSection(section, places.tolist(), size, tokens))
     return out
 
 
 def used_tokens(decided: Decided, sections: list[FilledSection]) -> int:
     """Return the tokens of a window of these sections, what each message costs included."""
+    return sum(item.tokens for item in sections) + message_tokens(decided.plan, sections)
+
+
+def message_tokens(plan: AssemblyPlan, sections: list[FilledSection]) -> int:
+    """Return what the messages of a window cost beyond their texts."""
     turns = sum(len(item.places) for item in sections if item.section.source == TURN)
     context = any(item.section.source != TURN for item in sections)
-    overhead = decided.plan.config.assembly.message_overhead_tokens
-    return sum(item.tokens for item in sections) + overhead * (turns + context)
+    return plan.config.assembly.message_overhead_tokens * (turns + context)
 
 
 def cut_texts(
-    plan: AssemblyPlan, ranked: Candidates, sizes: NDArray[np.int64], filled: Filled, said: Said
+    plan: AssemblyPlan,
+    ranked: Candidates,
+    sizes: NDArray[np.int64],
+    filled: Filled,
+    said: Said,
+    known: Mapping[int, tuple[int, Cut]] | None = None,
 ) -> NDArray[np.int64]:
-    """Shorten the texts that enter cut, and return all sizes after that."""
+    """Shorten the texts that enter cut, and return all sizes after that.
+
+    ``known`` are lengths and places of cuts that were made before, as a record has them.
+    """
     if not filled.truncations:
         return sizes
     shown = sizes.copy()
     for item in filled.truncations:
         place = item.place
-        said.whole[place] = whole = said.texts[place]
-        said.texts[place] = cut = truncate_to_tokens(whole, plan.whole_tokens(item.room), estimator=plan.estimator)
+        if known is None:
+            said.cut(place, _cut(plan, said.texts[place], item.room))
+            shown[place] = plan.measure([said.texts[place]])[0]
+        else:
+            shown[place], cut = known[place]
+            said.cut(place, cut)
         if ranked[SOURCE][place] == TURN:
             (turn,) = said.parts([place])
-            said.cut_turns[place] = turn.with_content(cut[len(turn.label) :] if cut.startswith(turn.label) else "")
-        shown[place] = byte_length(said.texts[place])
+            text = said.texts[place]
+            said.cut_turns[place] = turn.with_content(text[len(turn.label) :] if text.startswith(turn.label) else "")
     return shown
+
+
+def _cut(plan: AssemblyPlan, whole: str, room: int) -> Cut:
+    """Return where to cut a text that must not be longer than ``room``."""
+    if plan.additive:
+        cut = truncate_to_tokens(whole, plan.whole_tokens(room), estimator=plan.estimator)
+    else:
+        data = plan.estimator.encoded(whole, field="text")
+        cut = truncate_to_length(whole, data, max(0, room), plan.estimator, ending=plan.separator)
+    dots = not whole.startswith(cut)
+    return Cut(len(cut) - len(ELLIPSIS) * dots, dots)
 
 
 def _section(facts: WindowFacts, decided: Decided, item: FilledSection, content: str, id_of: IdOf) -> ContextSection:

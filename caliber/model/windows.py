@@ -121,6 +121,7 @@ class ContextWindow:
     position: Position
     config_hash: str
     evaluator: str
+    estimator: str
     expires_at: datetime | None = None
 
     def to_messages(self) -> list[dict[str, Any]]:

@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 from caliber.agents.locks import LockService
 from caliber.backends import backend
 from caliber.config import CaliberConfig
+from caliber.context import estimator_of
 from caliber.events.bus import EventBus
-from caliber.kernels import BytesEstimator, estimate_tokens, uuid7
+from caliber.kernels import estimate_tokens, uuid7
 from caliber.llm.deadline import deadline_passed, remaining_s, within
 from caliber.llm.protocols import Closable, EmbeddingProvider, SummarizationProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider, is_costly
@@ -61,7 +62,7 @@ class Engine:
     ) -> None:
         self.config = config
         self.clock = clock
-        self.estimator = BytesEstimator(config.tokens.bytes_per_token)
+        self.estimator = estimator_of(config)
         self._state = "open"
         self.unrecorded_errors = 0
         self._closing = threading.Lock()
@@ -198,7 +199,7 @@ class Engine:
 
     def count_bytes(self, raw: bytes) -> int:
         """Return the tokens of content under the configured estimator."""
-        return self.estimator.tokens_of_length(len(raw))
+        return self.estimator.tokens_of_bytes(raw)
 
     # --- state -----------------------------------------------------------------------------------
 

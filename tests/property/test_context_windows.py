@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from support.context_world import Contents, World, config_of
 from caliber.context import explain, replay, unpack_record
 from caliber.context.assembler import plan_of
 from caliber.context.record import MAGIC, unpack_body
+from caliber.kernels import estimate_tokens
 from caliber.kernels.dispatch import available_paths, forced_path
 from caliber.model.entities import ToolCall
 from caliber.model.enums import AssemblyAction, DecisionCode, SectionType, SourceType, TurnRole
@@ -64,9 +66,13 @@ knobs = st.fixed_dictionaries(
         "assembly.notes_without_query": st.integers(0, 8),
         "assembly.summary_limit": st.integers(0, 4),
         "assembly.section_max_tokens": caps,
-        "assembly.separator": st.sampled_from(["", "\n", "\n\n", " — "]),
+        # Without anything between them, texts grow together: tokens of the whole are not those of its parts.
+        "assembly.separator": st.sampled_from(["", "\n", "\n\n", " — ", "x"]),
         "assembly.section_headers": st.booleans(),
         "tokens.bytes_per_token": st.sampled_from([0.5, 1.0, 3.3, 3.5, 4.0, 17.25]),
+        # The extra tokens has no wheel for the newest Python.
+        "tokens.estimator": st.sampled_from(["bytes", "calibrated", *(["exact"] if find_spec("quicktok") else [])]),
+        "tokens.vocabulary": st.sampled_from(["o200k_base", "cl100k_base"]),
         "section_priorities.user": st.integers(0, 3),
         "section_priorities.system": st.integers(0, 3),
         "section_priorities.artifacts": st.integers(0, 3),
@@ -145,16 +151,18 @@ def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[s
     finally:
         world.close()
     window = assembled.window
-    estimate = plan_of(config).estimator.tokens_of_length
+    estimator = plan_of(config).estimator
+    assert window.estimator == estimator.name
     overhead = config.assembly.message_overhead_tokens
 
     # the budget: sections add up, nothing exceeds it, nor a section its own
     assert window.used_tokens <= min(window.max_tokens, config.pcp.dosage.max_context_tokens)
     assert window.used_tokens == sum(s.token_count for s in window.sections) + overhead * len(window.messages)
     assert window.text == "".join(section.content for section in window.sections)
-    assert estimate(len(window.text.encode())) + overhead * len(window.messages) <= window.used_tokens
+    whole = estimate_tokens(window.text, estimator=estimator) + overhead * len(window.messages)
+    assert whole <= (window.used_tokens if estimator.additive else window.max_tokens)
     for section in window.sections:
-        assert section.token_count == estimate(len(section.content.encode()))
+        assert section.token_count == estimate_tokens(section.content, estimator=estimator)
         cap = config.assembly.section_cap(section.name)
         assert cap is None or section.token_count <= cap
     assert 0 <= window.stable_prefix_tokens <= window.used_tokens

@@ -107,6 +107,7 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "assembly.section_max_tokens",
             "context_window_persistence.ttl_ms",
             "principal.role",
+            "tokens.vocabulary",  # an estimator that counts bytes has none
         ]
     )
 
