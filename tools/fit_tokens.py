@@ -4,7 +4,7 @@ Usage: python tools/fit_tokens.py [--check | --fit | --errors]
 
 Without an option, csrc/tokens/tables.c is written from caliber/kernels/token_classes.py and token_costs.py; with
 --check nothing is written and the exit code is 1 if it differs. --fit finds new costs and writes both files; --errors
-prints how far the committed costs are off, on documents that no fit has seen, as the table of docs/tokens.md. Those two
+prints how far the committed costs are off on documents that no fit has seen: the tables of docs/tokens.md. Those two
 count the texts of token_corpus.py with quicktok (extra ``tokens``).
 
 The fit is a least-squares problem in 640 unknowns between 1/128 and 255/256: relative errors of whole documents and of
@@ -161,29 +161,40 @@ def fit_all() -> dict[str, bytes]:
 # --- measuring ----------------------------------------------------------------------------------
 
 
-def errors(costs: dict[str, bytes]) -> list[tuple[str, ...]]:
-    """Return, by vocabulary and kind, the median, the 95th percentile and the bias of what was held out, in percent."""
+def errors(estimate: Callable[[str, str], int]) -> list[tuple[str, ...]]:
+    """Return, by vocabulary and kind, how far ``estimate`` (of vocabulary and text) is off on what was held out.
+
+    Median, 95th percentile and bias, in percent, of whole documents and of short spans.
+    """
     from token_corpus import KINDS
 
     samples = [(document, short) for document, short in _samples() if document.held_out]
     rows = []
     for vocabulary in VOCABULARIES:
-        count, table = _counter(vocabulary), np.frombuffer(costs[vocabulary], np.uint8)
+        count = _counter(vocabulary)
         for kind in (*KINDS, "all"):
             cells = [vocabulary, kind]
             for wanted in (False, True):
                 texts = [d.text for d, short in samples if short is wanted and kind in (d.kind, "all")]
                 exact = np.array([count(text) for text in texts])
-                units = [
-                    int(table[token_keys(np.frombuffer(text.encode(), np.uint8))].sum(dtype=int)) for text in texts
-                ]
-                found = -(-np.array(units) // machine.UNITS_PER_TOKEN)
-                off = found / exact - 1
-                low, high = np.percentile(np.abs(off), (50, 95))
+                found = np.array([estimate(vocabulary, text) for text in texts])
+                low, high = np.percentile(np.abs(found / exact - 1), (50, 95))
                 bias = found.sum() / exact.sum() - 1
                 cells += [str(len(texts)), f"{low:.1%}", f"{high:.1%}", f"{bias:+.1%}"]
             rows.append(tuple(cells))
     return rows
+
+
+def by_bytes(_: str, text: str) -> int:
+    """Return what the source's estimate says."""
+    return -(-2 * len(text.encode()) // 7)
+
+
+def by_tables(vocabulary: str, text: str) -> int:
+    """Return what the committed costs say."""
+    table = np.frombuffer(_committed()[vocabulary], np.uint8)
+    units = int(table[token_keys(np.frombuffer(text.encode(), np.uint8))].sum(dtype=int))
+    return -(-units // machine.UNITS_PER_TOKEN)
 
 
 def _committed() -> dict[str, bytes]:
@@ -201,10 +212,12 @@ def main() -> int:
     chosen = parser.parse_args()
 
     if chosen.errors:
-        print("| vocabulary | kind | documents | median | p95 | bias | spans | median | p95 | bias |")
-        print("|---|---|" + "---:|" * 8)
-        for row in errors(_committed()):
-            print("| " + " | ".join(row) + " |")
+        for title, estimate in (("calibrated", by_tables), ("bytes over 3.5", by_bytes)):
+            print(f"{title}\n\n| vocabulary | kind | documents | median | p95 | bias | spans | median | p95 | bias |")
+            print("|---|---|" + "---:|" * 8)
+            for row in errors(estimate):
+                print("| " + " | ".join(row) + " |")
+            print()
         return 0
     if chosen.fit:
         costs = fit_all()
