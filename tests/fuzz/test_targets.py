@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(native_builds.COMPILER is None, reason="needs a 
 
 # Inputs made from the seed for each target: what takes about half a second.
 RUNS = {
+    "calibrated_tokens": 3000,
     "keyword": 4000,
     "pairs": 100,
     "rank_and_fill": 1000,
@@ -67,7 +68,7 @@ def test_a_target_finds_nothing(name: str, built: Built, tmp_path: Path) -> None
 
 
 # Target, change of csrc/, and what must be said of it.
-OUT_OF_BOUNDS = "AddressSanitizer: heap-buffer-overflow"
+OUT_OF_BOUNDS = "ERROR: AddressSanitizer: "
 DIFFERENT = "does not hold"
 FAULTS: dict[str, tuple[str, Change, str]] = {
     "a byte after a span is read": (
@@ -135,6 +136,11 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
         ("uuid7/uuid7.c", "entropy += ENTROPY_PER_ID, out", "entropy += ENTROPY_PER_ID + 1, out"),
         OUT_OF_BOUNDS,
     ),
+    "a tail is loaded as a whole register where a byte is missing": (
+        "calibrated_tokens",
+        ("tokens/calibrated_avx2.c", "if (at + 32 <= readable) {", "if (at + 32 <= readable + 1) {"),
+        OUT_OF_BOUNDS,
+    ),
     "a joiner looks for the next word beyond the end": (
         "keyword",
         ("keyword/words.c", "if ((size_t)(end - p) <= size) return 0;", "if (size == 3 && end - p < 3) return 0;"),
@@ -156,6 +162,8 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str, built: Built, tmp_path: Path) -> None:
     name, change, said = FAULTS[fault]
+    if not native_builds.runs_here(change[0]):
+        pytest.skip("this machine does not run the file with the fault")
     # Always the same inputs: whether a fault is found must not depend on chance.
     done = fuzzing.run_standalone(built.program(tmp_path, name, [change]), name, runs=4 * RUNS[name], seed=1)
     assert done.returncode != 0

@@ -8,16 +8,18 @@ from __future__ import annotations
 import sys
 import types
 
-from caliber.kernels import graphemes, tokens
+from caliber.kernels import estimators, graphemes, tokens
 
-DIVISORS = (1, 2, 3.5, 4, 0.5, 7.25, 3.827163, 1000)
+ESTIMATORS: tuple[estimators.Estimator, ...] = (
+    *(estimators.BytesEstimator(divisor) for divisor in (1, 2, 3.5, 4, 0.5, 7.25, 3.827163, 1000)),
+    *(estimators.CalibratedEstimator(vocabulary) for vocabulary in estimators.VOCABULARIES),
+)
 
 
 def check(data: bytes) -> None:
-    """Assert what truncation promises; the first two bytes choose limit and divisor, the rest is text."""
-    limit, divisor = (data[0] if data else 0) - 2, DIVISORS[data[1] % len(DIVISORS) if len(data) > 1 else 0]
+    """Assert what truncation promises; the first two bytes choose limit and estimator, the rest is text."""
+    limit, estimator = (data[0] if data else 0) - 2, ESTIMATORS[data[1] % len(ESTIMATORS) if len(data) > 1 else 0]
     text = data[2:].decode("utf-8", "replace")
-    estimator = tokens.BytesEstimator(divisor)
     cut = tokens.truncate_to_tokens(text, limit, estimator=estimator)
     assert tokens.estimate_tokens(cut, estimator=estimator) <= max(limit, 0)
     if limit > 0 and tokens.estimate_tokens(text, estimator=estimator) <= limit:
@@ -32,7 +34,7 @@ def check(data: bytes) -> None:
 def main() -> None:
     import atheris
 
-    for module in (tokens, graphemes):
+    for module in (tokens, graphemes, estimators):
         for function in vars(module).values():
             if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
                 atheris.instrument_func(function)

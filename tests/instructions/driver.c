@@ -160,8 +160,22 @@ static void vectors(void) {
 
 /* ---- bytes -------------------------------------------------------------------------------------------------- */
 
-static uint8_t span_bytes[SPANS * SPAN_BYTES], digests[32 * SPANS];
+static uint8_t span_bytes[SPANS * SPAN_BYTES], text[SPANS * SPAN_BYTES], digests[32 * SPANS];
 static int64_t offsets[SPANS + 1], tokens[SPANS];
+
+/* Words of some two thousand, common ones often, a few in other scripts. */
+static void write_text(void) {
+    for (size_t at = 0; at < sizeof text;) {
+        const uint64_t random = next_random();
+        const uint64_t word = random % (1 + (random >> 16) % 2000);
+        char next[32];
+        const int size = word % 19 == 7 ? snprintf(next, sizeof next, "\xC3\xA9\xE6\x97\xA5%u ", (unsigned)word % 50)
+                                        : snprintf(next, sizeof next, "word%u%s", (unsigned)word, word % 7 ? " " : ", ");
+        for (int i = 0; i < size && at < sizeof text; i++) {
+            text[at++] = (uint8_t)next[i];
+        }
+    }
+}
 
 CASE case_sha256_spans(void) {
     succeed(cal_sha256_spans_i64(features, span_bytes, sizeof span_bytes, offsets, SPANS, digests));
@@ -169,6 +183,15 @@ CASE case_sha256_spans(void) {
 
 CASE case_tokens_bytes_spans(void) {
     succeed(cal_tokens_bytes_spans_i64(sizeof span_bytes, offsets, SPANS, 7, 2, tokens));
+}
+
+CASE case_tokens_calibrated_spans(void) {
+    succeed(cal_tokens_calibrated_spans_i64(features, CAL_VOCABULARY_O200K, text, sizeof text, offsets, SPANS, tokens));
+}
+
+CASE case_tokens_calibrated_prefix(void) {
+    size_t length;
+    succeed(cal_tokens_calibrated_prefix(features, CAL_VOCABULARY_O200K, text, sizeof text, 1000000, &length));
 }
 
 static uint8_t entropy[10 * IDS], made[16 * IDS];
@@ -182,6 +205,7 @@ static void bytes(void) {
     for (size_t i = 0; i < sizeof span_bytes; i++) {
         span_bytes[i] = (uint8_t)next_random();
     }
+    write_text();
     for (size_t i = 0; i <= SPANS; i++) {
         offsets[i] = (int64_t)(i * SPAN_BYTES);
     }
@@ -190,7 +214,81 @@ static void bytes(void) {
     }
     RUN(sha256_spans);
     RUN(tokens_bytes_spans);
+    RUN(tokens_calibrated_spans);
+    RUN(tokens_calibrated_prefix);
     RUN(uuid7);
+}
+
+/* ---- keywords ----------------------------------------------------------------------------------------------- */
+
+#define WORDS 4096 /* different ones, at most */
+#define WORD_IDS 40000
+#define SEGMENTS 2
+
+static cal_words dictionary;
+static uint32_t word_ids[WORD_IDS], term_ids[WORDS], counts[WORDS], touched[WORDS], lengths[SPANS];
+static uint32_t first[WORDS], chain[WORDS], tail[WORDS];
+static uint16_t left[WORDS];
+static uint8_t level[WORDS], mask[SPANS];
+static int64_t word_offsets[SPANS + 1];
+static uint64_t term_starts[WORDS + 1];
+static uint32_t *segments[SEGMENTS];
+static cal_postings postings;
+static double document_scores[SPANS];
+
+CASE case_words_intern(void) {
+    size_t done;
+    succeed(cal_words_intern(&dictionary, text, sizeof text, offsets, SPANS, word_ids, WORD_IDS, word_offsets, &done));
+    if (done != SPANS) {
+        exit(1);
+    }
+}
+
+CASE case_postings_add(void) {
+    size_t done;
+    succeed(cal_postings_add(&postings, 0, word_ids, word_offsets, SPANS, term_starts, term_ids, dictionary.count, counts,
+                             touched, lengths, &done));
+}
+
+CASE case_bm25(void) {
+    static uint32_t asked[100];
+    static double weights[100];
+    for (uint32_t i = 0; i < 100; i++) {
+        asked[i] = i;
+        weights[i] = 1.0 + i;
+    }
+    succeed(cal_bm25(&postings, asked, weights, 100, SPANS, mask, lengths, 1.2, 0.75, 80.0, document_scores));
+}
+
+CASE case_best_scores(void) {
+    size_t count;
+    succeed(cal_best_scores(document_scores, SPANS, NULL, BEST, ids, best, &count));
+}
+
+static void keywords(void) {
+    dictionary.capacity = WORDS;
+    dictionary.slot_count = 2 * WORDS;
+    dictionary.slots = room(dictionary.slot_count * sizeof *dictionary.slots);
+    dictionary.starts = room((WORDS + 1) * sizeof *dictionary.starts);
+    dictionary.arena_size = sizeof text;
+    dictionary.arena = room(dictionary.arena_size);
+    dictionary.seed = 1;
+    RUN(words_intern);
+    for (uint32_t i = 0; i < WORDS; i++) { /* each word is a term */
+        term_starts[i + 1] = i + 1;
+        term_ids[i] = i;
+    }
+    for (size_t i = 0; i < SEGMENTS; i++) {
+        segments[i] = room(CAL_POSTING_SEGMENT * sizeof **segments);
+        memset(segments[i], 0xFF, CAL_POSTING_SEGMENT * sizeof **segments);
+    }
+    memset(first, 0xFF, sizeof first);
+    memset(chain, 0xFF, sizeof chain);
+    memset(mask, 1, sizeof mask);
+    postings = (cal_postings){segments, SEGMENTS, WORDS, first, chain, tail, left, level, 0};
+    RUN(postings_add);
+    RUN(bm25);
+    RUN(best_scores);
 }
 
 /* ---- ranking ------------------------------------------------------------------------------------------------ */
@@ -237,6 +335,7 @@ int main(int count, char **arguments) {
     printf("%u\n", (unsigned)cal_cpu_features());
     vectors();
     bytes();
+    keywords();
     ranking();
     return 0;
 }

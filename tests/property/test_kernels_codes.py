@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.instruction_sets import COMPILED, LOCAL, RUNNABLE, running_on, searched
 from support.native_builds import COMPILER, build, on_path, running
+from support.vector_problems import KINDS, Problem, drawn
 
 from caliber import kernels
 from caliber.kernels import reference, scoring
@@ -26,59 +26,6 @@ METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": refe
 SOAK = bool(os.environ.get("CALIBER_SOAK"))
 DIMENSIONS = st.sampled_from([64, 65, 66, 95, 96, 97, 127, 128, 129, 200, 255, 256, 257, 384])
 SCALES = st.sampled_from([1.0, 1e-3, 1e3, 1e-38, 1e-42, 3e37, 1e19, 1e-19])
-
-
-@dataclass(frozen=True)
-class Problem:
-    rows: np.ndarray = field(repr=False)
-    query: np.ndarray = field(repr=False)
-    kind: str
-
-
-def drawn(seed: int, n: int, dimensions: int, kind: str, scale: float) -> Problem:
-    """Rows and a query of a kind that is hard for bounds or for order."""
-    generator = np.random.default_rng(seed)
-    rows = generator.standard_normal((n, dimensions))
-    query = generator.standard_normal(dimensions)
-    if kind == "near ties":  # far closer to each other than codes can tell apart
-        rows = query + 1e-6 * rows
-    elif kind == "last bits":  # the query, and copies of it with one bit of one element changed
-        rows = np.tile(query, (n, 1))
-        at = generator.integers(0, dimensions, n)
-        rows[np.arange(n), at] *= 1 + 2.0**-23 * generator.integers(-1, 2, n)
-    elif kind == "duplicates":
-        rows = rows[generator.integers(0, max(1, n // 8), n)]
-    elif kind == "few values":
-        rows, query = np.round(rows), np.round(query)
-    elif kind == "spikes":  # one element large: the others' codes are all zero
-        rows[np.arange(n), generator.integers(0, dimensions, n)] = 1e4
-        query[generator.integers(0, dimensions)] = 1e4
-    elif kind == "halves":  # what the codes of row 0 leave out points along the query: as far off as bounds allow
-        rest = generator.choice([-0.49, 0.49], dimensions)
-        rows = generator.integers(-100, 100, (n, dimensions)) + rest
-        rows[:, 0] = 127
-        query = np.sign(rest) * 60
-        query[0] = 67  # 67 + 60 = 127: the codes of the query are exact
-    elif kind == "one sign":  # all codes at the end of their range: the largest sums
-        rows, query = np.ones((n, dimensions)), np.ones(dimensions)
-        rows[: n // 2] *= -1
-    elif kind == "zeros":
-        rows[generator.random(n) < 0.5] = 0
-        rows[:, generator.random(dimensions) < 0.9] = 0
-    elif kind == "opposite":
-        rows = -query + 1e-3 * rows
-    elif kind == "rising":  # each better than the one before: everything is a candidate when it is met
-        rows = query + rows * np.linspace(3, 0.1, n)[:, np.newaxis]
-    spread = 10.0 ** generator.integers(-3, 4, n) if kind == "lengths" else np.ones(n)
-    with np.errstate(over="ignore", under="ignore"):
-        wide = np.clip(rows * scale * spread[:, np.newaxis], -3.4e38, 3.4e38).astype(np.float32)
-        return Problem(wide, np.clip(query * scale, -3.4e38, 3.4e38).astype(np.float32), kind)
-
-
-KINDS = [
-    "normal", "near ties", "last bits", "duplicates", "few values", "spikes", "halves", "one sign", "zeros",
-    "opposite", "rising", "lengths",
-]  # fmt: skip
 
 
 @st.composite
@@ -282,38 +229,6 @@ def test_rows_added_under_any_path_are_searched_under_any_other() -> None:
             with running_on(path):
                 found.add(matrix.topk(rows[5], 30)[1].tobytes())
     assert len(found) == 1
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("path", LOCAL)
-def test_a_million_queries_equal_scoring_every_row(path: str) -> None:
-    """10^6 queries at n <= 512 with near-ties at rank k, and 10^3 at 100k. Issue 3, item 8."""
-    generator = np.random.default_rng(int(os.environ.get("CALIBER_SEED", "1")))
-    with running_on(path):
-        done = 0
-        while done < 1_000_000:
-            n, dimensions = int(generator.integers(256, 513)), int(generator.choice([64, 65, 96, 128]))
-            kind, metric = str(generator.choice(KINDS)), str(generator.choice(list(METRICS)))
-            problem = drawn(int(generator.integers(2**32)), n, dimensions, kind, 1.0)
-            queries = problem.query + generator.standard_normal((64, dimensions)) * generator.choice([0, 1e-6, 1e-2, 1])
-            compare_many(problem.rows, queries.astype(np.float32), METRICS[metric], int(generator.integers(1, n // 8)))
-            done += 64
-        rows = generator.standard_normal((100_000, 384), dtype=np.float32)
-        for _ in range(1000 // 50):
-            near = rows[generator.integers(0, 100_000, 50)]
-            queries = near + generator.standard_normal((50, 384), dtype=np.float32) * np.float32(0.5)
-            compare_many(rows, queries, reference.COSINE, 20)
-
-
-def compare_many(rows: np.ndarray, queries: np.ndarray, metric: int, k: int) -> None:
-    asked = scoring.bounds(rows.shape[0], k, None, None, None)
-    found = [
-        scoring.search_many([segment_of(rows, coded=coded)], rows.shape[1], metric, queries, asked)
-        for coded in (True, False)
-    ]
-    for ours, twins in zip(*found, strict=True):
-        assert ours[0].tobytes() == twins[0].tobytes()
-        assert ours[1].tobytes() == twins[1].tobytes()
 
 
 # --- faults that these tests must see ----------------------------------------------------------

@@ -132,7 +132,7 @@ def commit(counts: Counts) -> Path:
         "compiler": compiler(),
         "flags": " ".join(RELEASE),
         "counted by": f"callgrind of {version}",
-        "not run by it": sorted(set(_features()) - set(counts)),
+        "not counted here": sorted(set(_features()) - set(counts)),
         "counts": counts,
     }
     file = baseline_file()

@@ -21,6 +21,9 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 # What the last word in the name of a file of one instruction set says; other files are for every machine.
 ARCHITECTURE_OF = {"avx2": "X86", "shani": "X86", "neon": "ARM64", "dotprod": "ARM64", "armv8": "ARM64"}
 
+# The feature of the CPU that such a file needs.
+FEATURE_OF = {"avx2": "AVX2", "shani": "SHANI", "neon": "NEON", "dotprod": "DOTPROD", "armv8": "SHA2"}
+
 # A file of csrc/, a text that occurs in it exactly once, and what stands there instead.
 Change = tuple[str, str, str]
 
@@ -119,6 +122,14 @@ def running(native: dispatch.Native) -> Iterator[None]:
         yield
     finally:
         dispatch._chosen = before
+
+
+def runs_here(file: str) -> bool:
+    """Return whether this machine runs a file of csrc/, so that a fault in it can show."""
+    from caliber._native import lib
+
+    feature = FEATURE_OF.get(Path(file).stem.rpartition("_")[2])
+    return feature is None or bool(lib.cal_cpu_features() & getattr(lib, f"CAL_CPU_{feature}"))
 
 
 def _architecture() -> str:
