@@ -31,7 +31,16 @@ SHORT_MESSAGES: list[tuple[bytes, str]] = [
     (bytes.fromhex("bd"), "68325720aabd7c82f30f554b313d0570c95accbb7dc4b5aae11204c08ffe732b"),
     (bytes.fromhex("c98c8e55"), "7abc22c0ae5af26ce93dbb94433a0e0b2e119d014f8e7f65bd56c61ccccd9504"),
 ]
-VECTORS = FIPS_180 + SHORT_MESSAGES
+# NIST's additional ones, at the edges of a block.
+FILLED: list[tuple[bytes, str]] = [
+    (bytes(55), "02779466cdec163811d078815c633f21901413081449002f24aa3e80f0b88ef7"),
+    (bytes(56), "d4817aa5497628e7c77e6b606107042bbba3130888c5f47a375e6179be789fbb"),
+    (bytes(57), "65a16cb7861335d5ace3c60718b5052e44660726da4cd13bb745381b235a1785"),
+    (bytes(64), "f5a5fd42d16a20302798ef6ed309979b43003d2320d9f0e8ea9831a92759fb4b"),
+    (b"A" * 1000, "c2e686823489ced2017f6059b8b239318b6364f6dcd835d0a519105a1eadd6e4"),
+    (b"U" * 1005, "f4d62ddec0f3dd90ea1380fa16a5ff8dc4c54b21740650f24afc4120903552b0"),
+]
+VECTORS = FIPS_180 + SHORT_MESSAGES + FILLED
 
 
 @pytest.mark.parametrize("path", EVERY)

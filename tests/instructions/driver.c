@@ -223,13 +223,15 @@ static void bytes(void) {
 
 #define WORDS 4096 /* different ones, at most */
 #define WORD_IDS 40000
+#define QUERY_WORDS 100
 #define SEGMENTS 2
 
 static cal_words dictionary;
 static uint32_t word_ids[WORD_IDS], term_ids[WORDS], counts[WORDS], touched[WORDS], lengths[SPANS];
 static uint32_t first[WORDS], chain[WORDS], tail[WORDS];
 static uint16_t left[WORDS];
-static uint8_t level[WORDS], mask[SPANS];
+static uint8_t level[WORDS], word_flags[WORDS], mask[SPANS], flags[SPANS];
+static uint32_t touched_documents[SPANS];
 static int64_t word_offsets[SPANS + 1];
 static uint64_t term_starts[WORDS + 1];
 static uint32_t *segments[SEGMENTS];
@@ -246,18 +248,28 @@ CASE case_words_intern(void) {
 
 CASE case_postings_add(void) {
     size_t done;
-    succeed(cal_postings_add(&postings, 0, word_ids, word_offsets, SPANS, term_starts, term_ids, dictionary.count, counts,
-                             touched, lengths, &done));
+    succeed(cal_postings_add(&postings, 0, word_ids, word_offsets, SPANS, term_starts, term_ids, word_flags,
+                             dictionary.count, counts, touched, lengths, flags, &done));
 }
 
-CASE case_bm25(void) {
-    static uint32_t asked[100];
-    static double weights[100];
-    for (uint32_t i = 0; i < 100; i++) {
-        asked[i] = i;
-        weights[i] = 1.0 + i;
-    }
-    succeed(cal_bm25(&postings, asked, weights, 100, SPANS, mask, lengths, 1.2, 0.75, 80.0, document_scores));
+static int64_t groups[QUERY_WORDS + 1], before[SPANS], after[SPANS];
+static uint32_t asked[QUERY_WORDS];
+static double strengths[QUERY_WORDS], reached[SPANS], own_scores[SPANS];
+static uint8_t asks[SPANS], marks[SPANS];
+
+static void score_keywords(const cal_lending *lending) {
+    succeed(cal_keyword_scores(&postings, groups, asked, strengths, strengths, QUERY_WORDS, SPANS, mask, lengths, 1.2, 0.75,
+                               80.0, 0.5, lending, reached, marks, touched_documents, own_scores, document_scores));
+}
+
+CASE case_keyword_scores(void) {
+    const cal_lending nobody = {NULL, NULL, NULL, 0, 0, 0};
+    score_keywords(&nobody);
+}
+
+CASE case_keyword_scores_lending(void) {
+    const cal_lending neighbours = {before, after, asks, 0.4, 0.2, 0.4};
+    score_keywords(&neighbours);
 }
 
 CASE case_best_scores(void) {
@@ -287,7 +299,18 @@ static void keywords(void) {
     memset(mask, 1, sizeof mask);
     postings = (cal_postings){segments, SEGMENTS, WORDS, first, chain, tail, left, level, 0};
     RUN(postings_add);
-    RUN(bm25);
+    for (uint32_t i = 0; i < QUERY_WORDS; i++) { /* a word for each term */
+        groups[i + 1] = i + 1;
+        asked[i] = i;
+        strengths[i] = 1.0 + i;
+    }
+    for (size_t i = 0; i < SPANS; i++) { /* one conversation */
+        before[i] = (int64_t)i - 1;
+        after[i] = (int64_t)i + 1;
+        asks[i] = i % 3 == 0;
+    }
+    RUN(keyword_scores);
+    RUN(keyword_scores_lending);
     RUN(best_scores);
 }
 

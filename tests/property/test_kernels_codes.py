@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.instruction_sets import COMPILED, LOCAL, RUNNABLE, running_on, searched
-from support.native_builds import COMPILER, build, on_path, running
+from support.native_builds import COMPILER, build, on_path, running, runs_here
 from support.vector_problems import KINDS, Problem, drawn
 
 from caliber import kernels
@@ -289,6 +289,51 @@ MUTANTS = {
         "_mm256_add_pd(low, high);",
         "_mm256_hadd_pd(low, high);",
     ),
+    "tail of one element lost": (
+        "vectors/vectors_avx2.c",
+        "if (whole != dimensions) {",
+        "if (whole + 1 < dimensions) {",
+    ),
+    "upper lanes of differences from the lower query": (
+        "vectors/vectors_avx2.c",
+        "_mm256_sub_pd(widen_high(row), query_high)",
+        "_mm256_sub_pd(widen_high(row), query_low)",
+    ),
+    "bound of the filter of products halved": (
+        "vectors/vectors_avx2.c",
+        "const __m256d error = _mm256_mul_pd(_mm256_cvtps_pd(_mm_loadu_ps(errors)), weight);",
+        "const __m256d error = _mm256_mul_pd(_mm256_cvtps_pd(_mm_loadu_ps(errors)), _mm256_set1_pd(0.5));",
+    ),
+    "filter's answers one row off": (
+        "vectors/vectors_avx2.c",
+        "_mm256_movemask_ps(_mm256_cmp_ps(upper, least, _CMP_NLT_UQ)) << i;",
+        "_mm256_movemask_ps(_mm256_cmp_ps(upper, least, _CMP_NLT_UQ)) << (i + 1);",
+    ),
+    "plain C: seven lanes": (
+        "vectors/vectors_scalar.c",
+        "lane[i % LANES] += (double)row[i] * (double)query[i];",
+        "lane[i % 7] += (double)row[i] * (double)query[i];",
+    ),
+    "plain C: seven lanes of differences": (
+        "vectors/vectors_scalar.c",
+        "lane[i % LANES] += difference * difference;",
+        "lane[i % 7] += difference * difference;",
+    ),
+    "plain C: last code lost": (
+        "vectors/vectors_scalar.c",
+        "for (size_t j = 0; j < stride; j++) {",
+        "for (size_t j = 0; j + 1 < stride; j++) {",
+    ),
+    "plain C: bound of the filter halved": (
+        "vectors/vectors_scalar.c",
+        "errors[i] * weight;",
+        "errors[i] * (float)(0.5 / query->scale);",
+    ),
+    "plain C: bound of the filter of products halved": (
+        "vectors/vectors_scalar.c",
+        "((double)errors[i] * weight + constant)",
+        "((double)errors[i] * 0.5 + constant)",
+    ),
 }
 
 
@@ -330,8 +375,10 @@ def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchange
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_seen(name: str, unchanged: Path, tmp_path: Path) -> None:
     change = MUTANTS[name]
-    if "avx2" in change[0] and "avx2" not in LOCAL:
+    if not runs_here(change[0]):
         pytest.skip("this machine does not run the file with the fault")
     native = build(tmp_path / "built", [change], unchanged=unchanged)
+    if change[0].endswith("_scalar.c"):
+        native = on_path(native, "scalar")
     with running(native), pytest.raises(AssertionError):
         every_check()
