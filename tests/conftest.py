@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -50,3 +51,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.skip(reason="only at full scale: make soak"))
+
+
+@pytest.fixture(scope="session")
+def compiled_code(request: pytest.FixtureRequest) -> Path:
+    """The folder in which test runs keep what Numba compiled. Skips without the extra ``jit``."""
+    pytest.importorskip("numba", reason="the extra jit is not installed")
+    return Path(request.config.cache.mkdir("compiled"))
+
+
+@pytest.fixture(scope="session")
+def numba(compiled_code: Path) -> Any:
+    """The compiled evaluator of this process."""
+    from caliber.kernels import open_evaluator
+
+    return open_evaluator("numba", compiled_code)

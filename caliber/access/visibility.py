@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.kernels.evaluator import Allowed
 from caliber.model.access import Principal
 from caliber.model.entities import Note
 from caliber.model.enums import PrincipalKind
@@ -64,7 +65,7 @@ def check_change(note: Note, principal: Principal, *, ownership: str, action: st
 
 
 class NoteMask:
-    """The notes a principal may see, as a mask over the mirror's rows; distinct lists are judged once."""
+    """The notes a principal may see, as a mask by code over the mirror's rows; distinct lists are judged once."""
 
     __slots__ = ("_cached", "_principal")
 
@@ -73,8 +74,8 @@ class NoteMask:
         # (the mirror's list of distinct values, one verdict each): replaced as one, so that threads may share it.
         self._cached: tuple[list[object], NDArray[np.bool_]] = ([], np.zeros(0, np.bool_))
 
-    def over(self, notes: RelationSnapshot) -> NDArray[np.bool_] | None:
-        """Return the mask, or None when everything may be seen. Shapes: ``bool[notes.length]``."""
+    def over(self, notes: RelationSnapshot) -> Allowed | None:
+        """Return the mask, or None when everything may be seen."""
         if self._principal.admin:
             return None
         lists = notes.interned("visible_to")
@@ -84,8 +85,7 @@ class NoteMask:
             seen = [may_see(None if text is None else json.loads(text), self._principal) for text in list(lists)]
             verdicts = np.array(seen, np.bool_)
             self._cached = (lists, verdicts)
-        mask: NDArray[np.bool_] = verdicts[notes.column("visible_to")]
-        return mask
+        return Allowed(notes.column("visible_to"), verdicts)
 
     def allows(self, notes: RelationSnapshot, number: int) -> bool:
         """Return whether one row may be seen."""

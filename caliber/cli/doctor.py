@@ -26,7 +26,7 @@ _PURPOSE: Final = {
     "embed": "local embeddings: search by meaning",
     "embed-minilm": "a better model on this machine, a few hundred times slower",
     "http": "embeddings and language models of services",
-    "jit": "compiled predicates",
+    "jit": "loops over whole columns, compiled: evaluator numba",
     "arrow": "bulk transfer",
     "postgres": "the PostgreSQL driver; its backend is not built yet",
     "postgres-local": "a private PostgreSQL server, for tests",
@@ -219,6 +219,7 @@ def _opened(config: Any, network: bool) -> Iterator[Finding]:
         if store["synchronous"] in ("off", "normal"):
             lost = f"synchronous is {store['synchronous']}: a power failure can lose acknowledged writes"
             yield Finding(area, BAD, lost, "please report this: CALIBER sets full")
+        yield _evaluator(found)
         for kind, name in found["providers"].items():
             if name is not None:
                 yield Finding(area, OK, f"{kind} provider {name}")
@@ -272,3 +273,22 @@ def _answers(memory: Any, config: Any, network: bool) -> Iterator[Finding]:
         else:
             took = f" ({(time.perf_counter() - started) * 1_000:.0f} ms)" if provider.http is not None else ""
             yield Finding("store", OK, f"{what} works{took}")
+
+
+def _evaluator(found: dict[str, Any]) -> Finding:
+    """Say which evaluator is in use, and whether what it compiled is kept."""
+    code = found["compiled_loops"]
+    if code is None:
+        return Finding("store", OK, f"evaluator {found['evaluator']}")
+    text = (
+        f"evaluator {found['evaluator']}: {code['loaded']} loops loaded from {code['folder']}, "
+        f"{code['compiled']} compiled, in {code['seconds']:.1f} s"
+    )
+    if not code["problems"]:
+        return Finding("store", OK, text)
+    return Finding(
+        "store",
+        HINT,
+        f"{text}; {'; '.join(code['problems'])}",
+        "make cache_dir a folder that you, and nobody else, can write to; until then every process compiles anew",
+    )

@@ -90,7 +90,7 @@ class CaliberConfig(Section):
     embedding_cache_retention: Duration = knob(
         "How long cached vectors stay.", "C-118", unit="ms", seed=30 * 86_400_000, gt=0
     )
-    cache_dir: Name = knob("Folder for what can be made again; ~ is the home folder.", "design", later=True)
+    cache_dir: Name = knob("Folder for what can be made again; ~ is the home folder.", "design")
     system_instructions: Text | None = knob("Text of section system.", "C-115", optional=True)
     persona: Text | None = knob("Text of section persona.", "design", optional=True)
 

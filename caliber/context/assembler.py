@@ -70,7 +70,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource) -> Assembled:
         principal=inputs.principal,
         position=inputs.snapshot.position,
         config_hash=inputs.config_hash,
-        evaluator=inputs.evaluator,
+        evaluator=inputs.snapshot.evaluator.name,
         measures=plan.measures,
         max_tokens=inputs.max_tokens,
         now_us=inputs.now_us,

@@ -34,6 +34,7 @@ from caliber.context.plan import ARTIFACT, NOTE, RELATION_OF, SOURCES, SUMMARY, 
 from caliber.context.scores import Scorer
 from caliber.context.texts import FixedText
 from caliber.context.turns import TurnFacts, TurnReader
+from caliber.kernels.evaluator import Allowed
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
@@ -163,22 +164,17 @@ def _notes(inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, cut_offs:
         rows = np.flatnonzero(allowed)
         limit = assembly.notes_without_query
         if considered > limit:
-            rows = _newest(notes, rows, limit)
+            rows = notes.evaluator.newest(allowed, notes.column("created_at"), notes.ties(), limit)
             cut_offs.append(_newest_cut(NOTE, notes, rows, limit, considered))
         relevance, error = scorer.score("note", notes, rows)
     return _Part(NOTE, rows, notes.column("created_at")[rows], notes.column("token_count")[rows], relevance, error)
 
 
-def allowed_notes(notes: RelationSnapshot, mask: NDArray[np.bool_] | None, as_of_us: int) -> NDArray[np.bool_]:
+def allowed_notes(notes: RelationSnapshot, mask: Allowed | None, as_of_us: int) -> NDArray[np.bool_]:
     """Return which notes are visible, in force and valid at an instant. Shapes: ``bool[notes.length]``."""
-    allowed = valid_notes(notes, as_of_us)
-    if mask is not None:
-        if mask.shape != allowed.shape or mask.dtype != np.bool_:
-            raise InvalidValue(
-                field="note_mask", reason=f"must be bool[{notes.length}], one for each row of the mirror"
-            )
-        allowed &= mask
-    return allowed
+    if mask is not None and mask.codes.shape != (notes.length,):
+        raise InvalidValue(field="note_mask", reason=f"must have {notes.length} codes, one for each row of the mirror")
+    return valid_notes(notes, as_of_us, mask)
 
 
 def _summaries(

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from caliber.config import CaliberConfig
+from caliber.kernels.evaluator import Allowed
 from caliber.model.enums import SourceType
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import ContextWindow
@@ -48,7 +49,7 @@ class ContentSource(Protocol):
 class AssemblyInputs:
     """Everything that decides a window's bytes.
 
-    Shapes: note_mask ``bool[snapshot["note"].length]``, True where the principal may see; query_embedding ``f32[d]``.
+    Shapes: note_mask over the rows of ``snapshot["note"]``, what the principal may see; query_embedding ``f32[d]``.
     Units: ``as_of_us`` is valid time, ``now_us`` the clock; ``config_hash`` is hexadecimal.
     """
 
@@ -60,9 +61,8 @@ class AssemblyInputs:
     window_id: WindowId
     config: CaliberConfig
     config_hash: str
-    evaluator: str
     principal: str
-    note_mask: NDArray[np.bool_] | None = None
+    note_mask: Allowed | None = None
     query: str | None = None
     query_embedding: NDArray[np.float32] | None = None
     space_id: SpaceId | None = None

@@ -18,7 +18,7 @@ from caliber.resident.vectors import VectorSnapshot, as_query
 
 NO_EMBEDDING: Final = "no_embedding"
 MISMATCH: Final = "embedding_mismatch"
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ZERO = np.float32(0)
 
 Scores = tuple[NDArray[np.float32], NDArray[np.bool_]]
 
@@ -71,8 +71,7 @@ class Scorer:
         if vectors is None:
             return scores, none
         similarity, present = vectors.scores(self._query, owners, rows)
-        scores[present] = np.clip(similarity[present], _ZERO, _ONE)
-        return scores, none
+        return owners.evaluator.relevance(similarity, present, self._neutral), none
 
     def search(
         self, relation: str, owners: RelationSnapshot, allowed: NDArray[np.bool_], limit: int, least: float

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         ExactEstimator,
         open_estimator,
     )
+    from caliber.kernels.evaluator import Evaluator, open_evaluator
+    from caliber.kernels.graph import Csr, Edges, Walk, csr, walk
     from caliber.kernels.identifiers import uuid7, uuid7_batch
     from caliber.kernels.keyword import (
         PHRASE_MAX,
@@ -49,7 +51,10 @@ __all__ = [
     "Analysis",
     "BytesEstimator",
     "CalibratedEstimator",
+    "Csr",
+    "Edges",
     "Estimator",
+    "Evaluator",
     "ExactEstimator",
     "FillDecision",
     "KeywordIndex",
@@ -63,16 +68,19 @@ __all__ = [
     "Snapshot",
     "VectorMatrix",
     "Vocabulary",
+    "Walk",
     "active_path",
     "available_paths",
     "best_scores",
     "cosine_batch",
     "cosine_topk",
+    "csr",
     "estimate_tokens",
     "estimate_tokens_batch",
     "estimate_tokens_spans",
     "forced_path",
     "open_estimator",
+    "open_evaluator",
     "pairs_above",
     "rank_and_fill",
     "sha256_batch",
@@ -80,6 +88,7 @@ __all__ = [
     "truncate_to_tokens",
     "uuid7",
     "uuid7_batch",
+    "walk",
     "words_of",
 ]
 
@@ -87,6 +96,8 @@ _HOME = {
     "digest": ("sha256_batch", "sha256_spans"),
     "dispatch": ("active_path", "available_paths", "forced_path"),
     "estimators": ("BytesEstimator", "CalibratedEstimator", "Estimator", "ExactEstimator", "open_estimator"),
+    "evaluator": ("Evaluator", "open_evaluator"),
+    "graph": ("Csr", "Edges", "Walk", "csr", "walk"),
     "identifiers": ("uuid7", "uuid7_batch"),
     "keyword": (
         "Analysis",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from caliber.kernels.evaluator import Evaluator
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import EntityType
 from caliber.model.errors import InvalidConfigValue, NotFound
@@ -53,6 +54,7 @@ class ResidentSnapshot:
     relations: dict[str, RelationSnapshot]
     vectors: dict[tuple[str, uuid.UUID], VectorSnapshot]
     spaces: dict[uuid.UUID, EmbeddingSpace]
+    evaluator: Evaluator
 
     def __getitem__(self, relation: str) -> RelationSnapshot:
         return self.relations[relation]
@@ -83,8 +85,17 @@ class ResidentStats:
 class ResidentMemory:
     """The mirrors of one tenant, and the ``Follower`` of its store."""
 
-    def __init__(self, store: Store, *, segment_rows: int, resident_bytes: int, compact_dead_ratio: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        segment_rows: int,
+        resident_bytes: int,
+        compact_dead_ratio: float,
+        evaluator: Evaluator,
+    ) -> None:
         self._store = store
+        self._evaluator = evaluator
         self._segment_rows = segment_rows
         self._budget = resident_bytes
         self._compact_dead_ratio = compact_dead_ratio
@@ -182,7 +193,7 @@ class ResidentMemory:
         relations = dict(before.relations) if before is not None else {}
         for name in changed:
             if name in self._generations:
-                relations[name] = RelationSnapshot(self._generations[name])
+                relations[name] = RelationSnapshot(self._generations[name], self._evaluator)
         if before is None or vectors_changed is None:
             vectors = {
                 key: VectorSnapshot(index, self._spaces[key[1]].model_id) for key, index in self._indexes.items()
@@ -192,7 +203,7 @@ class ResidentMemory:
             for key in vectors_changed:
                 vectors[key] = VectorSnapshot(self._indexes[key], self._spaces[key[1]].model_id)
         self._published = ResidentSnapshot(
-            Position(self._store.epoch, self._sequence), relations, vectors, dict(self._spaces)
+            Position(self._store.epoch, self._sequence), relations, vectors, dict(self._spaces), self._evaluator
         )
 
     @property

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.kernels import KeywordIndex, KeywordSnapshot
+from caliber.kernels.evaluator import NUMPY, Evaluator
 from caliber.resident.chain import Chain
 from caliber.resident.columns import SegmentedColumn
 from caliber.schema.relation import ColumnType, Relation, Residence
@@ -342,10 +343,11 @@ class Generation:
 class RelationSnapshot:
     """One relation as it was at one commit boundary. Safe to read from any thread while others write."""
 
-    __slots__ = ("_cache", "generation", "keywords", "layout", "length", "live_mask")
+    __slots__ = ("_cache", "evaluator", "generation", "keywords", "layout", "length", "live_mask")
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: Generation, evaluator: Evaluator = NUMPY) -> None:
         self.generation = generation
+        self.evaluator = evaluator  # how loops over its columns run
         self.layout = generation.layout
         self.length = generation.length
         self.live_mask = generation.live[: generation.length]

@@ -186,8 +186,7 @@ class VectorSnapshot:
         bound = self._bound_to(owners)
         if not len(bound.known):
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        mask = np.zeros(self._length, np.bool_)
-        mask[bound.known] = allowed[bound.known_rows]
+        mask = owners.evaluator.carry(bound.known, bound.known_rows, allowed, self._length)
         wanted = k
         while True:
             numbers, scores = self._matrix.topk(query, wanted, min_similarity=min_similarity, mask=mask, tie=bound.ties)

@@ -22,13 +22,21 @@ from caliber.config import CaliberConfig
 from caliber.context import estimator_of
 from caliber.events.bus import EventBus
 from caliber.kernels import estimate_tokens, uuid7
+from caliber.kernels.evaluator import open_evaluator
 from caliber.llm.deadline import deadline_passed, remaining_s, within
 from caliber.llm.protocols import Closable, EmbeddingProvider, SummarizationProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider, is_costly
 from caliber.llm.retry import Retry, RetryingSummarization, retrying
 from caliber.model.entities import ConfigDocument, Event
 from caliber.model.enums import EntityType, EventFamily, EventType, ReadConsistency
-from caliber.model.errors import CaliberError, DTypeError, ProviderNotConfigured, StorageError, Unavailable
+from caliber.model.errors import (
+    CaliberError,
+    DTypeError,
+    InvalidConfigValue,
+    ProviderNotConfigured,
+    StorageError,
+    Unavailable,
+)
 from caliber.model.ids import EventId
 from caliber.model.time import Clock, from_us
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
@@ -76,11 +84,13 @@ class Engine:
             resident = config.resident
             for refusal in refusals(config):
                 raise refusal
+            self.evaluator = open_evaluator(resident.evaluator, config.cache_path)
             self.memory = ResidentMemory(
                 self.store,
                 segment_rows=resident.segment_rows,
                 resident_bytes=resident.resident_bytes,
                 compact_dead_ratio=resident.compact_dead_ratio,
+                evaluator=self.evaluator,
             )
             self.store.follow(self.memory)
             self.searcher = Searcher(self.memory, config.search)
@@ -92,6 +102,7 @@ class Engine:
                 flush_interval_ms=config.write_behind.flush_interval_ms,
             )
             self._keep_config()
+            self._record_evaluator()
             self._open_providers(embedding_provider, summarization_provider)
             self.locks = LockService(self.store, check=self.check_open, lease_ms=config.lock_timeout)
             if resident.verify_on_open:
@@ -161,6 +172,12 @@ class Engine:
                     got=type(summarization_provider).__name__,
                 )
             self._summarizer = RetryingSummarization(summarization_provider, self._retry)
+
+    def _record_evaluator(self) -> None:
+        """Put into the event log what kept compiled code from being kept: opening is slower, and nothing else."""
+        for problem in () if self.evaluator.code is None else self.evaluator.code.problems:
+            error = InvalidConfigValue(field="cache_dir", value=self.config.cache_dir, reason=problem)
+            self.record_error("evaluator", error)
 
     def _own(self, provider: Provider) -> Provider:
         """Remember to close a provider that was made here; one that was passed in is its maker's."""

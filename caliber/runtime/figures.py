@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from caliber.kernels import active_path
+from caliber.kernels.evaluator import CompiledCode
 from caliber.runtime.engine import Engine
 from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS
 
@@ -54,8 +55,22 @@ def stats(engine: Engine) -> dict[str, Any]:
         },
         "kernels": active_path(),
         "estimator": engine.estimator.name,
-        "evaluator": engine.config.resident.evaluator,
+        "evaluator": engine.evaluator.name,
+        "compiled_loops": _compiled(engine.evaluator.code),
         "config_hash": engine.config.hash.hex(),
+    }
+
+
+def _compiled(code: CompiledCode | None) -> dict[str, Any] | None:
+    """Return where the loops of this process come from; None when nothing is compiled."""
+    if code is None:
+        return None
+    return {
+        "folder": str(code.folder),
+        "loaded": code.loaded,
+        "compiled": code.compiled,
+        "seconds": round(code.seconds, 3),
+        "problems": list(code.problems),
     }
 
 

@@ -17,7 +17,7 @@ from caliber.model.entities import Artifact, Checkpoint, Scope, Turn
 from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.validity import valid_artifacts, valid_notes
+from caliber.resident.validity import valid_artifact_mask, valid_notes
 from caliber.runtime.engine import Engine
 from caliber.runtime.tables import Table
 from caliber.schema.relations import (
@@ -156,9 +156,7 @@ class ArtifactTable(_Similar):
         return ended is None and (artifact.expires_at is None or artifact.expires_at > now)
 
     def _in_use(self, owners: RelationSnapshot) -> NDArray[np.bool_]:
-        mask = np.zeros(owners.length, np.bool_)
-        mask[valid_artifacts(owners, owners.rows(), self._engine.clock.now_us())] = True
-        return mask
+        return valid_artifact_mask(owners, self._engine.clock.now_us())
 
 
 class NoteTable(_Similar):

@@ -114,7 +114,6 @@ class Reader:
                 window_id=WindowId(uuid7()),
                 config=engine.config,
                 config_hash=engine.config.hash.hex(),
-                evaluator=engine.config.resident.evaluator,
                 principal=self._principal.label,
                 note_mask=self._notes.over(snapshot["note"]),
                 query=query,

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from caliber.config import CaliberConfig, ProviderConfig
+from caliber.kernels.evaluator import refusal
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.model.enums import Trigger
 from caliber.model.errors import (
@@ -14,7 +15,6 @@ from caliber.model.errors import (
     InvalidConfigValue,
     MissingRequired,
     MultipleErrors,
-    ProviderNotSupported,
 )
 from caliber.runtime.embedder import long_text_rule
 
@@ -40,13 +40,9 @@ def bounded(method: Callable[P, T]) -> Callable[P, T]:
 def refusals(config: CaliberConfig) -> list[CaliberError]:
     """Return why no program could open a store with this configuration; empty when one can."""
     found: list[CaliberError] = []
-    if config.resident.evaluator != "numpy":
-        # Nothing is compiled yet; taking the knob and ignoring it would be a silent default.
-        found.append(
-            ProviderNotSupported(
-                "resident.evaluator = 'numba' comes with the compiled evaluators; use 'numpy'", provider="numba"
-            )
-        )
+    evaluator = refusal(config.resident.evaluator)
+    if evaluator is not None:
+        found.append(evaluator)
     for at, policy in enumerate(config.policies):
         for place, rule in enumerate(policy.rules):
             if rule.on is Trigger.SCHEDULE:

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.visibility import NoteMask
+from caliber.kernels.evaluator import Allowed
 from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
 from caliber.model.time import to_us
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.validity import valid_artifacts, valid_notes
+from caliber.resident.validity import valid_artifact_mask, valid_notes
 from caliber.schema.relation import Residence
 
 KINDS = ("note", "artifact", "turn", "scope")
@@ -48,29 +49,49 @@ def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kinds))
 
 
-def alive(snapshot: RelationSnapshot, as_of_us: int, now_us: int) -> NDArray[np.bool_]:
-    """Return the rows that count: notes as they hold at ``as_of_us``, everything else as it is at ``now_us``."""
+def alive(snapshot: RelationSnapshot, as_of_us: int, now_us: int, allowed: Allowed | None = None) -> NDArray[np.bool_]:
+    """Return the rows that count: notes as they hold at ``as_of_us``, everything else as it is at ``now_us``.
+
+    ``allowed`` says which notes may be seen, and is asked of nothing else.
+    """
     name = snapshot.relation.name
     if name == "note":
-        return valid_notes(snapshot, as_of_us)
+        return valid_notes(snapshot, as_of_us, allowed)
     if name == "artifact":
-        mask = np.zeros(snapshot.length, np.bool_)
-        mask[valid_artifacts(snapshot, snapshot.rows(), now_us)] = True
-        return mask
+        return valid_artifact_mask(snapshot, now_us)
     return snapshot.live_mask.copy()
 
 
 def filter_mask(snapshot: RelationSnapshot, conditions: Mapping[str, Any]) -> NDArray[np.bool_] | None:
     """Return the rows that meet every condition ``column = value`` (or one of a list), or None if the kind lacks one.
 
-    Raises: InvalidValue for a column that cannot be filtered by.
+    Raises: InvalidValue for a value that a column cannot have.
     """
     mask = np.ones(snapshot.length, np.bool_)
+    return mask if _keep_matching(mask, snapshot, conditions) else None
+
+
+def _keep_matching(mask: NDArray[np.bool_], snapshot: RelationSnapshot, conditions: Mapping[str, Any]) -> bool:
+    """Unmark the rows that do not meet every condition; return False if the kind lacks a column."""
+    if not set(conditions) <= set(filterable(snapshot)):
+        return False
     for name, wanted in conditions.items():
-        if name not in filterable(snapshot):
-            return None
-        mask &= np.isin(snapshot.column(name), [_code(snapshot, name, value) for value in _values(wanted)])
-    return mask
+        column = snapshot.column(name)
+        codes = [_as_stored(column.dtype, _code(snapshot, name, value)) for value in _values(wanted)]
+        values = np.unique(np.array([code for code in codes if code is not None], column.dtype))
+        snapshot.evaluator.keep_members(mask, column, values)
+    return True
+
+
+def _as_stored(dtype: np.dtype[Any], value: float) -> float | None:
+    """Return a number as a column of this type can hold it, or None where no row can have it."""
+    try:
+        number = float(value) if dtype.kind == "f" else int(value)
+    except (OverflowError, ValueError):  # an infinity, or not a number, among whole ones; too large for any
+        return None
+    if number != value or (dtype.kind != "f" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max):
+        return None
+    return number
 
 
 def filterable(snapshot: RelationSnapshot) -> tuple[str, ...]:
@@ -147,14 +168,9 @@ def masks(
     owners: RelationSnapshot, conditions: Mapping[str, Any], notes: NoteMask, as_of_us: int, now_us: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
     """Return which rows in force a principal may see, and which of them meet the filters; None without a column."""
-    wanted = filter_mask(owners, conditions)
-    if wanted is None:
-        return None
-    visible = alive(owners, as_of_us, now_us)
-    if owners.relation.name == "note":
-        note_mask = notes.over(owners)
-        if note_mask is not None:
-            visible &= note_mask
+    seen = notes.over(owners) if owners.relation.name == "note" else None
+    visible = alive(owners, as_of_us, now_us, seen)
     if owners.relation.name == "scope":
         visible &= owners.column("summary_tokens") > 0
-    return visible, visible & wanted
+    wanted = visible.copy()
+    return (visible, wanted) if _keep_matching(wanted, owners, conditions) else None

@@ -14,6 +14,7 @@ import numpy as np
 from caliber.backends.sqlite.store import SqliteStore
 from caliber.config import CaliberConfig, profiles
 from caliber.context import Assembled, AssemblyInputs, assemble
+from caliber.kernels.evaluator import NUMPY, Allowed
 from caliber.model.entities import (
     TTL,
     Artifact,
@@ -99,6 +100,7 @@ class World:
             segment_rows=resident.segment_rows,
             resident_bytes=resident.resident_bytes,
             compact_dead_ratio=resident.compact_dead_ratio,
+            evaluator=NUMPY,
         )
         self.store.follow(self.memory)
         self.random = np.random.default_rng(seed)
@@ -318,12 +320,14 @@ class World:
             "window_id": numbered(77),
             "config": config,
             "config_hash": config.hash.hex(),
-            "evaluator": "numpy",
             "principal": "human:owner",
             "space_id": None if self.space is None else self.space.space_id,
         }
         if "query_embedding" in options and options["query_embedding"] is not None:
             options["query_embedding"] = np.asarray(options["query_embedding"], np.float32)
+        mask = options.get("note_mask")
+        if mask is not None:
+            options["note_mask"] = Allowed(mask.astype(np.int32), np.array([False, True]))
         return AssemblyInputs(**{**fields, **options})
 
     def assemble(self, **options: Any) -> Assembled:

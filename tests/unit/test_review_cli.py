@@ -29,7 +29,6 @@ def _changed(folder: Path, old: str, new: str) -> Path:
     ("old", "new", "says"),
     [
         ('provider_type = "extractive"', 'provider_type = "cohere"', "not supported"),
-        ('evaluator = "numpy"', 'evaluator = "numba"', "use 'numpy'"),
         ('on = "task_end"', 'on = "schedule"\ncron = "0 3 * * *"', "no scheduler yet"),
     ],
 )

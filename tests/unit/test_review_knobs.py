@@ -15,7 +15,7 @@ import caliber
 from caliber.config import CaliberConfig
 from caliber.config.knobs import Section
 from caliber.config.render import render_toml
-from caliber.model.errors import InvalidConfigValue, ProviderNotSupported
+from caliber.model.errors import InvalidConfigValue
 
 ROOT = Path(caliber.__file__).parent
 
@@ -28,6 +28,7 @@ READ_THROUGH = {
     "pcp.recovery_points.max_checkpoints": "checkpoint_retention",
     "access.default_visibility": "for_role",
     # tokens.vocabulary has the same last name.
+    "cache_dir": r"\.cache_path",
     "pcp.anti_sprawl.vocabulary": r"anti_sprawl\.vocabulary",
     # Read by one function, through the names of RetrySettings.
     "llm_retry_config": "RetrySettings",
@@ -88,11 +89,6 @@ def test_a_rule_on_a_schedule_is_refused_while_nothing_would_run_it() -> None:
     rule["rules"][0]["cron"] = "0 3 * * *"
     with pytest.raises(InvalidConfigValue, match="no scheduler yet"):
         caliber.open(config(":memory:", policies=[rule]))
-
-
-def test_an_evaluator_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ProviderNotSupported, match="numpy"):
-        caliber.open(config(":memory:", resident__evaluator="numba"))
 
 
 def test_a_lock_is_held_for_lock_timeout_unless_the_call_says_otherwise() -> None:

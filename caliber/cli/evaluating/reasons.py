@@ -146,7 +146,7 @@ class Reasons:
             relation = snapshot[kind]
             seen = relation.live_mask.copy()
             mask = self._memory._reader._notes.over(relation) if kind == "note" else None
-            rows = np.flatnonzero(seen if mask is None else seen & mask)
+            rows = np.flatnonzero(seen if mask is None else seen & mask.mask())
             for start in range(0, len(rows), _BATCH_ROWS):
                 part = rows[start : start + _BATCH_ROWS].tolist()
                 for number, raw in zip(part, engine.memory.texts(relation, part), strict=True):

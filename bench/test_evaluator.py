@@ -1,0 +1,156 @@
+"""Loops over whole columns: compiled by Numba beside the same in NumPy (design section 6). Equal answers come first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from caliber.kernels import Evaluator, csr, open_evaluator, walk
+from caliber.kernels.evaluator import NUMPY, Allowed, Within
+
+numba = pytest.importorskip("numba", reason="the extra jit is not installed")
+
+SEED = int(os.environ.get("CALIBER_SEED", "1"))
+ROWS, NODES, EDGES = 100_000, 100_000, 1_000_000
+NEVER = 2**62
+NAMES = ("numba", "numpy")
+
+pytestmark = pytest.mark.benchmark(min_rounds=15, max_time=0.5, warmup=True, warmup_iterations=2)
+
+
+@pytest.fixture(scope="module")
+def evaluators(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evaluator]:
+    folder: Path = tmp_path_factory.mktemp("compiled")
+    return {"numba": open_evaluator("numba", folder), "numpy": NUMPY}
+
+
+def compared(benchmark: Any, task: str, name: str, calls: dict[str, Callable[[], Any]]) -> None:
+    """Time one evaluator's call after its answer was found equal, bit for bit, to the other's."""
+    answers = [[np.asarray(part).tobytes() for part in _parts(calls[other]())] for other in NAMES]
+    assert answers[0] == answers[1]
+    benchmark.group = task
+    if name == "numba":
+        benchmark.extra_info["label"] = f"Numba {numba.__version__}"
+    else:
+        benchmark.extra_info["peer"] = f"NumPy {np.__version__}, the twin"
+    benchmark(calls[name])
+
+
+def _parts(answer: Any) -> tuple[Any, ...]:
+    return answer if isinstance(answer, tuple) else (answer,)
+
+
+class Columns:
+    """Notes as the mirror holds them: most in force, some archived, expired or hidden; written in order of time."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(SEED)
+        self.live = random.random(ROWS) < 0.95
+        self.ended = (random.random(ROWS) < 0.05).astype(np.uint8)
+        archived = np.where(random.random(ROWS) < 0.05, 500, NEVER)
+        start, until = random.integers(0, 1_000, ROWS), np.where(random.random(ROWS) < 0.1, 600, NEVER)
+        self.rule = (Within(archived, NEVER, NEVER), Within(start, most=900), Within(until, least=901))
+        self.codes = random.integers(0, 12, ROWS).astype(np.int32)
+        self.allowed = Allowed(self.codes, random.random(12) < 0.7)
+        self.created = np.sort(random.integers(0, 10**15, ROWS))
+        self.ties = random.integers(0, 2**63, (ROWS, 2)).astype(np.uint64)
+        self.numbers, self.owners = np.arange(ROWS), random.permutation(ROWS)
+        self.legs = random.random((4, ROWS), np.float32)
+        self.weights = np.array([0.4, 0.3, 0.2, 0.1], np.float32)
+        self.similarity = random.standard_normal(ROWS, np.float32)
+
+
+@pytest.fixture(scope="module")
+def columns() -> Columns:
+    return Columns()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mask_of_notes(benchmark: Any, columns: Columns, evaluators: dict[str, Evaluator], name: str) -> None:
+    def mask(evaluator: Evaluator) -> Any:
+        found = evaluator.in_force(columns.live, columns.ended, columns.rule, columns.allowed)
+        evaluator.keep_members(found, columns.codes, np.array([1, 4, 7], np.int32))
+        return found
+
+    calls = {other: lambda other=other: mask(evaluators[other]) for other in NAMES}
+    compared(benchmark, "mask of validity, visibility and a filter, 100k rows", name, calls)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mask_carried_to_vectors(benchmark: Any, columns: Columns, evaluators: dict[str, Evaluator], name: str) -> None:
+    calls = {
+        other: lambda other=other: evaluators[other].carry(columns.numbers, columns.owners, columns.live, ROWS)
+        for other in NAMES
+    }
+    compared(benchmark, "mask carried from records to vectors, 100k rows", name, calls)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_newest_rows(benchmark: Any, columns: Columns, evaluators: dict[str, Evaluator], name: str) -> None:
+    calls = {
+        other: lambda other=other: evaluators[other].newest(columns.live, columns.created, columns.ties, 20)
+        for other in NAMES
+    }
+    compared(benchmark, "20 newest of 100k rows", name, calls)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_relevance_of_rows(benchmark: Any, columns: Columns, evaluators: dict[str, Evaluator], name: str) -> None:
+    half = np.float32(0.5)
+    calls = {
+        other: lambda other=other: evaluators[other].relevance(columns.similarity, columns.live, half)
+        for other in NAMES
+    }
+    compared(benchmark, "relevance of 100k rows", name, calls)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_combined_scores(benchmark: Any, columns: Columns, evaluators: dict[str, Evaluator], name: str) -> None:
+    calls = {other: lambda other=other: evaluators[other].combine(columns.legs, columns.weights) for other in NAMES}
+    compared(benchmark, "four scores combined, 100k rows", name, calls)
+
+
+# --- graphs -------------------------------------------------------------------------------------
+
+
+class Graph:
+    """A graph of a million edges, and twenty seeds."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(SEED)
+        self.sources, self.targets = random.integers(0, NODES, (2, EDGES))
+        self.weights = random.random(EDGES, np.float32)
+        self.csr = csr(self.sources, self.targets, NODES, weights=self.weights)
+        self.seeds = random.integers(0, NODES, 20)
+        self.scores = random.random(20, np.float32)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return Graph()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("hops", [2, 3, 4])
+def test_walk(benchmark: Any, graph: Graph, evaluators: dict[str, Evaluator], name: str, hops: int) -> None:
+    def spread(evaluator: Evaluator) -> tuple[Any, ...]:
+        found = walk(graph.csr, graph.seeds, graph.scores, decay=0.5, max_hops=hops, evaluator=evaluator)
+        return found.score, found.hop, found.via
+
+    calls = {other: lambda other=other: spread(evaluators[other]) for other in NAMES}
+    compared(benchmark, f"walk of {hops} hops from 20 seeds, 100k nodes, 1M edges", name, calls)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_a_graph(benchmark: Any, graph: Graph, evaluators: dict[str, Evaluator], name: str) -> None:
+    def build(evaluator: Evaluator) -> tuple[Any, ...]:
+        built = csr(graph.sources, graph.targets, NODES, weights=graph.weights, evaluator=evaluator)
+        return built.indptr, built.indices, built.weights, built.edges
+
+    calls = {other: lambda other=other: build(evaluators[other]) for other in NAMES}
+    compared(benchmark, "1M edges to compressed rows", name, calls)

@@ -1,0 +1,1 @@
+"""The loops over whole columns, compiled by Numba (extra ``jit``). Importing this package does not import Numba."""

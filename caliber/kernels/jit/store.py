@@ -1,0 +1,144 @@
+"""Compiled code on disk, under the ``cache_dir`` of the configuration.
+
+One file a function and signature, in a folder that names everything the code depends on: the source, Python, Numba,
+LLVM, NumPy and the processor. A file begins with the SHA-256 of what follows, which is checked before anything is
+loaded; it is replaced as a whole, so that processes that start together do each other no harm. What cannot be read,
+written or trusted is reported, and compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core.compiler import CompileResult
+from numba.core.registry import cpu_target
+from numba.core.serialize import dumps
+
+from caliber.kernels.jit import loops
+
+_DIGEST_BYTES: Final = 32
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+class CodeStore:
+    """The folder of compiled code for this program on this machine; ``problems`` says what could not be kept."""
+
+    def __init__(self, cache_dir: Path) -> None:
+        self.folder = cache_dir / "numba" / _surroundings()
+        self.problems: list[str] = []
+        self.asked = 0
+        self._usable = self._prepare()
+
+    def of(self, function: str) -> CodeOf:
+        """Return what Numba asks for the code of one function."""
+        return CodeOf(self, function)
+
+    def _prepare(self) -> bool:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self.folder.stat()
+        except OSError as error:
+            self.problems.append(f"{self.folder} cannot be made: {error.strerror}")
+            return False
+        # Loading code is running it: nobody else may have put it there.
+        mine = not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
+        if mine and not found.st_mode & _OTHERS_WRITE:
+            return True
+        self.problems.append(f"{self.folder} can be written to by others, so nothing in it is used")
+        return False
+
+    def read(self, name: str) -> bytes | None:
+        """Return what is kept under a name, if it is whole."""
+        if not self._usable:
+            return None
+        try:
+            raw = (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.problems.append(f"{self.folder / name} cannot be read: {error.strerror}")
+            return None
+        content = raw[_DIGEST_BYTES:]
+        if hashlib.sha256(content).digest() != raw[:_DIGEST_BYTES]:
+            self.problems.append(f"{self.folder / name} was damaged, and is made again")
+            return None
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Keep something under a name, in place of what was there."""
+        if not self._usable:
+            return
+        temporary = None
+        try:
+            handle, temporary = tempfile.mkstemp(dir=self.folder)
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(content).digest() + content)
+            Path(temporary).replace(self.folder / name)
+        except OSError as error:
+            self.problems.append(f"{self.folder} cannot be written to: {error.strerror}")
+            if temporary is not None:
+                with contextlib.suppress(OSError):
+                    Path(temporary).unlink()
+
+
+class CodeOf:
+    """The compiled forms of one function: what a Numba dispatcher expects of its cache."""
+
+    def __init__(self, store: CodeStore, function: str) -> None:
+        self._store = store
+        self._function = function
+        self.cache_path = str(store.folder)
+
+    def _name(self, signature: Any) -> str:
+        return f"{self._function}-{hashlib.sha256(repr(signature).encode()).hexdigest()[:16]}.code"
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """Return the kept compile result of a signature, or None."""
+        self._store.asked += 1
+        target.refresh()
+        name = self._name(signature)
+        content = self._store.read(name)
+        if content is None:
+            return None
+        try:
+            return CompileResult._rebuild(target, *pickle.loads(content))  # noqa: S301  (digest and owner checked)
+        except Exception as error:
+            self._store.problems.append(f"{self._store.folder / name} cannot be loaded: {type(error).__name__}")
+            return None
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Keep a compile result."""
+        try:
+            content = dumps(result._reduce())
+        except Exception as error:
+            self._store.problems.append(f"{self._function} cannot be kept: {type(error).__name__}")
+            return
+        self._store.write(self._name(signature), content)
+
+    def enable(self) -> None:
+        """Do nothing: the store decides."""
+
+    def disable(self) -> None:
+        """Do nothing: the store decides."""
+
+    def flush(self) -> None:
+        """Do nothing: a name says all that its content depends on."""
+
+
+def _surroundings() -> str:
+    """Return a name for all that compiled code depends on."""
+    source = Path(loops.__file__).read_bytes()
+    versions = (numba.__version__, llvmlite.__version__, np.__version__, sys.version)
+    processor = cpu_target.target_context.codegen().magic_tuple()
+    return hashlib.sha256(repr((source, versions, processor)).encode()).hexdigest()[:32]
