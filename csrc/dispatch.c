@@ -134,6 +134,10 @@ cal_token_measure cal_choose_tokens(uint32_t features) {
     if (features & CAL_CPU_AVX2) {
         return cal_token_measure_avx2;
     }
+#elif defined(CALIBER_ARM64)
+    if (features & CAL_CPU_NEON) {
+        return cal_token_measure_neon;
+    }
 #endif
     return cal_token_measure_scalar;
 }

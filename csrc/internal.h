@@ -76,6 +76,8 @@ extern const cal_vector_ops cal_vectors_neon;
 extern const cal_vector_ops cal_vectors_dotprod;
 extern const cal_sha256_ops cal_sha256_armv8;
 
+uint64_t cal_token_measure_neon(const uint8_t *costs, const uint8_t *text, size_t from, size_t to, size_t readable);
+
 /* Of cal_vectors_neon, for cal_vectors_dotprod too. */
 void cal_dot_neon(const float *const rows[CAL_ROWS], const float *query, size_t dimensions, double out[CAL_ROWS]);
 void cal_squared_distance_neon(const float *const rows[CAL_ROWS], const float *query, size_t dimensions,

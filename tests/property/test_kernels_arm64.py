@@ -21,6 +21,7 @@ from support.remote import ARGUMENTS, FIELDS, FUNCTIONS
 from caliber import kernels
 from caliber._native import ffi
 from caliber.kernels import dispatch, reference, scoring
+from caliber.kernels.token_costs import COSTS
 from caliber.model.errors import InvalidConfigValue
 
 pytestmark = [
@@ -76,6 +77,16 @@ def check(native: dispatch.Native) -> None:
                         segment = scoring.Segment(rows, norms, scoring.code_rows(rows, norms), None, 75)
                         bounds.append(scoring.score_bounds(segment, query, threshold, metric=metric))
                 assert all((ours == theirs).all() for ours, theirs in zip(*bounds, strict=True))
+    texts = ("Words,  __words__ 2024\n", "слова слова 漢字かな 😀😀😀 ", "longestwordsofall" * 3)
+    text = np.frombuffer("".join(texts).encode(), np.uint8)
+    estimator, costs = kernels.CalibratedEstimator("o200k_base"), np.frombuffer(COSTS["o200k_base"], np.uint8)
+    edges = np.array([0, 7, 40, 41, 90, len(text)])
+    sums = np.cumsum(costs[reference.token_keys(text)], dtype=np.int64)
+    with running(native):
+        fitting = [estimator.fitting(text.tobytes(), int(limit)) for limit in sums]
+        lengths = estimator.lengths_of_spans(text, edges)
+    assert fitting == [int(np.count_nonzero(sums <= limit)) for limit in sums]
+    assert lengths.tolist() == [reference.token_units(text[a:b], costs) for a, b in pairwise(edges.tolist())]
     offsets = np.cumsum([0, *range(0, 200, 9), 1000, 3])
     data = generator.bytes(int(offsets[-1]))
     with running(native):
@@ -130,12 +141,22 @@ MUTANTS: dict[str, tuple[str, Change] | tuple[str, Change, str]] = {
     "more rows than there are": (
         "dotprod", ("vectors/vectors_dotprod.c", "for (; i < count; i++, codes", "for (; i <= count; i++, codes"),
     ),
+    "a run of eight carried from too near": (
+        "neon", ("tokens/calibrated_neon.c", "BEFORE(now->letters4, was->letters4, 4)",
+                 "BEFORE(now->letters4, was->letters4, 3)"),
+    ),
+    "what is before a chunk not looked at": (
+        "neon", ("tokens/calibrated_neon.c", "text + from - known, known);", "text + from, 0 * known);"),
+    ),
+    "a byte after the end counted": (
+        "neon", ("tokens/calibrated_neon.c", "vdupq_n_u8((uint8_t)(to - at))", "vdupq_n_u8((uint8_t)(to - at + 1))"),
+    ),
     "rounds with the new state": (
         "neon", ("digest/sha256_armv8.c", "vsha256h2q_u32(efgh[l], abcd_now, sum)",
                  "vsha256h2q_u32(efgh[l], abcd[l], sum)"),
     ),
-    "a block written past its end": (
-        "scalar", ("digest/sha256.c", "4 * word, l->state", "4 * word + 1, l->state"), "wrote outside of its buffers",
+    "a block written before its beginning": (
+        "scalar", ("digest/sha256.c", "4 * word, l->state", "4 * word - 1, l->state"), "wrote outside of its buffers",
     ),
     "a page read past an end": (
         "scalar", ("vectors/vectors_scalar.c", "lane[i % LANES] += (double)row[i] * (double)query[i];",
@@ -149,11 +170,14 @@ MUTANTS: dict[str, tuple[str, Change] | tuple[str, Change, str]] = {
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what kernels are built from, compiled once, so that a fault costs the one file it is in."""
+    """A copy of what kernels are built from, compiled once, so that a fault costs the one file it is in.
+
+    Not optimised: that a fault is seen does not depend on it, and compiling is what takes the time here.
+    """
     folder = tmp_path_factory.mktemp("arm64")
     shutil.copytree(arm64.ROOT / "csrc", folder / "csrc")
     shutil.copy(arm64.ROOT / "CMakeLists.txt", folder)
-    arm64.compile_kernels(folder / "build", root=folder)
+    arm64.compile_kernels(folder / "build", root=folder, build_type="Debug")
     return folder
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 import os
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import arm64
 from support.instruction_sets import COMPILED, LOCAL, RUNNABLE, running_on, searched
 from support.native_builds import COMPILER, build, on_path, running, runs_here
 from support.vector_problems import KINDS, Problem, drawn
@@ -179,8 +181,14 @@ def test_bounds_are_the_same_on_every_path(metric: str, problem: Problem) -> Non
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize("path", COMPILED)
-@pytest.mark.parametrize("metric", METRICS)
+# An emulated path is given one of the metrics, as each takes its time; check_search draws the others.
+SEARCHES = [
+    *product(LOCAL, METRICS),
+    *(pytest.param(*both, marks=arm64.needs_emulator) for both in zip(arm64.PATHS, METRICS, strict=False)),
+]
+
+
+@pytest.mark.parametrize(("path", "metric"), SEARCHES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_searches_of_every_kind_equal_the_twin(path: str, metric: str, kind: str) -> None:
     """Against NumPy itself, through the public class, over more than one segment of it."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.instruction_sets import COMPILED, EVERY, LOCAL, running_on, searched
 from support.native_builds import COMPILER, build, on_path, running
 
 from caliber import kernels
@@ -19,7 +20,6 @@ from caliber.kernels.token_costs import COSTS
 from caliber.kernels.tokens import truncate_to_length
 from caliber.model.errors import DTypeError, InvalidValue
 
-PATHS = kernels.available_paths()
 ESTIMATORS = [
     kernels.BytesEstimator(3.5),
     kernels.BytesEstimator(0.25),
@@ -48,20 +48,20 @@ def spans(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     return buffer, np.array(cuts, dtype=draw(st.sampled_from([np.int32, np.int64])))
 
 
-@pytest.mark.parametrize("path", PATHS)
-@given(problem=spans(), vocabulary=st.sampled_from(VOCABULARIES))
+@pytest.mark.parametrize("path", EVERY)
+@searched(problem=spans(), vocabulary=st.sampled_from(VOCABULARIES))
 def test_calibrated_spans_equal_the_twin(path: str, problem: tuple[np.ndarray, np.ndarray], vocabulary: str) -> None:
     data, offsets = problem
     estimator = kernels.CalibratedEstimator(vocabulary)
     costs = np.frombuffer(COSTS[vocabulary], np.uint8)
-    with kernels.forced_path(path):
+    with running_on(path):
         lengths = estimator.lengths_of_spans(data, offsets)
         tokens = kernels.estimate_tokens_spans(data, offsets, estimator=estimator)
     assert lengths.tolist() == [reference.token_units(data[a:b], costs) for a, b in pairwise(offsets.tolist())]
     assert tokens.tolist() == [-(-length // 256) for length in lengths.tolist()]
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if path != "off"])
+@pytest.mark.parametrize("path", COMPILED)
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 95, 96, 97, 4095, 4096, 4097, 10_007])
 def test_calibrated_lengths_at_block_edges(path: str, size: int) -> None:
     rng = np.random.default_rng(size)
@@ -71,13 +71,13 @@ def test_calibrated_lengths_at_block_edges(path: str, size: int) -> None:
         offsets = np.array([0, size // 3, size])
         for vocabulary in VOCABULARIES:
             costs = np.frombuffer(COSTS[vocabulary], np.uint8)
-            with kernels.forced_path(path):
+            with running_on(path):
                 found = kernels.CalibratedEstimator(vocabulary).lengths_of_spans(data, offsets)
             assert found.tolist() == [reference.token_units(data[a:b], costs) for a, b in pairwise(offsets.tolist())]
 
 
-@pytest.mark.parametrize("path", PATHS)
-@given(data=RAW, more=st.integers(1, 40), limit=st.integers(0, 60_000), vocabulary=st.sampled_from(VOCABULARIES))
+@pytest.mark.parametrize("path", EVERY)
+@searched(data=RAW, more=st.integers(1, 40), limit=st.integers(0, 60_000), vocabulary=st.sampled_from(VOCABULARIES))
 @example(data=b"", more=1, limit=0, vocabulary="o200k_base")
 def test_the_beginning_within_a_length_is_the_longest(
     path: str, data: bytes, more: int, limit: int, vocabulary: str
@@ -85,7 +85,7 @@ def test_the_beginning_within_a_length_is_the_longest(
     data = data * (more if more % 3 == 0 else 1)  # also longer than what is measured at once
     estimator = kernels.CalibratedEstimator(vocabulary)
     costs = np.frombuffer(COSTS[vocabulary], np.uint8)
-    with kernels.forced_path(path):
+    with running_on(path):
         fitting = estimator.fitting(data, limit)
     sums = np.cumsum(costs[reference.token_keys(np.frombuffer(data, np.uint8))], dtype=np.int64)
     assert fitting == int(np.count_nonzero(sums <= limit))
@@ -180,10 +180,10 @@ def test_surrogates_are_refused(estimator: kernels.Estimator, text: str, at: int
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: estimator.name)
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", EVERY)
 def test_wrong_offsets_and_types_are_refused(path: str, estimator: kernels.Estimator) -> None:
     data = np.zeros(10, np.uint8)
-    with kernels.forced_path(path):
+    with running_on(path):
         for offsets in ([3, 2], [-1, 4], [0, 11], [0, 5, 4, 10]):
             for kind in (np.int32, np.int64):
                 with pytest.raises(InvalidValue):
@@ -255,7 +255,7 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_compiler
-@pytest.mark.parametrize("path", [path for path in PATHS if path != "off"])
+@pytest.mark.parametrize("path", LOCAL)
 def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchanged: Path, tmp_path: Path) -> None:
     with running(on_path(build(tmp_path / "built", unchanged=unchanged), path)):
         every_check()
@@ -265,7 +265,7 @@ def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchange
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_seen(name: str, unchanged: Path, tmp_path: Path) -> None:
     change = MUTANTS[name]
-    if "avx2" in change[0] and "avx2" not in PATHS:
+    if "avx2" in change[0] and "avx2" not in LOCAL:
         pytest.skip("this machine does not run the file with the fault")
     native = build(tmp_path / "built", [change], unchanged=unchanged)
     path = "scalar" if "scalar" in change[0] else native.name

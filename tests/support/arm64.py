@@ -50,7 +50,7 @@ PREFIX = "arm64-"
 PATHS = [] if NATIVE_HERE else [PREFIX + name for name in CPU_OF]
 
 
-def compile_kernels(folder: Path, *, root: Path = ROOT) -> Path:
+def compile_kernels(folder: Path, *, root: Path = ROOT, build_type: str = "Release") -> Path:
     """Return a program for ARM that serves calls of the kernels in ``root``, built anew where files changed."""
     _insist()
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def compile_kernels(folder: Path, *, root: Path = ROOT) -> Path:
         _run(
             cmake,
             *("-S", str(ROOT / "tests" / "native"), "-B", str(folder)),
-            *(f"-DCALIBER_ROOT={root}", f"-DCALIBER_CALLS={folder}", "-DCMAKE_BUILD_TYPE=Release"),
+            *(f"-DCALIBER_ROOT={root}", f"-DCALIBER_CALLS={folder}", f"-DCMAKE_BUILD_TYPE={build_type}"),
             *("-DCALIBER_WERROR=ON", "-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"),
             f"-DCMAKE_C_COMPILER={COMPILER}",
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import select
 import struct
 import subprocess
@@ -251,6 +252,7 @@ class Remote:
         self._process = subprocess.Popen(
             self._command, stdin=pipe, stdout=pipe, stderr=self._said, bufsize=0, env=environment
         )
+        resource.prlimit(self._process.pid, resource.RLIMIT_CORE, (0, 0))  # some of them are meant to crash
         return self._process
 
     @staticmethod
