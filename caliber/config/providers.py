@@ -144,7 +144,12 @@ class EmbeddingConfig(Section):
     embed_artifacts: EmbedMode = knob("When artifacts are embedded.", "design")
     embed_summaries: EmbedMode = knob("When summaries of scopes are embedded.", "design")
     batch_size: Int = knob("Texts in one call of the provider.", "ours", unit="texts", ge=1, le=65_536)
-    worker_idle_ms: Duration = knob("How often the worker looks for rows that lack a vector.", "ours", unit="ms", gt=0)
+    worker_idle_ms: Duration = knob(
+        "How long the worker waits after a failure; twice as long after the next, up to llm_retry_config.max_backoff.",
+        "ours",
+        unit="ms",
+        gt=0,
+    )
     long_text: Literal["chunk_mean", "truncate", "error", "chunks"] = knob(
         "A text longer than long_text_tokens: the mean of its chunks, its beginning, an error, or a vector for each "
         "chunk, of which the best one counts.",

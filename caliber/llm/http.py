@@ -14,6 +14,7 @@ import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
@@ -49,6 +50,7 @@ _REFUSAL_BYTES: Final = 64 * 1024
 _NO_MORE: Final = frozenset({"insufficient_quota", "billing_not_active", "billing_hard_limit_reached"})
 """Codes of a 429 that waiting does not end."""
 
+_clients: weakref.WeakSet[HttpClient] = weakref.WeakSet()
 _inherited: list[object] = []
 """Connections of a parent process: kept for ever, so that nothing is said on them in the child."""
 
@@ -120,9 +122,9 @@ class HttpClient:
         self._settings = settings
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._pid = os.getpid()
         self._wire: Wire | None = None
         self._limiter = self._new_limiter()
+        _clients.add(self)
 
     def __repr__(self) -> str:
         return f"HttpClient({self._service.name})"
@@ -156,7 +158,7 @@ class HttpClient:
         self._closed.set()
         with self._lock:
             wire, self._wire = self._wire, None
-        if wire is not None and self._pid == os.getpid():
+        if wire is not None:
             wire.close()
 
     # --- connections -----------------------------------------------------------------------------
@@ -170,21 +172,21 @@ class HttpClient:
         )
 
     def _opened(self) -> Wire:
-        if self._pid != os.getpid():
-            # A thread of the parent may have held a lock, and the connections are the parent's.
-            _inherited.append((self._wire, self._limiter, self._lock, self._closed))
-            closed = self._closed.is_set()
-            self._lock, self._wire, self._closed = threading.Lock(), None, threading.Event()
-            if closed:
-                self._closed.set()
-            self._limiter = self._new_limiter()
-            self._pid = os.getpid()
         with self._lock:
             if self._closed.is_set():
                 raise self._was_closed()
             if self._wire is None:
                 self._wire = self._new_wire()
             return self._wire
+
+    def forked(self) -> None:
+        """Take note that this process is a child: connections are the parent's, and its threads may hold the locks."""
+        _inherited.append((self._wire, self._limiter, self._lock, self._closed))
+        closed = self._closed.is_set()
+        self._lock, self._wire, self._closed = threading.Lock(), None, threading.Event()
+        if closed:
+            self._closed.set()
+        self._limiter = self._new_limiter()
 
     def _new_wire(self) -> Wire:
         from caliber.llm.wire import Wire, environment_proxy, trusted_context
@@ -314,6 +316,15 @@ class HttpClient:
         raise RequestFailed(
             **context, message=f"{_meaning(status)}{said}", retryable=status >= 500 or status in _RETRIED
         )
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_clients):
+        client.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _is_key(key: Secret) -> bool:

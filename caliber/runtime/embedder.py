@@ -25,7 +25,15 @@ from caliber.llm.protocols import CountingEmbedding, EmbeddingProvider
 from caliber.llm.texts import TokenCounter
 from caliber.model.entities import CachedEmbedding, Embedding, EmbeddingSpace
 from caliber.model.enums import DistanceMetric, EmbedMode, EntityType, SpaceState
-from caliber.model.errors import CaliberError, EmbeddingFailed, IncompatibleOptions, MultipleErrors
+from caliber.model.errors import (
+    AuthenticationFailed,
+    CaliberError,
+    ConfigError,
+    DimensionMismatch,
+    EmbeddingFailed,
+    IncompatibleOptions,
+    MultipleErrors,
+)
 from caliber.model.ids import SpaceId
 from caliber.model.time import from_us
 from caliber.schema.relations import BY_NAME, EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
@@ -41,6 +49,9 @@ Rows = NDArray[np.float32]
 _OWNER = codec_of(EMBEDDING).index("owner_id")
 _SCAN_LIMIT = 4_096
 """Rows one look for missing vectors takes into memory; the next look finds the rest."""
+
+_NOT_OF_THE_TEXT = (AuthenticationFailed, ConfigError, DimensionMismatch)
+"""What no text is at fault for: it waits until somebody has mended it, as for an outage."""
 
 MODES = {"turn": "embed_turns", "note": "embed_notes", "artifact": "embed_artifacts", "scope": "embed_summaries"}
 
@@ -142,6 +153,7 @@ class Embedder:
         self._truncated = truncated
         self._batch = settings.batch_size
         self._idle_s = settings.worker_idle_ms / 1000
+        self._longest_idle_s = max(self._idle_s, config.llm_retry_config.max_backoff / 1000)
         self._long_text = long_text
         # A query is compared as one vector, whatever records have.
         one = LongTextMode.CHUNK_MEAN if long_text.mode is LongTextMode.CHUNKS else long_text.mode
@@ -155,6 +167,7 @@ class Embedder:
         self.space = self._ensure_space(metric)
         self._refused: dict[str, set[bytes]] = {kind: set() for kind in MODES}
         self._queue: deque[tuple[str, bytes, str]] = deque()
+        self._asking = 0
         self._has_vector = has_vector
         self._places = {kind: _places(kind) for kind in self.embedded}
         self._draining = threading.Lock()
@@ -336,13 +349,14 @@ class Embedder:
         batch: list[tuple[str, bytes, str]] = []
         while self._queue and len(batch) < self._batch:
             batch.append(self._queue.popleft())
+            self._asking = len(batch)
         if batch:
+            left: Sequence[tuple[str, bytes, str]] = batch
             try:
                 left, outage = self._embed(batch)
-            except BaseException:
-                self._queue.extendleft(reversed(batch))
-                raise
-            self._queue.extendleft(reversed(left))
+            finally:
+                self._queue.extendleft(reversed(left))
+                self._asking = 0
             if outage is not None:
                 raise outage
         return len(batch)
@@ -372,7 +386,7 @@ class Embedder:
             kind, owner, text = item
             if isinstance(result, Embedded):
                 ready.append((kind, owner, text, result.rows))
-            elif result is not None and result.retryable:
+            elif result is not None and (result.retryable or isinstance(result, _NOT_OF_THE_TEXT)):
                 left.append(item)
                 outage = outage or result
             elif result is not None:
@@ -399,8 +413,8 @@ class Embedder:
         return self._text_of(kind, codec_of(BY_NAME[kind]).encode(entity)) == text
 
     def waiting(self) -> int:
-        """Return how many records are queued for a vector."""
-        return len(self._queue)
+        """Return how many records wait for a vector, those that are being asked for included."""
+        return len(self._queue) + self._asking
 
     def drain(self) -> None:
         """Embed until nothing is pending. Raises: LlmError kinds of an outage."""
@@ -416,7 +430,8 @@ class Embedder:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        scanned = failing = False
+        scanned = False
+        failures = 0
         while not self._stopped.is_set():
             try:
                 with self._draining:
@@ -424,18 +439,19 @@ class Embedder:
                     while not self._stopped.is_set() and (self._embed_queued() or (not scanned and self.scan())):
                         pass
                     scanned = True
-                    failing = False
+                    failures = 0
             except Exception as error:
                 # Whatever a provider raises: the worker goes on, and an outage is reported once.
                 if self._stopped.is_set():
                     return
-                if not failing:
+                if not failures:
                     reported = (
                         error if isinstance(error, CaliberError) else EmbeddingFailed(reason=type(error).__name__)
                     )
                     self._failed("worker", reported)
-                failing = True
-                self._stopped.wait(self._idle_s)
+                # Each time twice as long: a service that is down for hours, or refuses its key, is not asked all day.
+                self._stopped.wait(min(self._idle_s * 2.0 ** min(failures, 32), self._longest_idle_s))
+                failures += 1
                 continue
             self._wake.wait()
             self._wake.clear()

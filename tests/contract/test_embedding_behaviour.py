@@ -17,9 +17,12 @@ import caliber
 from caliber.llm.protocols import FloatVector
 from caliber.model import EventType
 from caliber.model.errors import (
+    AuthenticationFailed,
     CaliberError,
+    DimensionMismatch,
     EmbeddingFailed,
     IncompatibleOptions,
+    MissingRequired,
     RequestFailed,
     Unavailable,
 )
@@ -221,6 +224,50 @@ def test_the_worker_stores_what_succeeded_and_asks_again_for_the_rest() -> None:
         memory.flush()
         errors = memory.storage.events.all()
         assert any(event.payload.get("where") == "embedding turn" for event in errors)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AuthenticationFailed(provider="p", status=401, message="the key was refused"),
+        MissingRequired(field="env:KEY"),
+        DimensionMismatch(expected=32, got=16),
+    ],
+)
+def test_what_no_text_is_at_fault_for_is_waited_for(error: CaliberError) -> None:
+    """A refused key is mended by somebody; the records it left without a vector must not be forgotten till then."""
+    provider = CountingEmbeddings()
+    provider.failure = lambda: error
+    idle = {"embedding.worker_idle_ms": 10, "llm_retry_config.max_backoff": 200}
+    settings = config(":memory:", **idle, **{**OFF, "embedding.embed_turns": "behind"})
+    with caliber.open(settings, embedding_provider=provider) as memory:
+        _, scope = started(memory)
+        memory.append_turns(scope.scope_id, [{"role": "user", "content": f"number {at}"} for at in range(20)])
+        with pytest.raises(type(error)):
+            memory.flush()
+        assert memory.stats()["behind"]["embeddings_waiting"] == 20
+        time.sleep(0.1)
+        errors = [event for event in memory.storage.events.all() if event.event_type == EventType.ERROR]
+        assert len(errors) <= 2  # not one for each text
+        provider.failure = None
+        memory.flush()
+        assert memory.storage.embeddings.count() == 20
+
+
+def test_a_service_that_stays_down_is_asked_less_and_less() -> None:
+    provider = Down()
+    idle = {
+        "embedding.worker_idle_ms": 20,
+        "llm_retry_config.max_retries": 0,
+        "llm_retry_config.initial_backoff": 1,
+        "llm_retry_config.max_backoff": 60_000,
+    }
+    settings = config(":memory:", **idle, **{**OFF, "embedding.embed_turns": "behind"})
+    with caliber.open(settings, embedding_provider=provider) as memory:
+        _, scope = started(memory)
+        memory.append_turn(scope.scope_id, role="user", content="text")
+        time.sleep(0.7)  # 20 + 40 + 80 + 160 + 320 ms: the sixth time at the latest; 35 times without
+        assert 1 <= len(provider.asked) <= 6
 
 
 def test_a_write_names_what_failed_of_its_batch() -> None:

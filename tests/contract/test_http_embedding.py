@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from support.configs import USER, config
 from support.model_server import (
     ModelServer,
     changed,
@@ -21,8 +23,9 @@ from support.model_server import (
     status,
     vector_of,
 )
-from support.services import KEY, KEY_NAME, embeddings
+from support.services import KEY, KEY_NAME, embedding_section, embeddings
 
+import caliber
 from caliber.llm import EmbeddingCache, LongText, LongTextMode, embed_records, embed_texts
 from caliber.llm.deadline import within
 from caliber.llm.retry import Retry, retrying
@@ -496,6 +499,22 @@ def test_closing_ends_requests_under_way(server: ModelServer, fault: Any) -> Non
     with pytest.raises(Unavailable, match="closed"):
         provider.embed("b")
     provider.close()
+
+
+def test_closing_a_store_does_not_wait_for_an_answer(server: ModelServer) -> None:
+    server.always = slow(30)
+    off = {f"embedding.embed_{kind}": "off" for kind in ("notes", "artifacts", "summaries")}
+    settings = config(":memory:", embedding_provider=embedding_section(server), **off)
+    memory = caliber.open(settings)
+    task = memory.start_trajectory("goal", initiator=USER)
+    scope = memory.current_scope(task.trajectory_id)
+    assert scope is not None
+    memory.append_turn(scope.scope_id, role="user", content="words")
+    while not server.asked:
+        time.sleep(0.005)
+    before = time.monotonic()
+    memory.close()
+    assert time.monotonic() - before < 3
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # threads and fork, which is what this is about
