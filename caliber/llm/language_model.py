@@ -9,7 +9,8 @@ Source: C-103, C-233, C-260, C-497, K-111, M-108, M-109; docs/decisions/0047-ans
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -29,6 +30,7 @@ from caliber.llm.protocols import (
     MergedNote,
     TrajectoryDigest,
 )
+from caliber.llm.retry import Retry
 from caliber.llm.texts import TokenCounter
 from caliber.model.enums import ArtifactType, NoteType
 from caliber.model.errors import InvalidValue, SummarizationFailed
@@ -69,6 +71,11 @@ _DECISION: Final = _table(
     survivor={"type": ["integer", "null"]},
     content={"type": ["string", "null"]},
 )
+_ARTIFACTS: Final = _table(artifacts=_list_of(_ARTIFACT))
+_NOTES: Final = _table(notes=_list_of(_NOTE))
+_DECISIONS: Final = _table(decisions=_list_of(_DECISION))
+_CONTENT: Final = _table(content=_TEXT)
+_CONTRADICTION: Final = _table(contradiction={"type": "boolean"})
 
 
 class LanguageModelProvider:
@@ -81,6 +88,7 @@ class LanguageModelProvider:
         self._model = model
         self._settings = settings
         self._count_tokens = count_tokens
+        self._retry: Retry | None = None
         self._prompts = load_prompts(settings.prompts)
         self._model_id = f"{model.name}:{model.model}+{prompts_id(self._prompts)}"
 
@@ -110,11 +118,13 @@ class LanguageModelProvider:
     def extract_artifacts(self, turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
         """Return what the model finds worth keeping, in order of turns, nothing twice. Raises: as ``summarize``."""
         numbers = {turn.turn_number for turn in turns}
+
+        def read(answer: Answer) -> list[ExtractedArtifact]:
+            return [self._artifact(item, numbers) for item in self._items(answer, "artifacts")]
+
         found: dict[tuple[ArtifactType, str], ExtractedArtifact] = {}
         for group in self._packed(self._readable(turns)):
-            answer = self._ask("extract_artifacts", {"turns": group}, _table(artifacts=_list_of(_ARTIFACT)))
-            for item in answer.only(["artifacts"]).field("artifacts").items(self._settings.max_items):
-                artifact = self._artifact(item, numbers)
+            for artifact in self._ask("extract_artifacts", {"turns": group}, _ARTIFACTS, read):
                 key = (artifact.artifact_type, fold_statement(artifact.content))
                 first = found.setdefault(key, artifact)
                 if artifact.confidence > first.confidence:
@@ -140,13 +150,16 @@ class LanguageModelProvider:
         goal, outcome = self._shortened(trajectory.goal), self._shortened(trajectory.summary)
         if not material and not kept and goal is None and outcome is None:
             return []
+
+        def read(answer: Answer) -> list[GeneratedNote]:
+            return [self._note(item) for item in self._items(answer, "notes")]
+
         notes: list[GeneratedNote] = []
         for group in self._packed([*material, *kept]) or [[]]:
             document: dict[str, Any] = {"goal": goal, "outcome": outcome, "summaries": [], "artifacts": []}
             for field, item in group:
                 document[field].append(item)
-            answer = self._ask("generate_notes", document, _table(notes=_list_of(_NOTE)))
-            notes += map(self._note, answer.only(["notes"]).field("notes").items(self._settings.max_items))
+            notes += self._ask("generate_notes", document, _NOTES, read)
         return unite_notes(notes)
 
     def merge_notes(self, a: GeneratedNote, b: GeneratedNote) -> MergedNote:
@@ -156,17 +169,20 @@ class LanguageModelProvider:
         """
         require_mergeable(a, b)
         material = {"entity": a.entity, "older": self._shortened(a.content), "newer": self._shortened(b.content)}
-        answer = self._ask("merge_notes", material, _table(content=_TEXT))
-        content = answer.only(["content"]).field("content").text(self._settings.max_item_chars).strip()
+        content = self._ask("merge_notes", material, _CONTENT, lambda answer: self._text(answer, "content"))
         return MergedNote(a.entity, a.entity_type, a.note_type, content, max(a.confidence, b.confidence))
 
     def verify_contradiction(self, a: str, b: str) -> bool:
         """Return whether the model holds that the two cannot both be true. Raises: as ``summarize``."""
         if not a.strip() or not b.strip():
             return False
-        material = {"a": self._shortened(a), "b": self._shortened(b)}
-        answer = self._ask("verify_contradiction", material, _table(contradiction={"type": "boolean"}))
-        return answer.only(["contradiction"]).field("contradiction").flag()
+
+        def read(answer: Answer) -> bool:
+            return answer.only(["contradiction"]).field("contradiction").flag()
+
+        return self._ask(
+            "verify_contradiction", {"a": self._shortened(a), "b": self._shortened(b)}, _CONTRADICTION, read
+        )
 
     def decide_consolidation(self, clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:
         """Return one decision per cluster, in their order.
@@ -184,15 +200,21 @@ class LanguageModelProvider:
         limit = self._settings.max_input_tokens
         asked = [document for document in documents if self._count_tokens(_json(document)) <= limit]
         for group in self._packed(asked, self._settings.max_items):
-            answer = self._ask("decide_consolidation", {"clusters": group}, _table(decisions=_list_of(_DECISION)))
-            items = answer.only(["decisions"]).field("decisions").items(len(group))
-            if len(items) != len(group):
-                answer.field("decisions").refuse(f"has {len(items)} items for {len(group)} clusters")
-            for item, document in zip(items, group, strict=True):
-                number = document["cluster"]
-                item.only(["cluster", "action", "survivor", "content"]).field("cluster").whole(number, number)
-                decisions[number] = self._decision(item, clusters[number])
+            numbers: list[int] = [document["cluster"] for document in group]
+
+            def read(answer: Answer, numbers: list[int] = numbers) -> list[ConsolidationDecision]:
+                return self._decisions(answer, numbers, clusters)
+
+            made = self._ask("decide_consolidation", {"clusters": group}, _DECISIONS, read)
+            for number, decision in zip(numbers, made, strict=True):
+                decisions[number] = decision
         return decisions
+
+    def retried(self, retry: Retry) -> LanguageModelProvider:
+        """Return this provider with every question behind ``retry``: parts that were answered are not asked again."""
+        other = copy(self)
+        other._retry = retry
+        return other
 
     def close(self) -> None:
         """Close the connections; requests under way end with Unavailable."""
@@ -200,16 +222,24 @@ class LanguageModelProvider:
 
     # --- asking ----------------------------------------------------------------------------------
 
-    def _ask(self, call: str, material: Mapping[str, Any], schema: Mapping[str, Any]) -> Answer:
-        return self._model.ask(Question(call, self._prompts[call], material, schema))
+    def _ask(self, call: str, material: Mapping[str, Any], schema: Mapping[str, Any], read: Callable[[Answer], T]) -> T:
+        """Return what ``read`` makes of the answer; reading belongs to asking, because a bad answer is asked again."""
+        question = Question(call, self._prompts[call], material, schema)
+
+        def ask() -> T:
+            return read(self._model.ask(question))
+
+        return ask() if self._retry is None else self._retry(ask)
 
     def _summary(self, text: str, max_tokens: int) -> str:
         per_token = len(text) / self._count_tokens(text)
         material = {"max_characters": max(1, int(max_tokens * per_token)), "text": text}
-        answer = self._ask("summarize", material, _SUMMARY).only(["summary"]).field("summary")
         # A model counts characters badly: what is too long is cut at a sentence, but not taken without bounds.
-        summary = answer.text(16 * max(len(text), 1_000)).strip()
-        return self._cut(summary, max_tokens)
+        most = 16 * max(len(text), 1_000)
+        summary = self._ask(
+            "summarize", material, _SUMMARY, lambda answer: answer.only(["summary"]).field("summary").text(most)
+        )
+        return self._cut(summary.strip(), max_tokens)
 
     def _cut(self, text: str, max_tokens: int) -> str:
         rule = LongText(LongTextMode.CHUNK_MEAN, max_tokens, self._count_tokens)
@@ -259,6 +289,22 @@ class LanguageModelProvider:
         return groups
 
     # --- reading answers -------------------------------------------------------------------------
+
+    def _items(self, answer: Answer, field: str) -> list[Answer]:
+        return answer.only([field]).field(field).items(self._settings.max_items)
+
+    def _text(self, answer: Answer, field: str) -> str:
+        return answer.only([field]).field(field).text(self._settings.max_item_chars).strip()
+
+    def _decisions(
+        self, answer: Answer, numbers: Sequence[int], clusters: Sequence[Sequence[ConsolidationMember]]
+    ) -> list[ConsolidationDecision]:
+        items = self._items(answer, "decisions")
+        if len(items) != len(numbers):
+            answer.field("decisions").refuse(f"has {len(items)} items for {len(numbers)} clusters")
+        for item, number in zip(items, numbers, strict=True):
+            item.only(["cluster", "action", "survivor", "content"]).field("cluster").whole(number, number)
+        return [self._decision(item, clusters[number]) for item, number in zip(items, numbers, strict=True)]
 
     def _artifact(self, item: Answer, numbers: set[int]) -> ExtractedArtifact:
         item.only(["artifact_type", "content", "confidence", "source_turn"])

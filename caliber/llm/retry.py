@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from caliber.llm.deadline import remaining_s
 from caliber.llm.embedding import whole_batch
@@ -204,3 +204,17 @@ class RetryingSummarization:
     def decide_consolidation(self, clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:
         """As the provider's."""
         return self._retry(lambda: self.inner.decide_consolidation(clusters))
+
+
+@runtime_checkable
+class AsksInParts(Protocol):
+    """A summarization provider whose calls may be several questions; it takes ``Retry`` inside."""
+
+    def retried(self, retry: Retry) -> SummarizationProvider:
+        """Return the provider with every question behind ``retry``."""
+        ...
+
+
+def retrying_summarization(provider: SummarizationProvider, retry: Retry) -> SummarizationProvider:
+    """Return a summarization provider behind ``retry``, question by question where it can."""
+    return provider.retried(retry) if isinstance(provider, AsksInParts) else RetryingSummarization(provider, retry)

@@ -109,8 +109,9 @@ class Wire:
             follow_redirects=False,
             trust_env=False,
         )
-        # httpx would name itself and ask for compression, of which nobody knows how large it becomes.
-        self._client.headers = httpx.Headers({"accept": "application/json", "accept-encoding": "identity"})
+        # httpx would ask for compression, of which nobody knows how large it becomes.
+        fields = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "caliber"}
+        self._client.headers = httpx.Headers(fields)
 
     def request(self, url: str, headers: Iterable[tuple[str, str]], content: bytes, connect_s: float) -> httpx.Request:
         """Return a request to ``send``: its own object, whose repr shows no header."""

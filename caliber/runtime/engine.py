@@ -26,7 +26,7 @@ from caliber.kernels.evaluator import open_evaluator
 from caliber.llm.deadline import deadline_passed, remaining_s, within
 from caliber.llm.protocols import Closable, EmbeddingProvider, SummarizationProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider, is_costly
-from caliber.llm.retry import Retry, RetryingSummarization, retrying
+from caliber.llm.retry import Retry, retrying, retrying_summarization
 from caliber.model.entities import ConfigDocument, Event
 from caliber.model.enums import EntityType, EventFamily, EventType, ReadConsistency
 from caliber.model.errors import (
@@ -163,7 +163,7 @@ class Engine:
             summarization_provider = self._own(
                 build_summarization_provider(config.summarization_provider, embedding_provider, self.count_text)
             )
-        self._summarizer = None
+        self._summarizer: SummarizationProvider | None = None
         if summarization_provider is not None:
             if not isinstance(summarization_provider, SummarizationProvider):
                 raise DTypeError(
@@ -171,7 +171,7 @@ class Engine:
                     expected="a SummarizationProvider",
                     got=type(summarization_provider).__name__,
                 )
-            self._summarizer = RetryingSummarization(summarization_provider, self._retry)
+            self._summarizer = retrying_summarization(summarization_provider, self._retry)
 
     def _record_evaluator(self) -> None:
         """Put into the event log what kept compiled code from being kept: opening is slower, and nothing else."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -239,9 +240,12 @@ def test_no_event_and_no_file_holds_the_key(server: ModelServer, tmp_path: Path)
             memory.append_turn(scope.scope_id, role="user", content=f"words {number}")
             with pytest.raises(CaliberError):
                 memory.search(f"words {number}")
+            until = time.monotonic() + 10  # for the worker's first failure
+            while "refused" not in repr(memory.storage.events.all()) and time.monotonic() < until:
+                time.sleep(0.01)
         memory.close_scope(scope.scope_id)
         events = memory.storage.events.all()
-        assert any("refused" in str(event.payload) for event in events)
+        assert "refused" in repr(events)
         assert not [event for event in events if KEY in repr(event)]
         assert KEY not in repr(memory.stats()) + repr(settings) + repr(memory)
     for path in tmp_path.rglob("*"):
@@ -340,3 +344,20 @@ def test_proxies_of_the_environment_are_followed_only_when_asked_to(
         with pytest.raises(InvalidConfigValue, match="socks5 are not supported") as caught:
             embeddings(server, http={"proxy": "environment"}).embed("a")
         assert "pass" not in str(caught.value)
+
+
+def test_a_proxy_of_an_encrypted_service_sees_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTPS_PROXY", "no_proxy", "NO_PROXY", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(tls=CERTIFICATE) as server, serving() as proxy:
+        monkeypatch.setenv("https_proxy", proxy.endpoint)
+        way = {"proxy": "environment", "trusted": str(CERTIFICATE), "timeout_ms": 2_000}
+        provider = embeddings(server, http=way)
+        assert (provider.embed("a") == vector_of("a")).all()
+        assert proxy.tunnels == [server.endpoint.removeprefix("https://")]
+        assert proxy.asked == []
+        assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
+        server.script.append(slow(5))
+        hurried = embeddings(server, http={**way, "timeout_ms": 500})
+        with pytest.raises(RequestFailed, match="no answer within 500 ms"):
+            hurried.embed("b")

@@ -26,7 +26,7 @@ from caliber.llm import (
     TrajectoryDigest,
 )
 from caliber.llm.prompts import CALLS, load_prompts
-from caliber.llm.retry import Retry, RetryingSummarization
+from caliber.llm.retry import Retry, retrying_summarization
 from caliber.model import ArtifactType, NoteType, TurnRole
 from caliber.model.errors import (
     AuthenticationFailed,
@@ -339,7 +339,7 @@ def test_a_fenced_answer_is_read(server: ModelServer) -> None:
 @pytest.mark.parametrize(("retried", "asked"), [(True, 3), (False, 1)])
 def test_a_bad_answer_is_asked_for_again_only_if_so_configured(server: ModelServer, retried: bool, asked: int) -> None:
     server.replies["verify_contradiction"] = lambda _: "perhaps"
-    model = RetryingSummarization(language_model(server, retry_invalid=retried), Retry(Quick(), threading.Event()))
+    model = retrying_summarization(language_model(server, retry_invalid=retried), Retry(Quick(), threading.Event()))
     with pytest.raises(InvalidResponse):
         model.verify_contradiction("a", "b")
     assert len(server.asked) == asked
@@ -347,6 +347,21 @@ def test_a_bad_answer_is_asked_for_again_only_if_so_configured(server: ModelServ
     server.replies["verify_contradiction"] = lambda _: next(answers)
     if retried:
         assert model.verify_contradiction("a", "b")
+
+
+def test_parts_that_were_answered_are_not_asked_for_again(server: ModelServer) -> None:
+    # C-487's rule for language models: an outage in the middle costs one question, not all before it
+    server.replies["summarize"] = lambda data: {"summary": f"{len(data['text'].split())} words."}
+    server.script.extend([None, None, status(503), None, status(500), status(500)])
+    model = retrying_summarization(language_model(server, max_input_tokens=100), Retry(Quick(), threading.Event()))
+    model.summarize(" ".join(f"Sentence {number} has six words." for number in range(80)), 10)
+    parts = [material(server, at)["text"] for at in range(len(server.asked))]
+    assert len(set(parts)) >= 4
+    assert len(parts) - len(set(parts)) == 3
+    server.replies["extract_artifacts"] = lambda _: {"artifacts": [artifact(source_turn=99)]}
+    with pytest.raises(InvalidResponse):
+        model.extract_artifacts([turn(1, "a")])
+    assert len(server.asked) == len(parts) + 3
 
 
 ENDINGS = {

@@ -61,6 +61,7 @@ class ModelServer:
     always: Fault | None = None
     replies: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    tunnels: list[str] = field(default_factory=list)
     connections: int = 0
     endpoint: str = ""
     callers: list[Any] = field(default_factory=list)
@@ -170,6 +171,19 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.send_document(model.answer(self.path, document))
 
+    def do_CONNECT(self) -> None:
+        """Be a proxy: open a way to another server and pass on what comes."""
+        with self.server.model.lock:
+            self.server.model.tunnels.append(self.path)
+        host, _, port = self.path.rpartition(":")
+        with socket.create_connection((host, int(port))) as far:
+            self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            back = threading.Thread(target=pass_on, args=(far, self.connection), daemon=True)
+            back.start()
+            pass_on(self.connection, far)
+            back.join(timeout=5)
+        self.close_connection = True
+
     def send_document(self, document: Any, status: int = 200, **headers: str) -> None:
         self.send_raw(json.dumps(document).encode(), status, **{"content-type": "application/json", **headers})
 
@@ -194,6 +208,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Say nothing: a test looks at what was asked, not at lines."""
+
+
+def pass_on(source: socket.socket, target: socket.socket) -> None:
+    """Pass bytes on until either side ends."""
+    try:
+        while data := source.recv(65_536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
 
 
 class _Server(ThreadingHTTPServer):
