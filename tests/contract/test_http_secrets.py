@@ -239,12 +239,13 @@ def test_no_event_and_no_file_holds_the_key(server: ModelServer, tmp_path: Path)
             server.always = fault
             memory.append_turn(scope.scope_id, role="user", content=f"words {number}")
             with pytest.raises(CaliberError):
-                memory.search(f"words {number}")
+                memory.assemble_context(task.trajectory_id, query=f"words {number}")
+            assert KEY not in repr(memory.search(f"words {number}"))
             until = time.monotonic() + 10  # for the worker's first failure
-            while "refused" not in repr(memory.storage.events.all()) and time.monotonic() < until:
+            while "refused" not in repr(list(memory.storage.events.all())) and time.monotonic() < until:
                 time.sleep(0.01)
         memory.close_scope(scope.scope_id)
-        events = memory.storage.events.all()
+        events = list(memory.storage.events.all())
         assert "refused" in repr(events)
         assert not [event for event in events if KEY in repr(event)]
         assert KEY not in repr(memory.stats()) + repr(settings) + repr(memory)
