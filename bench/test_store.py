@@ -14,98 +14,43 @@ import sys
 import textwrap
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
-import numpy as np
 import pytest
 from harness.contest import OURS, PEER, Contender
+from harness.notes import ARTIFACTS, ME, QUERY, TURNS, Ours, opened, sentence, settled
 
 import caliber
-from caliber import EntityRef, EntityType
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.store import PLANS
 from caliber.config import CaliberConfig
 from caliber.kernels import uuid7
-from caliber.knowledge.notes import NewNote, add_note
-from caliber.model.enums import NoteType
 from caliber.runtime.caliber import Caliber
-from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory.artifacts import check_artifact, create_artifact
 
-ME = EntityRef(EntityType.AGENT, uuid.UUID(int=1))
-NOTES, ARTIFACTS, TURNS = 10_000, 1_000, 200
-QUERY = "what was decided about parsing empty input"
-TOPICS = ("parser", "cache", "network", "budget", "queue", "index", "lock", "cursor", "schema", "clock")
+NOTES = 10_000
 RESIDENT = f"{NOTES // 1000}k notes"
-
-
-def sentence(number: int) -> str:
-    """Return a text of about twenty words that differs from all others."""
-    topic, other = TOPICS[number % 10], TOPICS[(number // 10) % 10]
-    return (
-        f"In case {number} the {topic} was changed so that the {other} no longer waits for it, after {number % 97} "
-        f"attempts showed that step {number % 31} was the slow one."
-    )
 
 
 def configuration(folder: Path, **overrides: Any) -> CaliberConfig:
     return caliber.profiles.reference(folder / "bench.db", **overrides)
 
 
-def load(memory: Caliber) -> tuple[uuid.UUID, list[uuid.UUID]]:
-    """Fill a store with what an agent has after some months; return its trajectory and the notes' ids."""
-    engine = memory._engine
-    embedder = engine.embedder
-    assert embedder is not None
-    task = memory.start_trajectory("Keep the service running", initiator=ME)
-    scope = memory.current_scope(task.trajectory_id)
-    assert scope is not None
-    texts = [sentence(number) for number in range(NOTES + ARTIFACTS)]
-    vectors = embedder.provider.embed_batch(texts)
-    ids: list[uuid.UUID] = []
-
-    def work(uow: UnitOfWork) -> None:
-        for number in range(NOTES):
-            new = NewNote(f"case {number}", "case", NoteType.FACT, texts[number], 0.9, 45)
-            note, _ = add_note(uow, new)
-            embedder.attach(uow, "note", note.note_id, texts[number], vectors[number])
-            ids.append(note.note_id)
-        for number in range(NOTES, NOTES + ARTIFACTS):
-            new_artifact = check_artifact(
-                engine.count_bytes, artifact_type="fact", content=texts[number], extraction_method="explicit"
-            )
-            artifact, _ = create_artifact(uow, scope.scope_id, new_artifact)
-            embedder.attach(uow, "artifact", artifact.artifact_id, texts[number], vectors[number])
-
-    engine.write(work)
-    memory.append_turns(
-        scope.scope_id,
-        [{"role": "user" if at % 2 == 0 else "assistant", "content": sentence(at)} for at in range(TURNS)],
-    )
-    memory.flush()
-    return task.trajectory_id, ids
-
-
 class Loaded:
-    """A store at full size, open."""
+    """A store at full size, open, with a task in it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.config = configuration(folder)
-        caliber.create(self.config)
-        self.memory = caliber.open(self.config)
-        self.trajectory, self.notes = load(self.memory)
+    def __init__(self, store: Ours) -> None:
+        self.memory, self.config = store.memory, store.config
+        self.notes = list(store.number_of)
+        self.trajectory = store.add_task()
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
-    store = Loaded(tmp_path_factory.mktemp("loaded"))
-    yield store
-    store.memory.close()
+    with opened(tmp_path_factory.mktemp("loaded"), NOTES) as store:
+        yield Loaded(store)
 
 
 # --- the peer that answers from memory over a socket ------------------------------------------------
@@ -156,13 +101,6 @@ def statements_of(memory: Caliber, call: Callable[[], Any]) -> int:
     return memory._engine.store.statement_count() - before
 
 
-@contextmanager
-def settled(memory: Caliber) -> Iterator[None]:
-    """What a round left to be written behind is written before somebody else's round begins."""
-    yield
-    memory.flush()
-
-
 def test_assemble(
     contest: Callable[..., None], loaded: Loaded, key_value: tuple[str, Callable[[], bytes]] | None
 ) -> None:
@@ -183,39 +121,6 @@ def test_get(contest: Callable[..., None], loaded: Loaded, key_value: tuple[str,
     contenders = [Contender(OURS, "caliber", lambda: memory.get(wanted), lambda: settled(memory), at_most=0.2)]
     contenders += [] if key_value is None else [Contender(PEER, *key_value)]
     contest("get of a resident record", contenders)
-
-
-def test_search(benchmark: Any, loaded: Loaded) -> None:
-    benchmark.group = f"search, {RESIDENT}"
-    benchmark.extra_info["goal"] = 100
-    call = lambda: loaded.memory.search(QUERY, kinds=["note"], limit=10)  # noqa: E731
-    assert len(call().hits) == 10
-    assert statements_of(loaded.memory, call) == 0
-    benchmark(call)
-
-
-@pytest.mark.benchmark(min_rounds=5, max_time=2.0)
-def test_search_peer(benchmark: Any, loaded: Loaded) -> None:
-    langgraph = pytest.importorskip("langgraph.store.memory", reason="langgraph-checkpoint is not installed")
-    embedder = loaded.memory._engine.embedder
-    assert embedder is not None
-    provider = embedder.provider
-    store = langgraph.InMemoryStore(
-        index={
-            "dims": provider.dimensions,
-            "embed": lambda texts: [row.tolist() for row in provider.embed_batch(texts)],
-        }
-    )
-    for number in range(NOTES):
-        store.put(("notes",), str(number), {"text": f"case {number}: {sentence(number)}"})
-    benchmark.group = f"search, {RESIDENT}"
-    benchmark.extra_info["peer"] = "langgraph InMemoryStore"
-    theirs = store.search(("notes",), query=QUERY, limit=10)
-    mine = loaded.memory.search(QUERY, kinds=["note"], limit=10)
-    # Equal answers: the same model over the same texts finds the same cases, up to ties of f32 sums.
-    found = {loaded.memory.get(hit.id).entity for hit in mine.hits}
-    assert len(found & {f"case {item.key}" for item in theirs}) >= 8 or mine.hits[0].score >= theirs[0].score - 0.05
-    benchmark(store.search, ("notes",), query=QUERY, limit=10)
 
 
 # --- writing -------------------------------------------------------------------------------------------
@@ -410,16 +315,6 @@ def test_import_cost(figure: Callable[..., None]) -> None:
     )
 
 
-def test_memory_of_a_note(loaded: Loaded, figure: Callable[..., None]) -> None:
-    memory = loaded.memory._engine.memory
-    dimensions = loaded.config.vector.dimensions if loaded.config.vector else 0
-    records = NOTES + ARTIFACTS + TURNS
-    figure("resident bytes a record beside its text, in vectors", memory.column_bytes / records / (4 * dimensions), "x")
-    # The goal is stated for 384 dimensions; what a record needs besides its vector does not depend on them.
-    beside = memory.column_bytes / records - 4 * dimensions
-    figure("the same at 384 dimensions", (beside + 4 * 384) / (4 * 384), "x", at_most=1.6)
-
-
 def test_windows_kept_up(loaded: Loaded, figure: Callable[..., None]) -> None:
     memory = loaded.memory
     memory.flush()
@@ -435,17 +330,3 @@ def test_windows_kept_up(loaded: Loaded, figure: Callable[..., None]) -> None:
     figure(f"{count} windows back to back: bytes a window on disk", grown / count / 1024, "KiB", at_most=20)
     figure(f"{count} windows back to back: CPU a window, all threads", cpu / count * 1e6, "µs")
     figure(f"{count} windows back to back: wall time a window", elapsed / count * 1e6, "µs")
-
-
-def test_scores_are_what_brute_force_gives(loaded: Loaded) -> None:
-    """The answers that were timed are right: the same hits, in the same order, as an exact scan in NumPy."""
-    engine = loaded.memory._engine
-    embedder = engine.embedder
-    assert embedder is not None
-    query = embedder.query(QUERY).astype(np.float64)
-    texts = [sentence(number) for number in range(NOTES)]
-    rows = embedder.provider.embed_batch(texts).astype(np.float64)
-    scores = rows @ query / (np.linalg.norm(rows, axis=1) * np.linalg.norm(query))
-    best = np.sort(scores)[::-1][:10]
-    mine = loaded.memory.search(QUERY, kinds=["note"], limit=10)
-    np.testing.assert_allclose([hit.score for hit in mine.hits], best, atol=1e-6)

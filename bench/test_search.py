@@ -1,0 +1,280 @@
+"""Search against what people use today, over the same notes and vectors. Goals: design section 9.
+
+Search is by vector so far, so the vector peers must find the same notes. Whoever searches approximately has its recall
+beside its time. What takes part in a goal stands in a contest of its own with ours.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import stores
+from harness.contest import ASIDE, OURS, PEER, Contender
+from harness.notes import QUERY, Notes, Ours, latencies, opened, settled
+
+from caliber.backends.postgres.local_server import LocalServer
+from caliber.llm.hash_provider import HashEmbeddingProvider
+
+SMALL, LARGE = 10_000, 100_000
+QUICK = 1_000
+TEAM = "team 3"
+APPROXIMATE = ("SET hnsw.ef_search = 100", "SET hnsw.iterative_scan = strict_order")
+SERVED = "PostgreSQL on a Unix socket, ANALYZEd, all in its memory, no parallel workers"
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory, quick: bool) -> Iterator[Ours]:
+    with opened(tmp_path_factory.mktemp("search"), QUICK if quick else SMALL) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory, quick: bool) -> Iterator[Ours]:
+    if quick:
+        pytest.skip("left out by --quick")
+    with opened(tmp_path_factory.mktemp("search-large"), LARGE) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    # Nothing here is about writing.
+    with LocalServer.start(settings=stores.SERVER, fsync=False) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def postgres_store(server: LocalServer, ours: Ours) -> Iterator[tuple[stores.Search, Any]]:
+    with stores.postgres_store(server, ours.notes) as opened_store:
+        yield opened_store
+
+
+@pytest.fixture
+def show(request: pytest.FixtureRequest) -> Callable[[str, list[str]], None]:
+    """Print lines between the dots of the run."""
+    plugins = request.config.pluginmanager
+    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+
+    def write(title: str, lines: list[str]) -> None:
+        with capture.global_and_fixture_disabled():
+            reporter.write_line("")
+            for line in [title, *(f"    {line}" for line in lines)]:
+                reporter.write_line(line)
+
+    return write
+
+
+def version(package: str) -> str:
+    return f"{package} {importlib.metadata.version(package)}"
+
+
+def right(store: Ours, of: str | None = None) -> Callable[[], object]:
+    """Return our search, after seeing that it is exact and asks no database."""
+    assert store.notes.recall(store.numbers(of), of) == 1.0
+    scores = [hit.breakdown["vector"] for hit in store.search(of).hits]
+    np.testing.assert_allclose(scores, store.notes.best(of), atol=1e-6)
+    assert store.statements(of) == 0
+    return lambda: store.search(of)
+
+
+def peer(
+    name: str, notes: Notes, search: stores.Search, of: str | None = None, *, note: str | None = None
+) -> Contender:
+    """Return a contender that finds the same notes, as far as its recall says."""
+    recall = notes.recall(search(of), of)
+    assert recall >= 0.9, f"{name} finds {recall:.0%} of the notes: that is another answer"
+    return Contender(PEER, name, lambda: search(of), recall=recall, note=note)
+
+
+def beside(name: str, notes: Notes, search: stores.Search, of: str | None = None) -> Contender:
+    """Return a contender that may miss notes, and so decides no goal."""
+    return Contender(ASIDE, name, lambda: search(of), recall=notes.recall(search(of), of))
+
+
+# --- the rows of the design --------------------------------------------------------------------------------
+
+
+def test_search_postgres_store_filtered(
+    contest: Callable[..., None],
+    show: Callable[[str, list[str]], None],
+    ours: Ours,
+    server: LocalServer,
+    postgres_store: tuple[stores.Search, Any],
+) -> None:
+    theirs, connection = postgres_store
+    show("PostgresStore, filtered:", stores.plan_of(server, connection, lambda: theirs(TEAM)))
+    name = f"PostgresStore ({version('langgraph-checkpoint-postgres')})"
+    contest(
+        f"search, {ours.notes.size}, filtered",
+        [Contender(OURS, "caliber", right(ours, TEAM), goal=40), peer(name, ours.notes, theirs, TEAM, note=SERVED)],
+    )
+
+
+def test_search_postgres_store_plain(
+    contest: Callable[..., None],
+    show: Callable[[str, list[str]], None],
+    ours: Ours,
+    server: LocalServer,
+    postgres_store: tuple[stores.Search, Any],
+) -> None:
+    theirs, connection = postgres_store
+    show("PostgresStore, plain:", stores.plan_of(server, connection, lambda: theirs(None)))
+    name = f"PostgresStore ({version('langgraph-checkpoint-postgres')})"
+    contest(
+        f"search, {ours.notes.size}, plain",
+        [Contender(OURS, "caliber", right(ours), goal=8), peer(name, ours.notes, theirs, note=SERVED)],
+    )
+
+
+@pytest.mark.parametrize("of", [None, TEAM], ids=["plain", "filtered"])
+def test_search_in_memory_store(contest: Callable[..., None], ours: Ours, of: str | None) -> None:
+    theirs = stores.in_memory_store(ours.notes)
+    name = f"InMemoryStore ({version('langgraph-checkpoint')})"
+    contest(
+        f"search, {ours.notes.size}, {'plain' if of is None else 'filtered'}, in memory",
+        [
+            Contender(OURS, "caliber", right(ours, of), goal=100 if of is None else None),
+            peer(name, ours.notes, lambda _: theirs(of), of),
+        ],
+    )
+
+
+def test_assemble_against_a_search(
+    contest: Callable[..., None], ours: Ours, postgres_store: tuple[stores.Search, Any]
+) -> None:
+    """A whole window, with artifacts and turns in it, against only finding notes."""
+    task = ours.add_task()
+    call = lambda: ours.memory.assemble_context(task, query=QUERY)  # noqa: E731
+    assert call().used_tokens
+    theirs, _ = postgres_store
+    contest(
+        f"assemble_context, {ours.notes.size}, against a filtered search",
+        [
+            Contender(OURS, "caliber", call, lambda: settled(ours.memory), goal=40),
+            peer(f"PostgresStore ({version('langgraph-checkpoint-postgres')})", ours.notes, theirs, TEAM, note=SERVED),
+        ],
+    )
+
+
+# --- others, without a goal --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of", [None, TEAM], ids=["plain", "filtered"])
+def test_search_others(contest: Callable[..., None], ours: Ours, server: LocalServer, of: str | None) -> None:
+    notes = ours.notes
+    kind = "plain" if of is None else "filtered"
+    with (
+        stores.sqlite_store(notes) as sqlite,
+        stores.pgvector_table(server, notes, "SET enable_indexscan = off") as (exact, _),
+        stores.pgvector_table(server, notes, *APPROXIMATE) as (approximate, _),
+    ):
+        contenders = [
+            Contender(OURS, "caliber", right(ours, of)),
+            peer(f"SqliteStore ({version('langgraph-checkpoint-sqlite')})", notes, sqlite, of),
+            peer(f"pgvector, exact ({version('psycopg')})", notes, exact, of),
+            beside(f"pgvector, HNSW ({version('psycopg')})", notes, approximate, of),
+        ]
+        if of is None:
+            words = stores.keywords(notes)
+            note = "keywords only: another question"
+            contenders.append(Contender(ASIDE, version("bm25s"), lambda: words(None), note=note))
+        contest(f"search, {notes.size}, {kind}, others", contenders)
+
+
+@pytest.mark.parametrize("of", [None, TEAM], ids=["plain", "filtered"])
+def test_search_large(
+    contest: Callable[..., None],
+    show: Callable[[str, list[str]], None],
+    large: Ours,
+    server: LocalServer,
+    of: str | None,
+) -> None:
+    notes = large.notes
+    kind = "plain" if of is None else "filtered"
+    with (
+        stores.pgvector_table(server, notes, "SET enable_indexscan = off") as (exact, _),
+        stores.pgvector_table(server, notes, *APPROXIMATE) as (approximate, connection),
+    ):
+        show(f"pgvector, HNSW, {kind}:", stores.plan_of(server, connection, lambda: approximate(of)))
+        contest(
+            f"search, {notes.size}, {kind}",
+            [
+                Contender(OURS, "caliber", right(large, of), at_most_s=5e-3),
+                peer(f"pgvector, exact ({version('psycopg')})", notes, exact, of),
+                beside(f"pgvector, HNSW ({version('psycopg')})", notes, approximate, of),
+            ],
+        )
+
+
+# --- while notes come in -----------------------------------------------------------------------------------
+
+ADDED_A_SECOND, EACH, SECONDS = 2_000, 50, 3.0
+
+
+def test_search_while_notes_are_added(
+    tmp_path_factory: pytest.TempPathFactory, figure: Callable[..., None], quick: bool
+) -> None:
+    """One thread adds notes, in transactions of fifty, and another searches."""
+    held, seconds = (QUICK, 0.5) if quick else (SMALL, SECONDS)
+    waiting = int(ADDED_A_SECOND * seconds * 2)
+    with opened(tmp_path_factory.mktemp("growing"), held, waiting=waiting) as store:
+        idle = latencies(store.search, seconds)
+        stop = threading.Event()
+        added = [held]
+
+        def add() -> None:
+            begin = time.perf_counter()
+            while not stop.is_set() and added[0] + EACH <= held + waiting:
+                store.add(range(added[0], added[0] + EACH))
+                added[0] += EACH
+                ahead = (added[0] - held) / ADDED_A_SECOND - (time.perf_counter() - begin)
+                stop.wait(max(0.0, ahead))
+
+        writer = threading.Thread(target=add)
+        begin = time.perf_counter()
+        writer.start()
+        busy = latencies(store.search, seconds)
+        stop.set()
+        writer.join()
+        rate = (added[0] - held) / (time.perf_counter() - begin)
+        # What came in is found: the answer is exact over everything there is now.
+        now = Notes(store.notes.texts[: added[0]], store.notes.vectors[: added[0]], store.notes.query)
+        assert now.recall(store.numbers()) == 1.0
+    task = f"search, {held // 1000}k notes, while others are added"
+    figure(f"{task}: notes added a second", rate, "notes/s", at_least=ADDED_A_SECOND * 0.95)
+    for percent, goal in ((50, None), (99, 3)):
+        one, other = float(np.percentile(idle, percent)), float(np.percentile(busy, percent))
+        figure(f"{task}: p{percent} to that at rest ({one * 1e3:.2f} ms)", other / one, "x", at_most=goal)
+
+
+# --- memory, and the server itself -------------------------------------------------------------------------
+
+
+def test_memory_of_a_note(tmp_path_factory: pytest.TempPathFactory, figure: Callable[..., None], quick: bool) -> None:
+    dimensions, count = 384, QUICK if quick else 2 * SMALL
+    provider = HashEmbeddingProvider(dimensions, "bench")
+    with opened(tmp_path_factory.mktemp("memory"), count, provider=provider) as store:
+        store.search()
+        memory = store.memory._engine.memory
+        beside = memory.column_bytes / count / (4 * dimensions)
+        figure(f"resident bytes a note beside its text, {dimensions} dimensions", beside, "of 4 d", at_most=1.6)
+        figure("resident bytes of a note's text", memory.text_bytes / count, "B")
+
+
+def test_private_server(figure: Callable[..., None], server: LocalServer) -> None:
+    """With everything cached by ``server``: what a test pays for a PostgreSQL of its own."""
+    starts, ends = [], []
+    for _ in range(5):
+        begin = time.perf_counter()
+        with LocalServer.start(fsync=False):
+            starts.append(time.perf_counter() - begin)
+            begin = time.perf_counter()
+        ends.append(time.perf_counter() - begin)
+    figure("private PostgreSQL server: start", float(np.median(starts)), "s", at_most=1.0)
+    figure("private PostgreSQL server: end", float(np.median(ends)), "s")
