@@ -44,7 +44,7 @@ def figures() -> Iterator[dict[str, fuzzing.Outcome]]:
             "seed": evidence.seed(),
             "seconds a target": SECONDS,
             **rows,
-            "findings": 0,
+            "findings": sum(one.returncode != 0 for one in seen.values()),
             "fuzzers": f"libFuzzer of {version.splitlines()[0]}; atheris for truncate_text",
             **evidence.kernels(),
             "seconds": round(time.monotonic() - started),

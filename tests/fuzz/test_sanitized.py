@@ -31,7 +31,7 @@ def test_the_tests_of_kernels_run_clean_under_sanitizers() -> None:
         {
             "seed": evidence.seed(),
             "tests": int(passed[1]),
-            "reports of the sanitizers": 0,
+            "reports of the sanitizers": done.reports.count("ERROR") + done.reports.count("runtime error"),
             "flags": sanitized.FLAGS,
             **evidence.kernels(),
             "seconds": round(time.monotonic() - started),
