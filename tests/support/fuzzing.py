@@ -51,7 +51,7 @@ def corpus(name: str) -> list[str]:
 def run_standalone(program: Path, name: str, *, runs: int, seed: int) -> subprocess.CompletedProcess[str]:
     """Run a target on its committed inputs, then on ``runs`` made from the seed."""
     command = [str(program), f"-runs={runs}", f"-seed={seed}", *corpus(name)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=3600)
 
 
 class Outcome(NamedTuple):
