@@ -20,7 +20,7 @@ from caliber.resident.keywords import Keywords
 from caliber.resident.memory import ResidentMemory
 from caliber.search import fusion
 from caliber.search.filters import Found, masks
-from caliber.search.graph import GraphLeg
+from caliber.search.graph import GraphLeg, Reached, edge_ids
 from caliber.search.legs import Bools, Floats, Nearest, Searched, keyword_leg, phrase_rows, vector_leg
 from caliber.search.names import Names
 from caliber.search.query import Query, QueryReader
@@ -76,9 +76,14 @@ class Searcher:
         nearest = self._nearest(searched, request, weights)
         keyword_leg(searched, query, self._settings.keyword, self._similar)
         names = self._names.named(searched, query.parts)
-        joined = self._joined(searched, nearest, query, names, weights, request)
-        found = self._best(searched, joined, request)
-        return Outcome(found, query, weights, degraded, tuple(" ".join(name) for name in names))
+        joined, reached = self._joined(searched, nearest, query, names, weights, request)
+        best = self._best(searched, joined, request)
+        edges = [edge for place, row, _ in best for edge in reached.edges_to(place, row)]
+        found = [
+            Found(searched[place].owners, row, score, _breakdown(joined[place], row)) for place, row, score in best
+        ]
+        named = tuple(" ".join(name) for name in names)
+        return Outcome(found, query, weights, degraded, named, edge_ids(request.snapshot, edges))
 
     def _missing(self, request: Request) -> tuple[list[str], str | None]:
         """Return the legs that are not to be had, and what to say of it if the configuration counts on them."""
@@ -110,7 +115,7 @@ class Searcher:
         names: Sequence[tuple[str, ...]],
         weights: Mapping[str, float],
         request: Request,
-    ) -> list[fusion.Joined]:
+    ) -> tuple[list[fusion.Joined], Reached]:
         settings = self._settings
         by_word = fusion.keyword_scores(searched, settings)
         by_vector = fusion.vector_scores(searched, nearest, settings)
@@ -118,10 +123,11 @@ class Searcher:
         found = [_found(item, query) for item in searched]
         for place in range(len(searched)):
             found[place][nearest.rows[nearest.kinds == place]] = True
-        by_graph = self._graph.scores(searched, own, lent, by_vector, weights)
-        for reached, scores, item in zip(found, by_graph, searched, strict=True):
-            reached |= scores > 0
-            reached &= item.allowed
+        reached = self._graph.reach(request, searched, _base(own, lent, by_vector, weights), weights["graph"])
+        by_graph = reached.scores
+        for hits, scores, item in zip(found, by_graph, searched, strict=True):
+            hits |= scores > 0
+            hits &= item.allowed
         if settings.fusion == "rrf":
             whole = [own_ + lent_ for own_, lent_ in by_word]
             fusion.rank_scores(searched, (whole, by_vector, by_graph), settings)
@@ -141,7 +147,7 @@ class Searcher:
                 legs.append(("importance", weights["importance"], importance))
             legs.extend((name, weight, scores[place]) for name, weight, scores in boosts)
             out.append(fusion.joined(legs, found[place], total))
-        return out
+        return out, reached
 
     def _boosts(
         self, searched: Sequence[Searched], query: Query, names: Sequence[tuple[str, ...]], now_us: int
@@ -169,7 +175,10 @@ class Searcher:
             out.append(("recency", settings.recency, [fusion.recency_scores(at, now_us, half) for at in times]))
         return out
 
-    def _best(self, searched: Sequence[Searched], joined: Sequence[fusion.Joined], request: Request) -> list[Found]:
+    def _best(
+        self, searched: Sequence[Searched], joined: Sequence[fusion.Joined], request: Request
+    ) -> list[tuple[int, int, float]]:
+        """Return place of the kind, row and score of each hit."""
         share = self._settings.diversity
         pool = request.limit * _DIVERSE_POOL if share else request.limit
         best = fusion.best_rows(searched, [item.score for item in joined], pool)
@@ -177,15 +186,23 @@ class Searcher:
             scores = np.array([score for _, _, score in best], np.float64)
             like = _likeness(searched, request, [(place, row) for place, row, _ in best])
             best = [best[at] for at in fusion.diversified(scores, like, share, request.limit)]
-        return [
-            Found(
-                searched[place].owners,
-                row,
-                score,
-                {name: float(part[row]) for name, part in joined[place].parts.items() if part[row]},
-            )
-            for place, row, score in best
-        ]
+        return best
+
+
+def _breakdown(joined: fusion.Joined, row: int) -> dict[str, float]:
+    return {name: float(part[row]) for name, part in joined.parts.items() if part[row]}
+
+
+def _base(
+    own: Sequence[Floats], lent: Sequence[Floats], vector: Sequence[Floats], weights: Mapping[str, float]
+) -> list[Floats]:
+    """Return what words and vectors alone make of each row, between 0 and 1."""
+    by_word, by_vector = weights["keyword"], weights["vector"]
+    total = (by_word + by_vector) or 1.0
+    return [
+        (by_word * (mine + theirs) + by_vector * near) / total
+        for mine, theirs, near in zip(own, lent, vector, strict=True)
+    ]
 
 
 def _found(item: Searched, query: Query) -> Bools:
