@@ -5,8 +5,9 @@ Source: M-035, M-037, M-038; docs/search.md.
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,7 +40,7 @@ class Reached:
         found = np.flatnonzero(self.nodes[place] == row)
         path = self.walked.path(int(found[0])) if len(found) else []
         graph, rows = self.linked.graph, self.linked.rows
-        return [int(rows[graph.edge(one, other)]) for one, other in zip(path, path[1:], strict=False)]
+        return [int(rows[graph.edge(one, other)]) for one, other in itertools.pairwise(path)]
 
 
 class GraphLeg:
@@ -54,9 +55,7 @@ class GraphLeg:
         """Return whether there is anything to follow."""
         return self._settings.conversation or snapshot["edge"].count() > 0
 
-    def reach(
-        self, request: Request, searched: Sequence[Searched], base: Sequence[Floats], weight: float
-    ) -> Reached:
+    def reach(self, request: Request, searched: Sequence[Searched], base: Sequence[Floats], weight: float) -> Reached:
         """Return, for each kind, the best that any path from a seed brings a row, 0 for what none reaches.
 
         Seeds are the best of ``base``, whatever the filters say; what may not be seen is neither reached nor passed.

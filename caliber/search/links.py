@@ -103,7 +103,7 @@ class Places:
             if generations != self._generations:
                 self._generations = generations
                 self._rows = [np.full(0, -1, np.int64) for _ in owners]
-            out = []
+            out: list[NDArray[np.int64]] = []
             for at, snapshot in enumerate(owners):
                 rows = self._rows[at]
                 if len(rows) < count:
