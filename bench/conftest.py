@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import plot
-from harness.contest import ASIDE, PEER, READ, Contender, Timing, measure
+from harness.contest import ASIDE, CLOCKS, PEER, READ, WALL, Contender, Timing, measure
 from harness.report import Figure, Measurement, document, lines, measurement_of, table
 from pytest_benchmark.stats import Metadata
 
@@ -54,21 +53,23 @@ class _Entry:
     has_error = False
     cprofile_stats = None
 
-    def __init__(self, request: pytest.FixtureRequest, task: str, contender: Contender, sizes: dict[str, int]) -> None:
+    def __init__(
+        self, request: pytest.FixtureRequest, task: str, contender: Contender, more: dict[str, int | str]
+    ) -> None:
         self.name = f"{request.node.name}: {contender.name}"
         self.fullname = f"{request.node.nodeid}: {contender.name}"
         self.group = task
         self.param = self.params = None
         named = "peer" if contender.kind in (PEER, ASIDE, READ) else "label"
         told = ("kind", "goal", "at_most", "at_most_s", "bytes_read", "recall", "note")
-        values = {name: getattr(contender, name) for name in told} | {named: contender.name} | sizes
+        values: dict[str, object] = {name: getattr(contender, name) for name in told} | {named: contender.name} | more
         self.extra_info = {name: value for name, value in values.items() if value is not None}
 
 
 def _add(session: Any, entry: _Entry, timing: Timing, rounds: int, budget_s: float) -> None:
     options = {
         "disable_gc": True,
-        "timer": time.perf_counter,
+        "timer": CLOCKS[str(entry.extra_info["clock"])],
         "min_rounds": rounds,
         "max_time": budget_s,
         "min_time": 0.0,
@@ -82,18 +83,20 @@ def _add(session: Any, entry: _Entry, timing: Timing, rounds: int, budget_s: flo
 
 @pytest.fixture
 def contest(request: pytest.FixtureRequest, quick: bool) -> Callable[..., None]:
-    """Time implementations of one task in turn: ``contest(task, contenders, rows=None, dimensions=None)``.
+    """Time implementations of one task in turn: ``contest(task, contenders, clock=WALL, rows=None, dimensions=None)``.
 
-    Every contender becomes a row of pytest-benchmark. Assert equal answers before you call it.
+    Every contender becomes a row of pytest-benchmark. Assert equal answers before you call it. ``clock`` is CPU only
+    where everybody computes in this process: time of a disk or of another process does not count there.
     """
     session = request.config._benchmarksession  # type: ignore[attr-defined]
     rounds, budget_s = (QUICK_ROUNDS, QUICK_BUDGET_S) if quick else (ROUNDS, BUDGET_S)
 
-    def run(task: str, contenders: Sequence[Contender], **sizes: int) -> None:
+    def run(task: str, contenders: Sequence[Contender], clock: str = WALL, **sizes: int) -> None:
         if session.disabled:
             pytest.skip("pytest-benchmark is switched off: answers were compared, nothing was timed")
-        for timing in measure(contenders, rounds=rounds, budget_s=budget_s):
-            _add(session, _Entry(request, task, timing.contender, sizes), timing, rounds, budget_s)
+        for timing in measure(contenders, rounds=rounds, budget_s=budget_s, clock=CLOCKS[clock]):
+            entry = _Entry(request, task, timing.contender, {"clock": clock, **sizes})
+            _add(session, entry, timing, rounds, budget_s)
 
     return run
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from harness.contest import ASIDE, PEER, Contender, paths
+from harness.contest import ASIDE, CPU, PEER, Contender, paths
 
 from caliber import kernels
 
@@ -35,7 +35,7 @@ def test_sha256_batch(contest: Callable[..., None]) -> None:
             note="another function",
         ),
     ]
-    contest(f"sha256, 1k x {SIZE} B", contenders)
+    contest(f"sha256, 1k x {SIZE} B", contenders, clock=CPU)
 
 
 def test_sha256_spans(contest: Callable[..., None]) -> None:
@@ -53,4 +53,6 @@ def test_sha256_spans(contest: Callable[..., None]) -> None:
     for contender in contenders:
         with contender.around():
             assert kernels.sha256_spans(data, offsets).tobytes() == expected
-    contest("sha256 of Arrow spans, 1k x 0-1 KiB", [*contenders, Contender(PEER, "hashlib loop", with_hashlib)])
+    contest(
+        "sha256 of Arrow spans, 1k x 0-1 KiB", [*contenders, Contender(PEER, "hashlib loop", with_hashlib)], clock=CPU
+    )

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from harness.contest import ASIDE, OURS, PEER, Contender, paths
+from harness.contest import ASIDE, CPU, OURS, PEER, Contender, paths
 
 from caliber import kernels
 
@@ -36,7 +36,7 @@ def test_uuid7(contest: Callable[..., None]) -> None:
     ]
     if hasattr(uuid, "uuid7"):  # Python 3.14
         contenders.append(Contender(PEER, "uuid.uuid7", uuid.uuid7))
-    contest("uuid7, one", contenders)
+    contest("uuid7, one", contenders, clock=CPU)
 
 
 def test_uuid7_batch(contest: Callable[..., None]) -> None:
@@ -53,4 +53,4 @@ def test_uuid7_batch(contest: Callable[..., None]) -> None:
         *paths(lambda: kernels.uuid7_batch(COUNT), ("off", BEST), goal=20.0),
         Contender(PEER, COMPAT, with_uuid_utils),
     ]
-    contest("uuid7, 10k", contenders)
+    contest("uuid7, 10k", contenders, clock=CPU)

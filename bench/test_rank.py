@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from harness.contest import PEER, Contender, paths
+from harness.contest import CPU, PEER, Contender, paths
 
 from caliber import kernels
 
@@ -96,4 +96,4 @@ def test_rank_and_fill(contest: Callable[..., None], quick: bool, n: int) -> Non
         assert (order.tolist(), decision.tolist()) == expected
     if everyone:
         contenders.append(Contender(PEER, "Python sort + loop", lambda: fill_in_python(records)))
-    contest(f"rank_and_fill, {n:,} candidates", contenders)
+    contest(f"rank_and_fill, {n:,} candidates", contenders, clock=CPU)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.contest import ASIDE, OURS, PEER, Contender, paths
+from harness.contest import ASIDE, CPU, OURS, PEER, Contender, paths
 from harness.reading import plain_reads, plain_reads_of
 
 from caliber import kernels
@@ -209,7 +209,7 @@ def test_topk(contest: Callable[..., None], quick: bool, dimensions: int, rows: 
         *plain_reads_of(searching.bytes_codes),
         *plain_reads(searching.unit),
     ]
-    contest(f"top-{K} cosine, {count(rows)} x {dimensions}", contenders, rows=rows, dimensions=dimensions)
+    contest(f"top-{K} cosine, {count(rows)} x {dimensions}", contenders, clock=CPU, rows=rows, dimensions=dimensions)
 
 
 MANY, MANY_ROWS, DIMENSIONS = 64, 20_000, 384
@@ -246,7 +246,7 @@ def test_topk_many(contest: Callable[..., None]) -> None:
         for ids, query, (_, scores) in zip(search(), queries, expected, strict=True):
             np.testing.assert_allclose(snapshot.scores(query, ids.astype(np.int64)), scores, atol=CLOSE)
         contenders.append(Contender(PEER, name, search))
-    contest(f"top-{K} cosine of {MANY} queries, {count(MANY_ROWS)} x {DIMENSIONS}", contenders)
+    contest(f"top-{K} cosine of {MANY} queries, {count(MANY_ROWS)} x {DIMENSIONS}", contenders, clock=CPU)
 
 
 def test_pairs(contest: Callable[..., None]) -> None:
@@ -265,7 +265,7 @@ def test_pairs(contest: Callable[..., None]) -> None:
         # Pairs within f32's error of the threshold may differ.
         assert len(set(map(tuple, found.index.tolist())) ^ theirs) <= 2
     contenders.append(Contender(PEER, f"{NUMPY} GEMM", with_numpy))
-    contest(f"pairs with cosine >= 0.2, 2k x {DIMENSIONS}", contenders)
+    contest(f"pairs with cosine >= 0.2, 2k x {DIMENSIONS}", contenders, clock=CPU)
 
 
 def test_pairs_of_20k_rows(contest: Callable[..., None], quick: bool) -> None:
@@ -275,7 +275,9 @@ def test_pairs_of_20k_rows(contest: Callable[..., None], quick: bool) -> None:
     rows[12_345] = rows[6_789] * 2
     call = lambda: kernels.pairs_above(rows, 0.9, max_pairs=100_000)  # noqa: E731
     assert call().index.tolist() == [[6_789, 12_345]]
-    contest(f"pairs with cosine >= 0.9, 20k x {DIMENSIONS}", [Contender(OURS, PATHS[-1], call, at_most_s=1.0)])
+    contest(
+        f"pairs with cosine >= 0.9, 20k x {DIMENSIONS}", [Contender(OURS, PATHS[-1], call, at_most_s=1.0)], clock=CPU
+    )
 
 
 def test_bytes_of_resident_rows(figure: Callable[..., None]) -> None:

@@ -3,6 +3,9 @@
 On a shared machine speed changes from second to second. Rounds of all contenders alternate, so that what disturbs one
 disturbs the others too, and every ratio compares figures of the same moments. Before each round its contender runs
 untimed for a while: caches hold its data and not those of the one before.
+
+Where nothing but computing happens, rounds are timed by the CPU time of this process, all its threads together: a call
+that the scheduler interrupts, as it does longer calls more often than short ones, is not charged for the pause.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
+CPU, WALL = "cpu", "wall"
+CLOCKS = {CPU: time.process_time, WALL: time.perf_counter}
 OURS, TWIN, PEER, ASIDE, READ = "ours", "twin", "peer", "aside", "read"
 KINDS = (OURS, TWIN, PEER, ASIDE, READ)
 

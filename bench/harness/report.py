@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.contest import ASIDE, OURS, PEER, READ, TWIN
+from harness.contest import ASIDE, OURS, PEER, READ, TWIN, WALL
 
 FORMAT = 1
 HEADINGS = ("task", "ours", "best peer", "ratio", "goal", "", "of a plain read")
@@ -26,6 +26,7 @@ class Measurement:
     iqr_s: float
     rounds: int
     iterations: int
+    clock: str = WALL
     goal: float | None = None
     at_most: float | None = None
     at_most_s: float | None = None
@@ -93,6 +94,7 @@ def measurement_of(benchmark: Any) -> Measurement:
         iqr_s=stats.iqr,
         rounds=stats.rounds,
         iterations=benchmark.iterations,
+        clock=info.get("clock", WALL),
         **{name: info.get(name) for name in known},
     )
 

@@ -5,10 +5,10 @@ Source: RFC 9562, sections 5.7 and 6.2; C-304, C-305; design section 6.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
-from itertools import repeat
 from operator import add
 from typing import Any
 from uuid import UUID, SafeUUID
@@ -26,7 +26,7 @@ _COUNTER_SEED = 0x7FF  # the top bit starts at 0, which leaves room to count
 _MOST_AHEAD = 128  # of some 4,000 that one thread makes in a millisecond
 _BUFFERED = 512
 _TWO, _VARIANT = np.uint64(2), np.uint64(1 << 63)
-_COUNTS = [k << 64 for k in range(_MOST_AHEAD)]
+_NEXT_COUNTER = 1 << 64
 STATE = np.dtype([("unix_ms", np.uint64), ("counter", np.uint32)], align=True)  # cal_uuid7_state
 
 # UUID refuses assignment; its slots are set as UUID's own constructor does, without parsing text or fields.
@@ -112,7 +112,7 @@ class _Generator:
                 number = (unix_ms << 80) + (0x7000 + counter << 64)
                 numbers: list[int] = []
                 if ahead > 1:
-                    numbers += map(add, map(add, repeat(number), _COUNTS[:ahead]), self._many_random(ahead))
+                    numbers += map(add, itertools.count(number, _NEXT_COUNTER), self._many_random(ahead))
                     number = numbers[0]
                     numbers.reverse()
                     numbers.pop()
@@ -186,13 +186,14 @@ def uuid7() -> UUID:
 
     Raises:  InvalidValue for a clock beyond the year 10889
     """
-    if _time_ns() < _generator.end_ns:
+    generator = _generator
+    if _time_ns() < generator.end_ns:
         try:
-            number = _generator.numbers.pop()
+            number = generator.numbers.pop()
         except IndexError:
-            number = _generator.more()
+            number = generator.more()
     else:
-        number = _generator.more()
+        number = generator.more()
     made = _new_uuid(UUID)
     _set_int(made, number)
     _set_is_safe(made, _UNKNOWN)
