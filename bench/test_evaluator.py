@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.contest import CPU, OURS, TWIN, Contender
 
 from caliber.kernels import Evaluator, csr, open_evaluator, walk
 from caliber.kernels.evaluator import NUMPY, Allowed, Within
@@ -20,8 +21,6 @@ ROWS, NODES, EDGES = 100_000, 100_000, 1_000_000
 NEVER = 2**62
 NAMES = ("numba", "numpy")
 
-pytestmark = pytest.mark.benchmark(min_rounds=15, max_time=0.5, warmup=True, warmup_iterations=2)
-
 
 @pytest.fixture(scope="module")
 def evaluators(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evaluator]:
@@ -29,16 +28,15 @@ def evaluators(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evaluator]
     return {"numba": open_evaluator("numba", folder), "numpy": NUMPY}
 
 
-def compared(benchmark: Any, task: str, name: str, calls: dict[str, Callable[[], Any]]) -> None:
-    """Time one evaluator's call after its answer was found equal, bit for bit, to the other's."""
-    answers = [[np.asarray(part).tobytes() for part in _parts(calls[other]())] for other in NAMES]
+def compared(contest: Callable[..., None], task: str, calls: dict[str, Callable[[], Any]]) -> None:
+    """Time both evaluators after their answers were found equal, bit for bit."""
+    answers = [[np.asarray(part).tobytes() for part in _parts(calls[name]())] for name in NAMES]
     assert answers[0] == answers[1]
-    benchmark.group = task
-    if name == "numba":
-        benchmark.extra_info["label"] = f"Numba {numba.__version__}"
-    else:
-        benchmark.extra_info["peer"] = f"NumPy {np.__version__}, the twin"
-    benchmark(calls[name])
+    contenders = [
+        Contender(OURS, f"Numba {numba.__version__}", calls["numba"]),
+        Contender(TWIN, f"NumPy {np.__version__}, the twin", calls["numpy"]),
+    ]
+    contest(task, contenders, clock=CPU)
 
 
 def _parts(answer: Any) -> tuple[Any, ...]:
@@ -70,49 +68,46 @@ def columns() -> Columns:
     return Columns()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_mask_of_notes(benchmark: Any, columns: Columns, evaluators: dict[str, Evaluator], name: str) -> None:
+def test_mask_of_notes(contest: Callable[..., None], columns: Columns, evaluators: dict[str, Evaluator]) -> None:
     def mask(evaluator: Evaluator) -> Any:
         found = evaluator.in_force(columns.live, columns.ended, columns.rule, columns.allowed)
         evaluator.keep_members(found, columns.codes, np.array([1, 4, 7], np.int32))
         return found
 
     calls = {other: lambda other=other: mask(evaluators[other]) for other in NAMES}
-    compared(benchmark, "mask of validity, visibility and a filter, 100k rows", name, calls)
+    compared(contest, "mask of validity, visibility and a filter, 100k rows", calls)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_mask_carried_to_vectors(benchmark: Any, columns: Columns, evaluators: dict[str, Evaluator], name: str) -> None:
+def test_mask_carried_to_vectors(
+    contest: Callable[..., None], columns: Columns, evaluators: dict[str, Evaluator]
+) -> None:
     calls = {
         other: lambda other=other: evaluators[other].carry(columns.numbers, columns.owners, columns.live, ROWS)
         for other in NAMES
     }
-    compared(benchmark, "mask carried from records to vectors, 100k rows", name, calls)
+    compared(contest, "mask carried from records to vectors, 100k rows", calls)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_newest_rows(benchmark: Any, columns: Columns, evaluators: dict[str, Evaluator], name: str) -> None:
+def test_newest_rows(contest: Callable[..., None], columns: Columns, evaluators: dict[str, Evaluator]) -> None:
     calls = {
         other: lambda other=other: evaluators[other].newest(columns.live, columns.created, columns.ties, 20)
         for other in NAMES
     }
-    compared(benchmark, "20 newest of 100k rows", name, calls)
+    compared(contest, "20 newest of 100k rows", calls)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_relevance_of_rows(benchmark: Any, columns: Columns, evaluators: dict[str, Evaluator], name: str) -> None:
+def test_relevance_of_rows(contest: Callable[..., None], columns: Columns, evaluators: dict[str, Evaluator]) -> None:
     half = np.float32(0.5)
     calls = {
         other: lambda other=other: evaluators[other].relevance(columns.similarity, columns.live, half)
         for other in NAMES
     }
-    compared(benchmark, "relevance of 100k rows", name, calls)
+    compared(contest, "relevance of 100k rows", calls)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_combined_scores(benchmark: Any, columns: Columns, evaluators: dict[str, Evaluator], name: str) -> None:
+def test_combined_scores(contest: Callable[..., None], columns: Columns, evaluators: dict[str, Evaluator]) -> None:
     calls = {other: lambda other=other: evaluators[other].combine(columns.legs, columns.weights) for other in NAMES}
-    compared(benchmark, "four scores combined, 100k rows", name, calls)
+    compared(contest, "four scores combined, 100k rows", calls)
 
 
 # --- graphs -------------------------------------------------------------------------------------
@@ -135,22 +130,20 @@ def graph() -> Graph:
     return Graph()
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("hops", [2, 3, 4])
-def test_walk(benchmark: Any, graph: Graph, evaluators: dict[str, Evaluator], name: str, hops: int) -> None:
+def test_walk(contest: Callable[..., None], graph: Graph, evaluators: dict[str, Evaluator], hops: int) -> None:
     def spread(evaluator: Evaluator) -> tuple[Any, ...]:
         found = walk(graph.csr, graph.seeds, graph.scores, decay=0.5, max_hops=hops, evaluator=evaluator)
         return found.score, found.hop, found.via
 
     calls = {other: lambda other=other: spread(evaluators[other]) for other in NAMES}
-    compared(benchmark, f"walk of {hops} hops from 20 seeds, 100k nodes, 1M edges", name, calls)
+    compared(contest, f"walk of {hops} hops from 20 seeds, 100k nodes, 1M edges", calls)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_rows_of_a_graph(benchmark: Any, graph: Graph, evaluators: dict[str, Evaluator], name: str) -> None:
+def test_rows_of_a_graph(contest: Callable[..., None], graph: Graph, evaluators: dict[str, Evaluator]) -> None:
     def build(evaluator: Evaluator) -> tuple[Any, ...]:
         built = csr(graph.sources, graph.targets, NODES, weights=graph.weights, evaluator=evaluator)
         return built.indptr, built.indices, built.weights, built.edges
 
     calls = {other: lambda other=other: build(evaluators[other]) for other in NAMES}
-    compared(benchmark, "1M edges to compressed rows", name, calls)
+    compared(contest, "1M edges to compressed rows", calls)
