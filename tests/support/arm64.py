@@ -58,7 +58,7 @@ def compile_kernels(folder: Path, *, root: Path = ROOT, build_type: str = "Relea
     if not calls.exists() or calls.read_text(encoding="utf-8") != calls_h():
         calls.write_text(calls_h(), encoding="utf-8")
     cmake = str(_tool("cmake"))
-    if not (folder / "CMakeCache.txt").exists():
+    if not (folder / "remote").exists():
         _run(
             cmake,
             *("-S", str(ROOT / "tests" / "native"), "-B", str(folder)),
