@@ -75,3 +75,4 @@ def test_five_percent_is_the_limit_both_ways() -> None:
     found = instructions.differences(before, {"scalar": {"a": 1051, "b": 949, "d": 1000, "e": 5}})
     assert [line.split(":")[0] for line in found] == ["scalar a", "scalar b", "scalar c", "scalar e"]
     assert instructions.differences(before, {"avx2": {}})
+    assert not instructions.differences({**before, "avx2": {"a": 1}}, before)  # a machine without AVX2
