@@ -1,7 +1,8 @@
 """Search against what people use today, over the same notes and vectors. Goals: design section 9.
 
-Search is by vector so far, so the vector peers must find the same notes. Whoever searches approximately has its recall
-beside its time. What takes part in a goal stands in a contest of its own with ours.
+Ours takes part twice: with every leg, as the profile ``reference`` has it, and by vector alone, which must find what an
+exact scan finds, as must the peers. Whoever searches approximately has its recall beside its time. What takes part in a
+goal stands in a contest of its own with ours.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import importlib.metadata
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 from harness import stores
 from harness.contest import ASIDE, OURS, PEER, Contender
-from harness.notes import QUERY, Notes, Ours, latencies, opened, settled
+from harness.notes import LIMIT, QUERY, Notes, Ours, latencies, opened, settled
 
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.llm.hash_provider import HashEmbeddingProvider
@@ -74,13 +76,22 @@ def version(package: str) -> str:
     return f"{package} {importlib.metadata.version(package)}"
 
 
-def right(store: Ours, of: str | None = None) -> Callable[[], object]:
-    """Return our search, after seeing that it is exact and asks no database."""
-    assert store.notes.recall(store.numbers(of), of) == 1.0
-    scores = [hit.breakdown["vector"] for hit in store.search(of).hits]
-    np.testing.assert_allclose(scores, store.notes.best(of), atol=1e-6)
-    assert store.statements(of) == 0
-    return lambda: store.search(of)
+@contextmanager
+def ours_at(store: Ours, of: str | None = None, **goals: Any) -> Iterator[list[Contender]]:
+    """Our searches of one kind: with every leg, as everybody has it, and by vector alone, as the peers do it.
+
+    The latter must be exact; neither may ask the database.
+    """
+    with store.by_vector() as by_vector:
+        found = by_vector(of)
+        assert store.notes.recall(store.numbers(found), of) == 1.0
+        np.testing.assert_allclose([hit.score for hit in found.hits], store.notes.best(of), atol=1e-6)
+        assert len(store.search(of).hits) == LIMIT
+        assert store.statements(of) == 0
+        yield [
+            Contender(OURS, "every leg", lambda: store.search(of), **goals),
+            Contender(OURS, "vectors alone", lambda: by_vector(of), **goals),
+        ]
 
 
 def peer(
@@ -110,10 +121,8 @@ def test_search_postgres_store_filtered(
     theirs, connection = postgres_store
     show("PostgresStore, filtered:", stores.plan_of(server, connection, lambda: theirs(TEAM)))
     name = f"PostgresStore ({version('langgraph-checkpoint-postgres')})"
-    contest(
-        f"search, {ours.notes.size}, filtered",
-        [Contender(OURS, "caliber", right(ours, TEAM), goal=40), peer(name, ours.notes, theirs, TEAM, note=SERVED)],
-    )
+    with ours_at(ours, TEAM, goal=40) as mine:
+        contest(f"search, {ours.notes.size}, filtered", [*mine, peer(name, ours.notes, theirs, TEAM, note=SERVED)])
 
 
 def test_search_postgres_store_plain(
@@ -126,23 +135,17 @@ def test_search_postgres_store_plain(
     theirs, connection = postgres_store
     show("PostgresStore, plain:", stores.plan_of(server, connection, lambda: theirs(None)))
     name = f"PostgresStore ({version('langgraph-checkpoint-postgres')})"
-    contest(
-        f"search, {ours.notes.size}, plain",
-        [Contender(OURS, "caliber", right(ours), goal=8), peer(name, ours.notes, theirs, note=SERVED)],
-    )
+    with ours_at(ours, goal=8) as mine:
+        contest(f"search, {ours.notes.size}, plain", [*mine, peer(name, ours.notes, theirs, note=SERVED)])
 
 
 @pytest.mark.parametrize("of", [None, TEAM], ids=["plain", "filtered"])
 def test_search_in_memory_store(contest: Callable[..., None], ours: Ours, of: str | None) -> None:
     theirs = stores.in_memory_store(ours.notes)
     name = f"InMemoryStore ({version('langgraph-checkpoint')})"
-    contest(
-        f"search, {ours.notes.size}, {'plain' if of is None else 'filtered'}, in memory",
-        [
-            Contender(OURS, "caliber", right(ours, of), goal=100 if of is None else None),
-            peer(name, ours.notes, lambda _: theirs(of), of),
-        ],
-    )
+    kind, goal = ("plain", 100) if of is None else ("filtered", None)
+    with ours_at(ours, of, goal=goal) as mine:
+        contest(f"search, {ours.notes.size}, {kind}, in memory", [*mine, peer(name, ours.notes, theirs, of)])
 
 
 def test_assemble_against_a_search(
@@ -170,12 +173,13 @@ def test_search_others(contest: Callable[..., None], ours: Ours, server: LocalSe
     notes = ours.notes
     kind = "plain" if of is None else "filtered"
     with (
+        ours_at(ours, of) as mine,
         stores.sqlite_store(notes) as sqlite,
         stores.pgvector_table(server, notes, "SET enable_indexscan = off") as (exact, _),
         stores.pgvector_table(server, notes, *APPROXIMATE) as (approximate, _),
     ):
         contenders = [
-            Contender(OURS, "caliber", right(ours, of)),
+            *mine,
             peer(f"SqliteStore ({version('langgraph-checkpoint-sqlite')})", notes, sqlite, of),
             peer(f"pgvector, exact ({version('psycopg')})", notes, exact, of),
             beside(f"pgvector, HNSW ({version('psycopg')})", notes, approximate, of),
@@ -198,6 +202,7 @@ def test_search_large(
     notes = large.notes
     kind = "plain" if of is None else "filtered"
     with (
+        ours_at(large, of, at_most_s=5e-3) as mine,
         stores.pgvector_table(server, notes, "SET enable_indexscan = off") as (exact, _),
         stores.pgvector_table(server, notes, *APPROXIMATE) as (approximate, connection),
     ):
@@ -205,7 +210,7 @@ def test_search_large(
         contest(
             f"search, {notes.size}, {kind}",
             [
-                Contender(OURS, "caliber", right(large, of), at_most_s=5e-3),
+                *mine,
                 peer(f"pgvector, exact ({version('psycopg')})", notes, exact, of),
                 beside(f"pgvector, HNSW ({version('psycopg')})", notes, approximate, of),
             ],
@@ -245,7 +250,8 @@ def test_search_while_notes_are_added(
         rate = (added[0] - held) / (time.perf_counter() - begin)
         # What came in is found: the answer is exact over everything there is now.
         now = Notes(store.notes.texts[: added[0]], store.notes.vectors[: added[0]], store.notes.query)
-        assert now.recall(store.numbers()) == 1.0
+        with store.by_vector() as by_vector:
+            assert now.recall(store.numbers(by_vector(None))) == 1.0
     task = f"search, {held // 1000}k notes, while others are added"
     figure(f"{task}: notes added a second", rate, "notes/s", at_least=ADDED_A_SECOND * 0.95)
     for percent, goal in ((50, None), (99, 3)):

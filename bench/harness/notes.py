@@ -31,6 +31,18 @@ TEAMS = tuple(f"team {number}" for number in range(10))
 LIMIT = 10
 TOLERANCE = 1e-5  # what sums of 256 products in single precision may differ by
 CHUNK = 5_000
+# What the vector peers answer: nothing but the similarity of meanings.
+BY_VECTOR = {
+    "search.weights": {"vector": 1.0, "keyword": 0.0, "graph": 0.0, "importance": 0.0},
+    "search.normalisation": "saturation",
+    "search.keyword.similar_words": "none",
+    "search.boosts.mentioned": 0.0,
+    "search.boosts.date": 0.0,
+    "search.boosts.time": 0.0,
+    "search.boosts.exact": 0.0,
+    "search.boosts.question": 0.0,
+    "search.boosts.recency": 0.0,
+}
 
 
 def sentence(number: int) -> str:
@@ -113,7 +125,7 @@ class Ours:
             for number in numbers:
                 text = self.notes.texts[number]
                 note, _ = add_note(uow, NewNote(f"case {number}", team(number), NoteType.FACT, text, 0.9, 45))
-                embedder.attach(uow, "note", note.note_id, text, self.notes.vectors[number])
+                embedder.attach(uow, "note", note.note_id, text, self.notes.vectors[number : number + 1])
                 self.number_of[note.note_id] = number
 
         self.memory._engine.write(work)
@@ -134,7 +146,7 @@ class Ours:
                     engine.count_bytes, artifact_type="fact", content=text, extraction_method="explicit"
                 )
                 artifact, _ = create_artifact(uow, scope.scope_id, new)
-                embedder.attach(uow, "artifact", artifact.artifact_id, text, vector)
+                embedder.attach(uow, "artifact", artifact.artifact_id, text, [vector])
 
         engine.write(work)
         roles = ("user", "assistant")
@@ -144,14 +156,19 @@ class Ours:
         return task.trajectory_id
 
     def search(self, of: str | None = None) -> Any:
-        """Search all notes, or those of a team."""
-        return self.memory.search(
-            QUERY, kinds=["note"], limit=LIMIT, filter=None if of is None else {"entity_type": of}
-        )
+        """Search all notes, or those of a team, with every leg."""
+        return _search(self.memory, of)
 
-    def numbers(self, of: str | None = None) -> list[int]:
+    def numbers(self, found: Any) -> list[int]:
         """Return which notes are found."""
-        return [self.number_of[hit.id] for hit in self.search(of).hits]
+        return [self.number_of[hit.id] for hit in found.hits]
+
+    @contextmanager
+    def by_vector(self) -> Iterator[Callable[[str | None], Any]]:
+        """Search the same store by vector alone."""
+        only = caliber.profiles.reference(self.config.storage.resolve_path(), **BY_VECTOR)
+        with caliber.open(only) as memory:
+            yield lambda of: _search(memory, of)
 
     def statements(self, of: str | None = None) -> int:
         """Return how many SQL statements a search runs."""
@@ -159,6 +176,10 @@ class Ours:
         before = count()
         self.search(of)
         return int(count() - before)
+
+
+def _search(memory: Caliber, of: str | None) -> Any:
+    return memory.search(QUERY, kinds=["note"], limit=LIMIT, filter=None if of is None else {"entity_type": of})
 
 
 @contextmanager
@@ -186,6 +207,8 @@ def settled(memory: Caliber) -> Iterator[None]:
 
 def latencies(call: Callable[[], object], seconds: float) -> np.ndarray:
     """Return what each call takes, in seconds, for so long."""
+    for _ in range(10):
+        call()
     took = []
     end = time.perf_counter() + seconds
     while (begin := time.perf_counter()) < end:

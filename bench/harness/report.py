@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from harness.contest import ASIDE, OURS, PEER, READ, TWIN, WALL
@@ -113,6 +113,8 @@ def _rows_of_task(members: Sequence[Measurement]) -> list[Row]:
     wanted = [item for item in ours if item.goal is not None or item.at_most is not None or item.at_most_s is not None]
     shown = wanted or ours[:1]
     out = [_row(item, peers[0] if peers else None, members) for item in shown]
+    if len(shown) > 1:
+        out = [replace(row, task=f"{row.task} [{row.ours_name}]") for row in out]
     return out + [_aside(shown[0], aside) for aside in asides if shown]
 
 
