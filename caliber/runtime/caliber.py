@@ -47,7 +47,7 @@ from caliber.model.enums import (
 from caliber.model.errors import DTypeError, PermissionDenied
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import figures
-from caliber.runtime.embedder import note_text
+from caliber.runtime.embedder import embedded_text
 from caliber.runtime.engine import Engine
 from caliber.runtime.named import Tables
 from caliber.runtime.reading import Reader
@@ -234,7 +234,7 @@ class Caliber(AbstractContextManager["Caliber"]):
         engine = self._engine
         vectors = None
         if engine.embedder is not None:
-            texts = [turn.content.decode("utf-8", "replace") for turn in new]
+            texts = [embedded_text(turn.name, turn.content.decode("utf-8", "replace")) for turn in new]
             vectors = engine.embedder.prepare("turn", texts)
 
         def work(uow: UnitOfWork) -> tuple[list[Turn], bool]:
@@ -242,9 +242,9 @@ class Caliber(AbstractContextManager["Caliber"]):
             stored = turn_ops.append_turns(uow, scope_id, new)
             appended = bool(uow.changes)  # turns that were there already change nothing
             if vectors is not None and engine.embedder is not None:
-                for turn, vector in zip(stored, vectors, strict=True):
+                for turn, text, vector in zip(stored, texts, vectors, strict=True):
                     if vector is not None:
-                        engine.embedder.attach(uow, "turn", turn.turn_id, turn.text, vector)
+                        engine.embedder.attach(uow, "turn", turn.turn_id, text, vector)
             return stored, appended
 
         stored, appended = engine.write(work, deadline_ms=deadline_ms)
@@ -365,7 +365,7 @@ class Caliber(AbstractContextManager["Caliber"]):
             idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
         )
         note_ops.check_validity(new.valid_from, new.valid_until)
-        text = note_text(new.entity, new.content)
+        text = embedded_text(new.entity, new.content)
         vector = self._vector("note", text)
 
         def work(uow: UnitOfWork) -> Note:

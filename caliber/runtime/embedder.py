@@ -36,6 +36,7 @@ from caliber.model.errors import (
 )
 from caliber.model.ids import SpaceId
 from caliber.model.time import from_us
+from caliber.resident.documents import document_of, headed
 from caliber.schema.relations import BY_NAME, EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.storage.changes import UPSERT
 from caliber.storage.codec import Row, codec_of
@@ -101,9 +102,12 @@ def long_text_rule(config: CaliberConfig, provider: EmbeddingProvider, count_tok
     return LongText(LongTextMode(settings.long_text), settings.long_text_tokens, count_tokens)
 
 
-def note_text(entity: str, content: str) -> str:
-    """Return what is embedded for a note: what it is about is half of what it says."""
-    return f"{entity}: {content}"
+def embedded_text(head: str | None, text: str) -> str:
+    """Return what is embedded for a record: its text, and before it what a note is about or who says a turn.
+
+    Without its head it would be found by half of what it says; a head alone says nothing.
+    """
+    return headed(head, text) if _says_something(text) else text
 
 
 def _says_something(text: str) -> bool:
@@ -111,12 +115,10 @@ def _says_something(text: str) -> bool:
     return bool(text) and not text.isspace()
 
 
-def _places(kind: str) -> tuple[int, ...]:
-    """Return where id, text and, for notes, entity stand in a row."""
+def _places(kind: str) -> tuple[int, int]:
+    """Return where id and text stand in a row."""
     codec = codec_of(BY_NAME[kind])
-    text = "summary" if kind == "scope" else "content"
-    places = (codec.index(f"{kind}_id"), codec.index(text))
-    return (*places, codec.index("entity")) if kind == "note" else places
+    return codec.index(f"{kind}_id"), codec.index("summary" if kind == "scope" else "content")
 
 
 class Embedder:
@@ -334,12 +336,12 @@ class Embedder:
         self._wake.set()
 
     def _text_of(self, kind: str, row: Row) -> str:
-        places = self._places[kind]
-        content = row[places[1]]
+        content = row[self._places[kind][1]]
         if content is None:
             return ""
         text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
-        return note_text(row[places[2]], text) if kind == "note" else text
+        # What is indexed by word, too: a record has one text.
+        return document_of(kind, row, text).decode("utf-8", "surrogatepass") if _says_something(text) else text
 
     def _embed_queued(self) -> int:
         """Embed one batch of what was committed; return how many rows were handled.
@@ -368,8 +370,8 @@ class Embedder:
             plan = self._store.statements[f"embedding.pending_{kind}"]
             with self._store.read() as session:
                 rows = session.run(plan, (self.space.space_id.bytes, _SCAN_LIMIT))
-            for owner, raw in rows:
-                text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+            for owner, head, raw in rows:
+                text = embedded_text(head, raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw)
                 if owner not in refused and _says_something(text):
                     self._queue.append((kind, owner, text))
         return len(self._queue)

@@ -35,7 +35,7 @@ from caliber.model.time import from_us
 from caliber.model.windows import ContextWindow
 from caliber.pcp.checkpoints import build_state, insert_checkpoint
 from caliber.resident.memory import ResidentSnapshot
-from caliber.runtime.embedder import note_text
+from caliber.runtime.embedder import embedded_text
 from caliber.runtime.engine import Engine
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
 from caliber.storage.unit_of_work import UnitOfWork
@@ -231,7 +231,7 @@ class PolicyEngine:
         out = [self._prepare_note(snapshot, subject.trajectory, note) for note in generated]
         embedder = self._engine.embedder
         texts = [
-            note_text(self._entity_of(note, made), note.content) for note, made in zip(out, generated, strict=True)
+            embedded_text(self._entity_of(note, made), note.content) for note, made in zip(out, generated, strict=True)
         ]
         vectors = None if embedder is None else embedder.prepare_each("note", texts)
         if vectors is not None:
@@ -362,7 +362,7 @@ class PolicyEngine:
             created = False
             kind = EventType.NOTE_UPDATE
         if engine.embedder is not None and prepared.vector is not None:
-            engine.embedder.attach(uow, "note", note.note_id, note_text(note.entity, note.content), prepared.vector)
+            engine.embedder.attach(uow, "note", note.note_id, embedded_text(note.entity, note.content), prepared.vector)
         uow.emit(self._event(kind, subject, (EntityType.NOTE, note.note_id)))
         return note
 

@@ -196,12 +196,12 @@ READS: list[tuple[str, tuple[Any, ...], Callable[[list[Any]], Any], Any]] = [
     ("content.at", ("note", 1, 6), lambda rows: rows, []),
     ("content.owner", ("note", 1), lambda rows: rows, [(uid(41).bytes,)]),
     ("content.owner", ("turn", 1), lambda rows: rows, []),
-    ("embedding.pending_turn", (SPACE.bytes, 9), lambda rows: rows, [(uid(23).bytes, b"three")]),
+    ("embedding.pending_turn", (SPACE.bytes, 9), lambda rows: rows, [(uid(23).bytes, None, b"three")]),
     ("embedding.pending_turn", (SPACE.bytes, 0), lambda rows: rows, []),
-    ("embedding.pending_artifact", (SPACE.bytes, 9), lambda rows: [row[1] for row in rows], [b"B", b"A"]),
+    ("embedding.pending_artifact", (SPACE.bytes, 9), lambda rows: [row[2] for row in rows], [b"B", b"A"]),
     ("embedding.pending_note", (SPACE.bytes, 9), lambda rows: rows,
-     [(uid(44).bytes, "e: keyed"), (uid(42).bytes, "e: n2")]),
-    ("embedding.pending_scope", (SPACE.bytes, 9), lambda rows: rows, [(S1.bytes, "said")]),
+     [(uid(44).bytes, "e", "keyed"), (uid(42).bytes, "e", "n2")]),
+    ("embedding.pending_scope", (SPACE.bytes, 9), lambda rows: rows, [(S1.bytes, None, "said")]),
 ]  # fmt: skip
 
 
@@ -254,7 +254,7 @@ def test_embedding_of_an_owner_is_dropped_and_returned(store: Store) -> None:
     dropped = store.write(lambda uow: (uow.remove(EMBEDDING, "embedding.drop_owner", uid(41).bytes), uow.changes))
     assert dropped[0] == 1
     assert [(change.operation, change.relation.name) for change in dropped[1]] == [(DELETE, "embedding")]
-    assert read(store, "embedding.pending_note", SPACE.bytes, 9)[-1] == (uid(41).bytes, "e: n1")
+    assert read(store, "embedding.pending_note", SPACE.bytes, 9)[-1] == (uid(41).bytes, "e", "n1")
 
 
 def test_usage_is_counted_and_its_newest_instant_kept(store: Store) -> None:

@@ -308,6 +308,38 @@ def test_white_space_is_kept_without_a_vector(mode: str, backend: Any, start: An
     assert memory.verify() == []
 
 
+@pytest.mark.parametrize("mode", ["commit", "behind"])
+def test_a_turn_is_embedded_with_who_says_it(mode: str, backend: Any, start: Any) -> None:
+    """As it is indexed by word: a question that names its speaker is then nearer to it."""
+    provider = CountingEmbeddings()
+    memory = backend.open(embedding_provider=provider, embedding__embed_turns=mode)
+    agent = start(memory)
+    agent.say("the tea is ready", name="Ines")
+    agent.say("thanks")
+    agent.say("  ", name="Tomas")
+    memory.append_turns(agent.scope_id, [{"role": "user", "content": "more tea", "name": "Tomas"}])
+    memory.flush()
+    assert sorted(provider.asked) == ["Ines: the tea is ready", "Tomas: more tea", "thanks"]
+    assert memory.storage.embeddings.count() == 3
+    assert memory.verify() == []
+
+
+def test_what_was_left_without_a_vector_is_embedded_with_its_head(backend: Any, start: Any) -> None:
+    backend.needs("reopen")
+    with backend.open(backend.config(embedding_provider=None)) as memory:
+        agent = start(memory)
+        agent.say("the tea is ready", name="Ines")
+        agent.say("\t", name="Ines")
+        agent.note("kettles boil", entity="kettle")
+        agent.keep("a recipe")
+    provider = CountingEmbeddings()
+    with backend.open(embedding_provider=provider) as memory:
+        memory.flush()
+        assert sorted(provider.asked) == ["Ines: the tea is ready", "a recipe", "kettle: kettles boil"]
+        memory.flush()
+        assert len(provider.asked) == 3, "white space is not asked for, however often"
+
+
 def test_embedding_behind_is_made_up_for(backend: Any, start: Any) -> None:
     """What is embedded behind is pending until it is done, and an outage only delays it."""
     provider = CountingEmbeddings()

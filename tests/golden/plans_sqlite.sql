@@ -1462,23 +1462,23 @@ DELETE FROM embedding WHERE owner_id = ?1 RETURNING "ordinal", "space_id", "owne
 
 -- embedding.pending_artifact
 --   takes: space_id, limit
---   gives: owner_id, content
-SELECT artifact_id, content FROM artifact AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.artifact_id) ORDER BY ordinal DESC LIMIT ?2;
+--   gives: owner_id, head, content
+SELECT artifact_id, NULL, content FROM artifact AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.artifact_id) ORDER BY ordinal DESC LIMIT ?2;
 
 -- embedding.pending_note
 --   takes: space_id, limit
---   gives: owner_id, content
-SELECT note_id, entity || ': ' || content FROM note AS owner WHERE entity || ': ' || content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.note_id) ORDER BY ordinal DESC LIMIT ?2;
+--   gives: owner_id, head, content
+SELECT note_id, entity, content FROM note AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.note_id) ORDER BY ordinal DESC LIMIT ?2;
 
 -- embedding.pending_scope
 --   takes: space_id, limit
---   gives: owner_id, content
-SELECT scope_id, summary FROM scope AS owner WHERE summary IS NOT NULL  AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.scope_id) ORDER BY ordinal DESC LIMIT ?2;
+--   gives: owner_id, head, content
+SELECT scope_id, NULL, summary FROM scope AS owner WHERE summary IS NOT NULL  AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.scope_id) ORDER BY ordinal DESC LIMIT ?2;
 
 -- embedding.pending_turn
 --   takes: space_id, limit
---   gives: owner_id, content
-SELECT turn_id, content FROM turn AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.turn_id) ORDER BY ordinal DESC LIMIT ?2;
+--   gives: owner_id, head, content
+SELECT turn_id, name, content FROM turn AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.turn_id) ORDER BY ordinal DESC LIMIT ?2;
 
 -- embedding_cache.prune
 --   takes: older_than

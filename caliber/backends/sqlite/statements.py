@@ -10,9 +10,9 @@ from caliber.storage.statements import IRREGULAR
 _ROW = {name: ", ".join(quote(column) for column in codec_of(relation).names) for name, relation in BY_NAME.items()}
 
 
-def _pending(relation: str, key: str, content: str, condition: str = "") -> str:
+def _pending(relation: str, key: str, content: str, condition: str = "", head: str = "NULL") -> str:
     return (
-        f"SELECT {key}, {content} FROM {relation} AS owner WHERE {content} IS NOT NULL {condition}"
+        f"SELECT {key}, {head}, {content} FROM {relation} AS owner WHERE {content} IS NOT NULL {condition}"
         f" AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.{key})"
         " ORDER BY ordinal DESC LIMIT ?2"
     )
@@ -79,12 +79,11 @@ _TEXTS = {
     "event.prune": "DELETE FROM event WHERE created_at < ?1 AND family <> 'audit'",
     "event.drop_trace": "DELETE FROM event WHERE trajectory_id = ?1 AND family = 'trace'",
     "embedding_cache.prune": "DELETE FROM embedding_cache WHERE created_at < ?1",
-    "embedding.pending_turn": _pending("turn", "turn_id", "content", "AND length(content) > 0"),
+    "embedding.pending_turn": _pending("turn", "turn_id", "content", "AND length(content) > 0", head="name"),
     "embedding.pending_artifact": _pending(
         "artifact", "artifact_id", "content", "AND retired_at IS NULL AND rolled_back_at IS NULL"
     ),
-    # A note is embedded with its entity: what it is about is half of what it says.
-    "embedding.pending_note": _pending("note", "note_id", "entity || ': ' || content", "AND archived_at IS NULL"),
+    "embedding.pending_note": _pending("note", "note_id", "content", "AND archived_at IS NULL", head="entity"),
     "embedding.pending_scope": _pending("scope", "scope_id", "summary"),
     "embedding.drop_owner": f"DELETE FROM embedding WHERE owner_id = ?1 RETURNING {_ROW['embedding']}",
     "usage.bump": (
