@@ -64,7 +64,7 @@ def evaluate(
         with settings.out.progress("questions", len(questions), "questions") as advance:
             judged = judge_all(memory, questions, kinds or None, steps[-1], advance)
         missed = [(item.question, answer.expected) for item in judged for answer in item.missed(steps[-1])]
-        reasons = Reasons(memory, kinds or None)
+        reasons = Reasons(memory, kinds or None, steps[-1])
         explained = [reasons.explain(*pair) for pair in missed[:limit_misses]]
         position = memory.search("", limit=1).position
     document = _document(file, judged, steps, explained, len(missed), position)

@@ -87,9 +87,10 @@ class _Row:
 class Reasons:
     """Explains misses in one store, as its principal sees it."""
 
-    def __init__(self, memory: Caliber, kinds: Sequence[str] | None) -> None:
+    def __init__(self, memory: Caliber, kinds: Sequence[str] | None, depth: int) -> None:
         self._memory = memory
         self._kinds = kinds
+        self._depth = depth
         self._widest = memory.config.search.limit_max
 
     def explain(self, question: Question, expected: Expected) -> Missed:
@@ -119,6 +120,9 @@ class Reasons:
         above = [(at, other) for at, other in enumerate(hits[: rank - 1], 1) if not _wanted(question, other)]
         before = tuple(self._before(other, at, hit) for at, other in above[:_BEFORE])
         why = f"it came {ordinal(rank)} of {len(hits):,}"
+        if rank <= self._depth:
+            # More hits asked for are more candidates of the vector leg, which moves what is scaled by them.
+            why += f", though not where {self._depth:,} were asked for: of fewer candidates others were best"
         label = self._label(hit.id)
         return Missed(*asked, "ranked", why, hit.id, hit.kind, label, rank, hit.score, legs_of(hit, hits), before)
 
@@ -213,6 +217,8 @@ class Reasons:
         if similarity is None:
             return "no_vector", "it shares no word with the question, and has no vector: it is empty, or was refused"
         least = memory.config.search.min_similarity
+        if similarity >= least:
+            return "no_match", f"it shares no word with the question, and others are nearer than its {similarity:.3f}"
         return "no_match", f"it shares no word with the question, and its similarity is {similarity:.3f} of {least:g}"
 
 

@@ -1,0 +1,1 @@
+"""Measuring retrieval: questions whose answers are known, asked of a real store."""

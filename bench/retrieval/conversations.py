@@ -1,0 +1,142 @@
+"""Conversations with questions, and a store for each.
+
+Reads the files of LoCoMo (Maharana et al., ACL 2024; CC BY-NC 4.0, hence not in this repository): ``session_N`` with
+turns, ``session_N_date_time``, and ``qa`` with the turns that hold each answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from caliber.model.entities import Scope
+from caliber.runtime.caliber import Caliber
+
+ADVERSARIAL = 5
+"""The category whose questions have no answer; left out of recall."""
+
+_SESSION = re.compile(r"session_(\d+)\Z")
+_EVIDENCE = re.compile(r"D\d+:\d+")
+_WHEN = "%I:%M %p on %d %B, %Y"
+
+
+class BadData(ValueError):
+    """A file that is not a conversation."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message; ``name`` is what evidence calls it."""
+
+    name: str
+    speaker: str
+    text: str
+    session: int
+    said_at: datetime
+
+    @property
+    def document(self) -> str:
+        """What is searched: who says it, and what."""
+        return f"{self.speaker}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question and the turns that answer it."""
+
+    text: str
+    evidence: frozenset[str]
+    category: int
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One conversation, in the order it was held."""
+
+    name: str
+    turns: tuple[Turn, ...]
+    questions: tuple[Question, ...]
+
+    @property
+    def sessions(self) -> dict[int, list[Turn]]:
+        """The turns of each session."""
+        out: dict[int, list[Turn]] = {}
+        for turn in self.turns:
+            out.setdefault(turn.session, []).append(turn)
+        return out
+
+
+def load_all(folder: Path) -> list[Conversation]:
+    """Return the conversations of a folder, by name. Raises: BadData."""
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise BadData(f"{folder} holds no conversations: expected files such as 26.json")
+    return [load(file) for file in files]
+
+
+def load(file: Path) -> Conversation:
+    """Return the conversation in a file, with the questions that have evidence and an answer. Raises: BadData."""
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        turns = tuple(_turns(raw))
+        return Conversation(file.stem, turns, tuple(_questions(raw["qa"], {turn.name for turn in turns})))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadData(f"{file} is not a conversation of LoCoMo: {type(error).__name__}: {error}") from error
+
+
+def _turns(raw: Mapping[str, Any]) -> list[Turn]:
+    numbers = sorted(int(found[1]) for found in map(_SESSION.match, raw) if found)
+    out = []
+    for number in numbers:
+        said_at = datetime.strptime(raw[f"session_{number}_date_time"].strip(), _WHEN).replace(tzinfo=UTC)
+        for turn in raw[f"session_{number}"]:
+            text = f"{turn['text']} {turn.get('blip_caption') or ''}".strip()
+            out.append(Turn(turn["dia_id"], turn["speaker"], text, number, said_at))
+    return out
+
+
+def _questions(raw: Sequence[Mapping[str, Any]], known: set[str]) -> list[Question]:
+    out = []
+    for item in raw:
+        # One string may hold several ids, and some ids name no turn.
+        named = {name for text in item.get("evidence") or () for name in _EVIDENCE.findall(text)}
+        evidence = frozenset(named & known)
+        if evidence and item["category"] != ADVERSARIAL:
+            out.append(Question(item["question"], evidence, item["category"]))
+    return out
+
+
+def remember(memory: Caliber, conversation: Conversation, initiator: Any) -> dict[str, str]:
+    """Store a conversation as an agent would have met it: a trajectory, a scope a session, a turn a message.
+
+    Returns what each turn's id is called in evidence.
+    """
+    task = memory.start_trajectory(f"Conversation {conversation.name}", initiator=initiator)
+    scope: Scope | None = memory.current_scope(task.trajectory_id)
+    names: dict[str, str] = {}
+    first = conversation.turns[0].speaker
+    for turns in conversation.sessions.values():
+        if scope is None:
+            scope = memory.open_scope(task.trajectory_id)
+        stored = memory.append_turns(
+            scope.scope_id,
+            [
+                {
+                    "role": "user" if turn.speaker == first else "assistant",
+                    "name": turn.speaker,
+                    "content": turn.text,
+                    "occurred_at": turn.said_at,
+                }
+                for turn in turns
+            ],
+        )
+        names.update({str(new.turn_id): turn.name for new, turn in zip(stored, turns, strict=True)})
+        memory.close_scope(scope.scope_id)
+        scope = None
+    memory.flush()
+    return names
