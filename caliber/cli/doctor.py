@@ -27,6 +27,7 @@ _PURPOSE: Final = {
     "embed-minilm": "a better model on this machine, a few hundred times slower",
     "http": "embeddings and language models of services",
     "jit": "loops over whole columns, compiled: evaluator numba",
+    "tokens": "exact token counts",
     "arrow": "bulk transfer",
     "postgres": "the PostgreSQL driver; its backend is not built yet",
     "postgres-local": "a private PostgreSQL server, for tests",

@@ -112,7 +112,6 @@ class AssemblyPlan:
     section_overhead: NDArray[np.int32]
     section_budget: NDArray[np.int32]
     overheads: list[int]
-    section_budgets: list[int]
     by_name: dict[str, SectionPlan] = field(repr=False)
     user: SectionPlan
 
@@ -247,7 +246,6 @@ def plan_with(config: CaliberConfig, measures: Measures) -> AssemblyPlan:
         section_overhead=np.array(overheads, np.int32),
         section_budget=np.array(caps, np.int32),
         overheads=overheads,
-        section_budgets=caps,
         by_name={section.name: section for section in sections},
         user=sections[-1],
     )

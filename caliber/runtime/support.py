@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from caliber.config import CaliberConfig, ProviderConfig
+from caliber.context import estimator_of
 from caliber.kernels.evaluator import refusal
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.model.enums import Trigger
@@ -43,6 +44,10 @@ def refusals(config: CaliberConfig) -> list[CaliberError]:
     evaluator = refusal(config.resident.evaluator)
     if evaluator is not None:
         found.append(evaluator)
+    try:
+        estimator_of(config)
+    except CaliberError as error:
+        found.append(error)
     for at, policy in enumerate(config.policies):
         for place, rule in enumerate(policy.rules):
             if rule.on is Trigger.SCHEDULE:

@@ -120,6 +120,8 @@ def configurations(draw: st.DrawFn) -> CaliberConfig:
         "principal.id": draw(PRINTABLE.filter(str.strip)),
         "storage.readers": draw(st.integers(1, 256)),
         "tokens.bytes_per_token": draw(st.floats(1e-9, 1_024)),
+        "tokens.estimator": draw(st.sampled_from(["bytes", "calibrated", "exact"])),
+        "tokens.vocabulary": draw(st.sampled_from(["o200k_base", "cl100k_base"])),
     }
     changes["pcp.dosage.max_context_tokens"] = draw(st.integers(1, budget))
     try:
