@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import sys
 import types
+from importlib.util import find_spec
 
 from caliber.kernels import estimators, graphemes, tokens
 
 ESTIMATORS: tuple[estimators.Estimator, ...] = (
     *(estimators.BytesEstimator(divisor) for divisor in (1, 2, 3.5, 4, 0.5, 7.25, 3.827163, 1000)),
     *(estimators.CalibratedEstimator(vocabulary) for vocabulary in estimators.VOCABULARIES),
+    # The extra tokens has no wheel for the newest Python.
+    *(estimators.ExactEstimator(vocabulary) for vocabulary in estimators.VOCABULARIES if find_spec("quicktok")),
 )
 
 
