@@ -24,7 +24,6 @@ OFF: Overrides = {
     "search.boosts.time": 0.0,
     "search.boosts.exact": 0.0,
     "search.boosts.question": 0.0,
-    "search.boosts.recency": 0.0,
 }
 """What leaves BM25 alone."""
 
@@ -39,10 +38,8 @@ STEPS: Sequence[tuple[str, Sequence[str]]] = (
     ("+ who is named", ("search.boosts.mentioned",)),
     ("+ which days are named", ("search.boosts.date",)),
     ("+ a time is asked for", ("search.boosts.time",)),
-    (
-        "+ quoted words; questions count less",
-        ("search.boosts.exact", "search.boosts.question", "search.boosts.recency"),
-    ),
+    ("+ phrases stand as they are", ("search.boosts.exact",)),
+    ("+ what asks counts less", ("search.boosts.question",)),
     ("+ vectors: the profile", tuple(_WITHOUT_VECTORS)),
 )
 """Each step gives knobs back the value they have in the profile."""
