@@ -21,7 +21,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from caliber.llm.answers import Answer
 from caliber.llm.deadline import deadline_passed, remaining_s, within
@@ -47,6 +47,7 @@ _KEY: Final = re.compile(r"[\x21-\x7e]+\Z")
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?\Z")
 _RETRIED: Final = frozenset({408, 409, 425})
 _REFUSAL_BYTES: Final = 64 * 1024
+_ADDRESS_CHARS: Final = 2_000
 _NO_MORE: Final = frozenset({"insufficient_quota", "billing_not_active", "billing_hard_limit_reached"})
 """Codes of a 429 that waiting does not end."""
 
@@ -109,7 +110,7 @@ class HttpClient:
     def __init__(self, service: Service, settings: HttpSettings) -> None:
         if any(importlib.util.find_spec(name) is None for name in ("httpx", "httpcore", "certifi")):
             raise ExtraNotInstalled(feature=f"provider {service.name}", extra="http")
-        parts = urlsplit(service.endpoint)
+        parts = _address(service.endpoint)
         if service.key is not None and parts.scheme != "https" and parts.hostname not in LOOPBACK:
             raise IncompatibleOptions(
                 option_a="endpoint",
@@ -325,6 +326,25 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _address(endpoint: str) -> SplitResult:
+    """Return the parts of a service's address. Raises: InvalidConfigValue where nothing could be added to it."""
+    fault = ""
+    try:
+        parts = urlsplit(endpoint)
+        usable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable:
+        fault = "is no address: it must be like https://host/path"
+    elif parts.query or parts.fragment:
+        fault = "must end with its path: what follows ? or # is no part of an endpoint"
+    elif not endpoint.isascii() or not endpoint.isprintable() or " " in endpoint or len(endpoint) > _ADDRESS_CHARS:
+        fault = "must be plain ASCII, at most 2,000 characters; international names are written as xn--..."
+    if fault:
+        raise InvalidConfigValue(field="endpoint", value=ascii(endpoint[:100]), reason=fault)
+    return parts
 
 
 def _is_key(key: Secret) -> bool:

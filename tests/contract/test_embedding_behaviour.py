@@ -83,17 +83,20 @@ def test_retries_of_a_query_end_with_the_deadline(call: str) -> None:
     provider = Down()
     # Word vectors are read by the first search: here they would use up the deadline.
     words = {"search.keyword.similar_words": "none"}
-    with caliber.open(config(":memory:", **PATIENT, **OFF, **words), embedding_provider=provider) as memory:
+    # The last attempt ends a good while before the deadline: the other legs need it.
+    waits = {"llm_retry_config.initial_backoff": 400, "llm_retry_config.max_backoff": 400}
+    settings = config(":memory:", **{**PATIENT, **OFF, **words, **waits})
+    with caliber.open(settings, embedding_provider=provider) as memory:
         task, _ = started(memory)
         before = time.monotonic()
         if call == "search":  # M-040: the other legs answer, and the result says which one did not
-            found = memory.search("words", deadline_ms=120)
+            found = memory.search("words", deadline_ms=1_000)
             assert (found.status, found.reason) == ("degraded", "query_not_embedded: request_failed")
         else:
             with pytest.raises(RequestFailed):
-                memory.assemble_context(task.trajectory_id, query="words", deadline_ms=120)
-        assert time.monotonic() - before < 2
-        assert 1 <= len(provider.asked) <= 8
+                memory.assemble_context(task.trajectory_id, query="words", deadline_ms=1_000)
+        assert time.monotonic() - before < 5
+        assert 2 <= len(provider.asked) <= 4
 
 
 def test_a_search_without_a_deadline_is_patient() -> None:
