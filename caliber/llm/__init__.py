@@ -1,7 +1,6 @@
 """Providers of embeddings, summaries and extracted knowledge; the local ones need no network and no LLM."""
 
 from caliber.llm.cache import CacheStats, EmbeddingCache, EmbeddingKey, VectorStore, content_hash
-from caliber.llm.chunking import Chunks, LongText, LongTextMode, chunk_text
 from caliber.llm.embedding import (
     Embedded,
     embed_each,
@@ -32,6 +31,7 @@ from caliber.llm.registry import (
     embedding_provider_types,
     summarization_provider_types,
 )
+from caliber.llm.texts import Chunks, LongText, LongTextMode, chunk_text
 
 __all__ = [
     "BatchedEmbedding",

@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 import numpy as np
 
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
-from caliber.llm.chunking import Chunks, LongText, LongTextMode, chunk_text
 from caliber.llm.protocols import BatchedEmbedding, EmbeddingProvider, FloatMatrix, FloatVector
+from caliber.llm.texts import Chunks, LongText, LongTextMode, chunk_text
 from caliber.model.errors import (
     CaliberError,
     DimensionMismatch,

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 
 from caliber.llm.answers import Answer
 from caliber.llm.chat import ChatModel, ChatSettings, Question
-from caliber.llm.chunking import LongText, LongTextMode, chunk_text
 from caliber.llm.naming import MAX_ENTITY_CHARS
 from caliber.llm.note_rules import fold_statement, require_mergeable, unite_notes
 from caliber.llm.prompts import load_prompts, prompts_id
@@ -31,7 +30,7 @@ from caliber.llm.protocols import (
     TrajectoryDigest,
 )
 from caliber.llm.retry import Retry
-from caliber.llm.texts import TokenCounter
+from caliber.llm.texts import LongText, LongTextMode, TokenCounter, chunk_text
 from caliber.model.enums import ArtifactType, NoteType
 from caliber.model.errors import InvalidValue, SummarizationFailed
 from caliber.model.time import from_us

@@ -1,13 +1,62 @@
-"""What every provider asks of a text before it works on it."""
+"""What every provider asks of a text before it works on it: that it says something, is Unicode, and fits.
+
+What a model cannot read in one piece is cut at the ends of sentences, or refused.
+
+Source: M-014, M-015, K-116; docs/decisions/0049-long-texts.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeAlias
 
 from caliber.model.errors import EmbeddingFailed, InvalidValue
 
 TokenCounter: TypeAlias = Callable[[str], int]
+
+
+class LongTextMode(StrEnum):
+    """What happens to a text above the limit.
+
+    ``chunk_mean`` one vector, the mean of its chunks; ``truncate`` that of its beginning; ``error`` it is refused;
+    ``chunks`` a vector for each chunk, of which the best one counts.
+    """
+
+    CHUNK_MEAN = "chunk_mean"
+    TRUNCATE = "truncate"
+    ERROR = "error"
+    CHUNKS = "chunks"
+
+
+@dataclass(frozen=True, slots=True)
+class LongText:
+    """The rule for long texts. Units: ``max_tokens`` under ``count_tokens``. Source: M-015.
+
+    Raises: InvalidValue unless ``max_tokens`` >= 1.
+    """
+
+    mode: LongTextMode
+    max_tokens: int
+    count_tokens: TokenCounter
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise InvalidValue(field="long_text_tokens", reason="must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """What is embedded of one text: its pieces in order, none of them blank, and what each weighs in a mean.
+
+    Units: ``tokens`` of the whole text. ``truncated`` tells that its end is in no piece.
+    """
+
+    texts: tuple[str, ...]
+    weights: tuple[float, ...]
+    tokens: int
+    truncated: bool = False
 
 
 def require_text(text: str, index: int | None = None) -> None:
@@ -58,3 +107,49 @@ def _at_space(text: str, start: int, end: int) -> int:
         if text[place - 1].isspace():
             return place
     return end
+
+
+def chunk_text(text: str, rule: LongText, index: int = 0) -> Chunks:
+    """Return the pieces of a text, each at most ``rule.max_tokens`` long; one that fits is one piece, unchanged.
+
+    Chunks end where a sentence ends if that leaves them at least half full, else at white space, else anywhere. A text
+    that is truncated is cut at white space. ``index`` names the text in errors.
+
+    Raises: EmbeddingFailed (empty text, or too long under ``error``), InvalidValue (not a str; a limit below one
+        character).
+    """
+    require_text(text, index)
+    total = rule.count_tokens(text)
+    if total <= rule.max_tokens:
+        return Chunks((text,), (1.0,), total)
+    if rule.mode is LongTextMode.ERROR:
+        raise EmbeddingFailed(
+            reason=f"item {index} has {total} tokens, more than long_text_tokens = {rule.max_tokens}",
+            index=index,
+            tokens=total,
+        )
+    per_token = len(text) / total
+    if rule.mode is LongTextMode.TRUNCATE:
+        start = len(text) - len(text.lstrip())
+        piece = text[start : prefix_end(text, start, rule.max_tokens, rule.count_tokens, per_token)]
+        return Chunks((piece,), (1.0,), total, truncated=True)
+    pieces = tuple(piece for piece in _pieces(text, rule, per_token) if not piece.isspace())
+    return Chunks(pieces, tuple(float(rule.count_tokens(piece)) for piece in pieces), total)
+
+
+def _pieces(text: str, rule: LongText, per_token: float) -> Iterator[str]:
+    """Yield the text in pieces, all of it."""
+    from caliber.llm.sentences import iter_sentences  # here, because short texts never need it
+
+    # A sentence ends where the next one starts: the white space between two goes with the first.
+    starts = [sentence.start for sentence in iter_sentences(text)]
+    start = border = at = 0
+    while start < len(text):
+        end = prefix_end(text, start, rule.max_tokens, rule.count_tokens, per_token)
+        while at < len(starts) and starts[at] <= end:
+            border = starts[at]
+            at += 1
+        if end < len(text) and border > start + (end - start) // 2:
+            end = border
+        yield text[start:end]
+        start = end

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from caliber.config import CaliberConfig
 from caliber.kernels import uuid7
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
-from caliber.llm.chunking import LongText, LongTextMode
 from caliber.llm.embedding import Embedded, batch_error, embed_records
 from caliber.llm.protocols import CountingEmbedding, EmbeddingProvider
-from caliber.llm.texts import TokenCounter
+from caliber.llm.texts import LongText, LongTextMode, TokenCounter
 from caliber.model.entities import CachedEmbedding, Embedding, EmbeddingSpace
 from caliber.model.enums import DistanceMetric, EmbedMode, EntityType, SpaceState
 from caliber.model.errors import (
