@@ -99,11 +99,15 @@ def conditions_of(pairs: Sequence[str]) -> dict[str, Any]:
 @click.option(
     "--filter", "filters", multiple=True, metavar="NAME=VALUE", help="Keep records with this value; repeatable."
 )
+@click.option("--explain", "explained", is_flag=True, help="Say how QUERY was understood and what made each score.")
 @with_settings
-def search(settings: Settings, query: str, kinds: tuple[str, ...], limit: int | None, filters: tuple[str, ...]) -> int:
-    """Search memory by meaning; an empty QUERY lists what is newest.
+def search(
+    settings: Settings, query: str, kinds: tuple[str, ...], limit: int | None, filters: tuple[str, ...], explained: bool
+) -> int:
+    """Search memory by words, meaning, links, names and days; an empty QUERY lists what is recent and important.
 
-    `scope` stands for the summaries of closed scopes. Exit code 1 when memory could not be searched as asked.
+    "Quotes" look for a phrase, a trailing * for the beginning of words. `scope` stands for the summaries of closed
+    scopes. Exit code 1 when memory could not be searched as asked.
     """
     conditions = conditions_of(filters)
     with settings.memory() as memory:
@@ -115,19 +119,22 @@ def search(settings: Settings, query: str, kinds: tuple[str, ...], limit: int | 
             "reason": found.reason,
             "pending": found.pending,
             "position": found.position,
+            "understood": found.understood,
             "hits": [
                 {
                     "id": hit.id,
                     "kind": hit.kind,
                     "score": hit.score,
                     "breakdown": hit.breakdown,
+                    "found_by": hit.found_by,
+                    "snippet": hit.snippet,
                     "label": name,
                     "content": hit.content,
                 }
                 for hit, name in hits
             ],
         }
-        settings.out.result(document, lambda: _print_hits(settings.out, found, hits))
+        settings.out.result(document, lambda: _print_hits(settings.out, found, hits, explained))
     if found.reason is not None:
         settings.out.note(f"degraded: {found.reason}")
         if found.reason == "no_embedding_provider":
@@ -138,19 +145,44 @@ def search(settings: Settings, query: str, kinds: tuple[str, ...], limit: int | 
     return DONE
 
 
-def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str]]) -> None:
+def _print_understood(out: Output, understood: Any) -> None:
+    """Say what was looked for, and what each leg counted for."""
+    parts = {
+        "words": understood.words,
+        "left out": understood.left_out,
+        "phrases": understood.phrases,
+        "beginnings": understood.beginnings,
+        "names": understood.names,
+        "days": () if understood.days is None else (" to ".join(day.isoformat() for day in understood.days),),
+        "weights": [f"{leg} {weight:.2f}" for leg, weight in understood.weights.items() if weight],
+    }
+    for name, values in parts.items():
+        if values:
+            out.say(f"{name:<11}{printable(', '.join(values))}")
+    if understood.asks_time:
+        out.say("asks when")
+    if understood.cut:
+        out.say("the query was cut: only its first words were read (search.keyword.query_words_max)")
+
+
+def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str]], explained: bool) -> None:
     from rich.text import Text
 
     width = min(out.console.width, 100)
+    if explained:
+        _print_understood(out, found.understood)
     for hit, name in hits:
         line = Text()
-        line.append(f"{hit.score:.2f} " if "vector" in hit.breakdown else "     ", style="green")
+        line.append(f"{hit.score:.2f} ", style="green")
         line.append(f"{hit.kind:<9}", style="cyan")
         line.append(show.shortened(name, width - 14), style="bold")
         out.console.print(line)
-        body = " ".join(printable(hit.content).split())
+        body = " ".join(printable(hit.snippet).split())
         if body and not name.endswith(show.shortened(body, 60)):
             out.console.print(Text(f"     {show.shortened(body, width - 6)}", style="dim"))
+        if explained:
+            made = ", ".join(f"{name} {value:+.3f}" for name, value in hit.breakdown.items())
+            out.console.print(Text(f"     {made}", style="green"))
         out.console.print(Text(f"     {hit.id}", style="bright_black"))
     if not hits and found.reason is None:
         out.say("nothing found")

@@ -16,6 +16,7 @@ from caliber.search.lexicon import Lexicon
 from caliber.search.words import Analyzer
 
 _QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|«([^»]+)»|„([^“”]+)[“”]")
+_POSSESSIVE = re.compile(r"(?<=\w)['’]s?\Z")
 _BEGINNING = re.compile(r"(?<![\w*])(\w[\w.-]+)\*")
 
 
@@ -56,7 +57,8 @@ class QueryReader:
         phrases: dict[tuple[str, ...], None] = {}
         for word in raw[: self._max_words]:
             analysis = self._analyzer.cached(word)
-            parts.extend(analysis.parts)
+            # Whose it is names somebody too; stems are cut already.
+            parts.extend(_POSSESSIVE.sub("", part) for part in analysis.parts)
             silent = len(analysis.parts) == 1 and analysis.parts[0] in self._lexicon.stop_words
             for term in analysis.terms:
                 terms.setdefault(term, silent)

@@ -288,6 +288,18 @@ def test_search_filters_are_combined(remembered: Path) -> None:
     assert len(caliber_json("search", "", "--limit", "2")["hits"]) == 2
 
 
+def test_search_explains_itself(remembered: Path) -> None:  # issue, Build 8: --explain
+    told = caliber("search", "which driver\u2019s used?", "--explain").stdout
+    assert "words      driver, use" in told
+    assert "left out   which" in told
+    assert "keyword +" in told
+    found = caliber_json("search", "driver")
+    assert found["understood"]["words"] == ["driver"]
+    best = found["hits"][0]
+    assert "keyword" in best["found_by"]
+    assert sum(best["breakdown"].values()) == pytest.approx(best["score"], abs=1e-5)
+
+
 def test_search_without_an_embedding_provider_goes_by_words(here: Path) -> None:
     from caliber.cli.setup import render
     from caliber.config import profiles
