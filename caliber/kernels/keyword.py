@@ -40,6 +40,7 @@ __all__ = [
 PHRASE_MAX = 32
 """Parts of the longest phrase."""
 
+_NUMBER_MAX = 2**32 - 1
 _BATCH_DOCUMENTS = 4096
 _BATCH_BYTES = 1 << 18
 """Text scanned at once: bounds what is set aside for words that may come."""
@@ -101,13 +102,17 @@ class Vocabulary:
         Shapes:  n texts -> words uint32[w], offsets int64[n + 1]
         """
         with self.lock:
-            known = len(self._words)
             words, offsets = self._words.intern(texts)
-            for number in range(known, len(self._words)):
+            # From the last word that was learned whole: what interrupted an earlier call left words without meaning.
+            for number in range(self.word_flags.length, len(self._words)):
                 self._learn(self._words.word(number).decode("utf-8"))
             return words, offsets
 
     def _learn(self, word: str) -> None:
+        learned = self.word_flags.length
+        self.part_starts.length = self.term_starts.length = learned + 1
+        self.part_ids.length = int(self.part_starts.array[learned])
+        self.term_ids.length = int(self.term_starts.array[learned])
         analysis = self._analyze(word)
         parts = [self._number(self.parts, self._part_texts, part) for part in analysis.parts]
         terms = [self._number(self.terms, self._term_texts, term) for term in dict.fromkeys(analysis.terms)]
@@ -118,9 +123,9 @@ class Vocabulary:
                 self.terms_of_part[part] = tuple(dict.fromkeys(numbers))
         self.part_ids.extend(parts)
         self.part_starts.append(self.part_ids.length)
-        self.word_flags.append(analysis.flags)
         self.term_ids.extend(terms)
         self.term_starts.append(self.term_ids.length)
+        self.word_flags.append(analysis.flags)  # last: now the word is known
 
     def term_texts(self, start: int, stop: int) -> list[str]:
         """Return the terms numbered from ``start`` up to ``stop``."""
@@ -144,8 +149,10 @@ class Vocabulary:
     def _number(self, known: dict[str, int], texts: list[str], text: str) -> int:
         number = known.get(text)
         if number is None:
+            number = len(known)
+            del texts[number:]  # of a call that was interrupted here
             texts.append(text)
-            number = known[text] = len(known)
+            known[text] = number
             self._text_bytes += len(text) + 150  # the entry, its key and its value
         return number
 
@@ -176,6 +183,8 @@ class KeywordIndex:
 
         Raises:  DTypeError, InvalidValue beyond 2^28 - 1 documents
         """
+        if flags is not None and len(flags) != len(texts):
+            raise InvalidValue(field="flags", reason="one for each text")
         at = 0
         while at < len(texts):
             size, end = 0, at
@@ -185,7 +194,9 @@ class KeywordIndex:
                 size += len(texts[end])
                 end += 1
             words, offsets = self.dictionary.intern(texts[at:end])
-            self._add(words, offsets, None if flags is None else np.array(flags[at:end], np.uint8))
+            own = None if flags is None else np.array(flags[at:end], np.uint8)
+            with self.dictionary.lock:  # a snapshot is taken between two batches
+                self._add(words, offsets, own)
             at = end
 
     def selected(self, documents: Sequence[int]) -> KeywordIndex:
@@ -270,12 +281,13 @@ class KeywordSnapshot:
         Raises:  DTypeError, ShapeError, InvalidValue
         """
         flags = self._mask(mask)
-        found: npt.NDArray[np.int64] = self._reader.count(np.asarray(terms, np.uint32), flags)
+        found: npt.NDArray[np.int64] = self._reader.count(_numbers(terms, "terms"), flags)
         return found
 
     def documents(self, term: int, mask: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the documents that hold a term and that ``mask`` lets through, ascending."""
         flags = self._mask(mask)
+        checks.whole(term, field="term", high=_NUMBER_MAX)
         found: npt.NDArray[np.int64] = self._reader.documents(term, flags)
         return found
 
@@ -295,7 +307,7 @@ class KeywordSnapshot:
         Raises:  DTypeError, ShapeError, InvalidValue
         """
         flags = self._mask(mask)
-        if not rule.mean_length > 0 or rule.k1 < 0 or not 0 <= rule.b <= 1 or rule.saturate < 0:
+        if not (rule.mean_length > 0 and rule.k1 >= 0 and 0 <= rule.b <= 1 and rule.saturate >= 0):
             raise InvalidValue(field="rule", reason="needs mean_length > 0, k1 >= 0, b in [0, 1] and saturate >= 0")
         if any(len(word.terms) != len(word.strengths) for word in words):
             raise InvalidValue(field="words", reason="a strength for each term")
@@ -319,7 +331,7 @@ class KeywordSnapshot:
         wanted = checks.row_ids(documents, self.length, field="documents")
         packed = [self._index.packed(document) for document in wanted.tolist()]
         found: npt.NDArray[np.uint32] = self._reader.phrase(
-            packed, self._part_starts, self._part_ids, self._words, np.asarray(parts, np.uint32)
+            packed, self._part_starts, self._part_ids, self._words, _numbers(parts, "parts")
         )
         return found
 
@@ -328,6 +340,14 @@ class KeywordSnapshot:
         if length > self.length:
             raise InvalidValue(field="mask", reason=f"the index holds {self.length} documents")
         return checks.flags(mask, length, field="mask")
+
+
+def _numbers(values: Sequence[int] | npt.NDArray[np.int64], field: str) -> npt.NDArray[np.uint32]:
+    """Return numbers of terms or parts as C wants them. Raises: InvalidValue."""
+    wide = np.asarray(values, np.int64)
+    if len(wide) and (int(wide.min()) < 0 or int(wide.max()) > _NUMBER_MAX):
+        raise InvalidValue(field=field, reason=f"a number is outside [0, {_NUMBER_MAX}]")
+    return wide.astype(np.uint32)
 
 
 def _unpacked(packed: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,11 @@ import numpy.typing as npt
 from caliber.kernels import dispatch
 from caliber.kernels.growing import Growing
 from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord
-from caliber.model.errors import InternalError
+from caliber.model.errors import InternalError, InvalidValue
 
 _NONE = 0xFFFFFFFF
+_SEGMENTS_MAX = 65_535
+"""Addresses of postings have 32 bits."""
 
 
 def _native() -> dispatch.Native:
@@ -25,26 +27,38 @@ def _native() -> dispatch.Native:
     return native
 
 
+class _Table(NamedTuple):
+    """The buffers of a dictionary and the struct that points to them, which counts its words."""
+
+    arena: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.uint64]
+    slots: npt.NDArray[np.uint32]
+    struct: Any
+
+
 class NativeWords:
-    """A dictionary of words in native arrays."""
+    """A dictionary of words in native arrays.
+
+    How many there are stands in the struct that C counts in, and a larger table replaces the old one at once: a call
+    that is interrupted leaves the dictionary whole.
+    """
 
     def __init__(self, capacity: int = 1024) -> None:
         self._seed = secrets.randbits(64)
-        self._count = 0
-        self._arena = np.empty(8 * capacity, np.uint8)
-        self._starts = np.zeros(capacity + 1, np.uint64)
-        self._slots = np.zeros(4 * capacity, np.uint32)
+        arena, starts = np.empty(8 * capacity, np.uint8), np.zeros(capacity + 1, np.uint64)
+        self._table = self._made(_native(), arena, starts, np.zeros(4 * capacity, np.uint32), 0)
 
     def __len__(self) -> int:
-        return self._count
+        return int(self._table.struct.count)
 
     @property
     def nbytes(self) -> int:
-        return int(self._arena.nbytes + self._starts.nbytes + self._slots.nbytes)
+        return sum(buffer.nbytes for buffer in self._table[:3])
 
     def word(self, number: int) -> bytes:
         """Return the bytes of a word."""
-        return self._arena[int(self._starts[number]) : int(self._starts[number + 1])].tobytes()
+        table = self._table
+        return table.arena[int(table.starts[number]) : int(table.starts[number + 1])].tobytes()
 
     def intern(self, texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         """Return the words of each text as numbers; see ``Vocabulary.intern``."""
@@ -58,9 +72,8 @@ class NativeWords:
         id_offsets = np.zeros(count + 1, np.int64)
         buffer, done = native.ffi.from_buffer, native.ffi.new("size_t *")
         while True:
-            table = self._table(native)
             status = native.lib.cal_words_intern(
-                table,
+                self._table.struct,
                 buffer("uint8_t[]", joined),
                 len(joined),
                 buffer("int64_t[]", offsets),
@@ -71,36 +84,44 @@ class NativeWords:
                 done,
             )
             dispatch.check(status, offsets="texts")
-            self._count = int(table.count)
             if done[0] == count:
                 return ids[: id_offsets[-1]], id_offsets
             self._grow(native)
 
-    def _table(self, native: dispatch.Native) -> Any:
+    def _made(
+        self,
+        native: dispatch.Native,
+        arena: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.uint64],
+        slots: npt.NDArray[np.uint32],
+        count: int,
+    ) -> _Table:
         buffer = native.ffi.from_buffer
-        return native.ffi.new(
+        struct = native.ffi.new(
             "cal_words *",
             [
-                buffer("uint32_t[]", self._slots),
-                len(self._slots),
-                buffer("uint64_t[]", self._starts),
-                buffer("uint8_t[]", self._arena),
-                len(self._arena),
-                len(self._starts) - 1,
-                self._count,
+                buffer("uint32_t[]", slots),
+                len(slots),
+                buffer("uint64_t[]", starts),
+                buffer("uint8_t[]", arena),
+                len(arena),
+                len(starts) - 1,
+                count,
                 self._seed,
             ],
         )
+        return _Table(arena, starts, slots, struct)
 
     def _grow(self, native: dispatch.Native) -> None:
-        used = int(self._starts[self._count])
-        arena = np.empty(2 * len(self._arena) + 512, np.uint8)
-        arena[:used] = self._arena[:used]
-        starts = np.zeros(2 * (len(self._starts) - 1) + 1, np.uint64)
-        starts[: self._count + 1] = self._starts[: self._count + 1]
-        self._arena, self._starts = arena, starts
-        self._slots = np.zeros(2 * len(self._slots), np.uint32)
-        dispatch.check(native.lib.cal_words_rehash(self._table(native)))
+        before, count = self._table, len(self)
+        used = int(before.starts[count])
+        arena = np.empty(2 * len(before.arena) + 512, np.uint8)
+        arena[:used] = before.arena[:used]
+        starts = np.zeros(2 * (len(before.starts) - 1) + 1, np.uint64)
+        starts[: count + 1] = before.starts[: count + 1]
+        larger = self._made(native, arena, starts, np.zeros(2 * len(before.slots), np.uint32), count)
+        dispatch.check(native.lib.cal_words_rehash(larger.struct))
+        self._table = larger
 
 
 def pack_words(words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) -> list[bytes]:
@@ -200,6 +221,8 @@ class NativePostings:
             self._used = int(struct.used)
             at += int(done[0])
             if at < count:
+                if len(self._segments) == _SEGMENTS_MAX:
+                    raise InvalidValue(field="texts", reason="the index is full: its postings take 16 GiB")
                 size = native.lib.CAL_POSTING_SEGMENT
                 self._segments = [*self._segments, np.full(size, _NONE, np.uint32)]
                 self._table = None

@@ -91,17 +91,19 @@ def truncate_to_length(text: str, data: bytes, length: int, estimator: Estimator
         while True:
             # Where lengths do not add up, only measuring what would be returned tells whether it fits.
             end = _trimmed(text, _word_end(text, cut))
+            if not end:
+                break
             kept = text[:end] + ELLIPSIS
             over = _characters_over(kept, after, length, estimator)
             if not over:
                 return kept
-            if not end:
-                break
             cut = boundary_at_or_before(text, max(0, end - over))
     cut = _cut(text, data, max(0, length - tail), estimator)
     while cut and (over := _characters_over(text[:cut], after, length, estimator)):
         cut = boundary_at_or_before(text, max(0, cut - over))
-    return text[:cut]
+    if cut or room < 0 or _characters_over(ELLIPSIS, after, length, estimator):
+        return text[:cut]
+    return ELLIPSIS  # not one character fits, and that something was left out does
 
 
 def _cut(text: str, data: bytes, length: int, estimator: Estimator) -> int:

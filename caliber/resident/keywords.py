@@ -39,7 +39,12 @@ class Keywords:
         if found is None:
             with self._lock:
                 index = self._index_of(snapshot.generation)
-                self._catch_up(index, snapshot)
+                try:
+                    self._catch_up(index, snapshot)
+                except BaseException:
+                    # Whatever it was (an interrupt, no memory): half of a batch may be in, and is made anew.
+                    snapshot.generation.keywords = None
+                    raise
                 found = snapshot.keywords = index.snapshot()
         return found
 

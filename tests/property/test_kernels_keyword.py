@@ -214,6 +214,30 @@ def test_a_snapshot_stays_while_another_thread_adds() -> None:
     assert len(index) > 500
 
 
+@given(st.lists(noise, min_size=1, max_size=8), st.integers(0, 40))
+def test_words_whose_learning_was_interrupted_are_learned_by_the_next_call(documents: list[bytes], after: int) -> None:
+    left = [after]
+
+    def interrupted(word: str) -> Analysis:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return split(word)
+
+    vocabulary, plain = Vocabulary(interrupted), Vocabulary(split)
+    for batch in ([document] for document in documents):
+        try:
+            vocabulary.intern(batch)
+        except KeyboardInterrupt:
+            vocabulary.intern(batch)
+        plain.intern(batch)
+    assert len(vocabulary) == vocabulary.word_flags.length == len(plain)
+    for name in ("term_starts", "term_ids", "part_starts", "part_ids", "word_flags"):
+        mine, other = getattr(vocabulary, name), getattr(plain, name)
+        assert mine.array[: mine.length].tolist() == other.array[: other.length].tolist()
+    assert vocabulary.terms == plain.terms
+
+
 def test_wrong_calls_are_refused() -> None:
     snapshot, _ = built("scalar", [b"one two"])
     mask = np.ones(1, np.bool_)
@@ -226,6 +250,17 @@ def test_wrong_calls_are_refused() -> None:
     nobody = np.zeros(0, np.int64)
     with pytest.raises(ShapeError):
         snapshot.scores([], mask, KeywordRule(1, 0.5, 1.0, 0), Lending(nobody, nobody, np.zeros(1, np.uint8), 0, 0, 0))
+    for nonsense in ([-1], [2**32]):
+        with pytest.raises(InvalidValue):
+            snapshot.counts(nonsense, mask)
+        with pytest.raises(InvalidValue):
+            snapshot.phrase(nonsense, np.zeros(1, np.int64))
+    with pytest.raises(InvalidValue):
+        snapshot.documents(-1, mask)
+    with pytest.raises(InvalidValue):
+        snapshot.scores([], mask, KeywordRule(float("nan"), 0.5, 1.0, 0))
+    with pytest.raises(InvalidValue):
+        KeywordIndex(Vocabulary(split)).append([b"a", b"b"], [1])
     with pytest.raises(InvalidValue):
         snapshot.phrase([], np.zeros(1, np.int64))
     with pytest.raises(InvalidValue):

@@ -388,7 +388,8 @@ def check_clocks(generator: np.random.Generator, wanted: int) -> int:
     done = 0
     while done < wanted:
         now = int(generator.integers(1, 2**48 - 10_000))
-        states = [np.array((now, int(generator.integers(0, 4096))), dtype=identifiers.STATE) for _ in range(2)]
+        counter = int(generator.integers(0, 4096))
+        states = [np.array((now, counter), dtype=identifiers.STATE) for _ in range(2)]
         for _ in range(20):
             now = max(0, now + int(generator.choice([0, 0, 1, 1, 2, 1000, -1, -1000])))
             count = int(generator.choice([1, 2, 100, 3000]))
