@@ -58,8 +58,7 @@ class Columns:
         self.created = np.sort(random.integers(0, 10**15, ROWS))
         self.ties = random.integers(0, 2**63, (ROWS, 2)).astype(np.uint64)
         self.numbers, self.owners = np.arange(ROWS), random.permutation(ROWS)
-        self.legs = random.random((4, ROWS), np.float32)
-        self.weights = np.array([0.4, 0.3, 0.2, 0.1], np.float32)
+        self.parts = [(share, random.random(ROWS)) for share in (0.4, 0.3, 0.2, 0.1)]
         self.similarity = random.standard_normal(ROWS, np.float32)
 
 
@@ -106,7 +105,7 @@ def test_relevance_of_rows(contest: Callable[..., None], columns: Columns, evalu
 
 
 def test_combined_scores(contest: Callable[..., None], columns: Columns, evaluators: dict[str, Evaluator]) -> None:
-    calls = {other: lambda other=other: evaluators[other].combine(columns.legs, columns.weights) for other in NAMES}
+    calls = {other: lambda other=other: evaluators[other].combine(columns.parts, columns.live, 1e-6) for other in NAMES}
     compared(contest, "four scores combined, 100k rows", calls)
 
 

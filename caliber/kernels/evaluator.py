@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,15 +20,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, loops
+from caliber.kernels import loops
 from caliber.kernels.jit.loops import BAD_INDEX
-from caliber.model.errors import CaliberError, ExtraNotInstalled, InvalidConfigValue, InvalidValue, NonFiniteError
+from caliber.model.errors import CaliberError, ExtraNotInstalled, InvalidConfigValue, InvalidValue
 
 KNOB: Final = "resident.evaluator"
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 LEAST_INSTANT: Final = -(2**63)
 MOST_INSTANT: Final = 2**63 - 1
@@ -135,19 +137,16 @@ class Evaluator:
         self.loops.relevance(similarity, present, neutral, out)
         return out
 
-    def combine(self, legs: Floats, weights: Floats) -> Floats:
-        """Return the weighted sum of scores: exact f64 products added in the order of legs, rounded once to f32.
+    def combine(self, parts: Sequence[tuple[float, Doubles]], found: Bools, least: float) -> Doubles:
+        """Return the sum of shares of scores, added in the order given; at least ``least`` where found, else 0.
 
-        Shapes: legs ``f32[l, n]``, weights ``f32[l]`` -> ``f32[n]``
-        Raises: DTypeError, ShapeError, NonFiniteError (also when a sum is too large for f32)
+        Shapes: scores ``f64[n]``, found ``bool[n]`` -> ``f64[n]``
         """
-        checks.view(legs, checks.F32, 2, field="legs")
-        checks.shaped(weights, checks.F32, (legs.shape[0],), field="weights")
-        out = np.empty(legs.shape[1], np.float32)
-        self.loops.combine(legs, weights, out)
-        if not np.isfinite(out).all():
-            raise NonFiniteError(field="legs")
-        return out
+        total = np.zeros(len(found), np.float64)
+        for share, scores in parts:
+            self.loops.add_scaled(total, np.ascontiguousarray(scores, np.float64), share)
+        self.loops.settle(total, found, least)
+        return total
 
 
 def _bounds(rule: Rule) -> Ints:

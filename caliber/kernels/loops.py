@@ -16,6 +16,7 @@ from caliber.kernels.jit.loops import BAD_INDEX, FEW
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 
 
 def _outside(values: NDArray[Any], size: int) -> bool:
@@ -105,14 +106,17 @@ def relevance(similarity: Floats, present: Bools, neutral: np.float32, out: Floa
     return len(out)
 
 
-def combine(legs: Floats, weights: Floats, out: Floats) -> int:
-    """Write the weighted sum of legs, f64 in the order of legs, rounded once."""
-    total = np.zeros(len(out), np.float64)
-    for leg, weight in zip(legs, weights.astype(np.float64), strict=True):
-        total += leg.astype(np.float64) * weight
-    with np.errstate(over="ignore", invalid="ignore"):
-        out[:] = total
-    return len(out)
+def add_scaled(total: Doubles, scores: Doubles, share: float) -> int:
+    """Add a share of scores to a total: a product and a sum of f64, each rounded."""
+    total += share * scores
+    return len(total)
+
+
+def settle(total: Doubles, found: Bools, least: float) -> int:
+    """Give what was found at least ``least``, and everything else 0."""
+    np.maximum(total, least, out=total)
+    np.copyto(total, 0.0, where=~found)
+    return len(total)
 
 
 def adjacency(sources: Ints, targets: Ints, nodes: int, indptr: Ints, order: Ints) -> int:

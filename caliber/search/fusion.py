@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig, SearchWeights
-from caliber.kernels import best_scores
+from caliber.kernels import Evaluator, best_scores
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search.dates import Interval
 from caliber.search.legs import Bools, Floats, Nearest, Searched
@@ -30,10 +30,18 @@ _BEFORE = 3.0
 
 @dataclass(slots=True)
 class Joined:
-    """The scores of one kind's rows, and what they are made of. Shapes: ``f64[owners.length]`` each."""
+    """The scores of one kind's rows, and the shares of other scores that they are made of.
+
+    Shapes: ``f64[owners.length]`` each
+    """
 
     score: Floats
-    parts: dict[str, Floats] = field(default_factory=dict)
+    parts: dict[str, tuple[float, Floats]] = field(default_factory=dict)
+
+    def breakdown(self, row: int) -> dict[str, float]:
+        """Return what each part adds to the score of a row, without those that add nothing."""
+        found = {name: share * float(scores[row]) for name, (share, scores) in self.parts.items()}
+        return {name: part for name, part in found.items() if part}
 
 
 def weights_in_force(weights: SearchWeights, missing: Sequence[str]) -> dict[str, float]:
@@ -137,20 +145,13 @@ def names_time(item: Searched) -> Bools:
 # --- order ----------------------------------------------------------------------------------------
 
 
-def joined(weighted: Sequence[tuple[str, float, Floats]], found: Bools, total: float) -> Joined:
+def joined(evaluator: Evaluator, weighted: Sequence[tuple[str, float, Floats]], found: Bools, total: float) -> Joined:
     """Return weighted parts, as shares of ``total``, the most that any row could have, and their sum.
 
     The score of what was not found is 0.
     """
-    score = np.zeros(len(found))
-    parts: dict[str, Floats] = {}
-    for name, weight, values in weighted:
-        if weight:
-            part = weight / total * values
-            score += part
-            parts[name] = part
-    score = np.where(found, np.maximum(score, _LEAST), 0.0)
-    return Joined(score, parts)
+    parts = {name: (weight / total, scores) for name, weight, scores in weighted if weight}
+    return Joined(evaluator.combine(list(parts.values()), found, _LEAST), parts)
 
 
 def best_rows(searched: Sequence[Searched], scored: Sequence[Floats], limit: int) -> list[tuple[int, int, float]]:

@@ -79,9 +79,7 @@ class Searcher:
         joined, reached = self._joined(searched, nearest, query, names, weights, request)
         best = self._best(searched, joined, request)
         edges = [edge for place, row, _ in best for edge in reached.edges_to(place, row)]
-        found = [
-            Found(searched[place].owners, row, score, _breakdown(joined[place], row)) for place, row, score in best
-        ]
+        found = [Found(searched[place].owners, row, score, joined[place].breakdown(row)) for place, row, score in best]
         named = tuple(" ".join(name) for name in names)
         return Outcome(found, query, weights, degraded, named, edge_ids(request.snapshot, edges))
 
@@ -146,7 +144,7 @@ class Searcher:
                 importance = fusion.importance_scores(item.owners, settings.neutral_importance)
                 legs.append(("importance", weights["importance"], importance))
             legs.extend((name, weight, scores[place]) for name, weight, scores in boosts)
-            out.append(fusion.joined(legs, found[place], total))
+            out.append(fusion.joined(item.owners.evaluator, legs, found[place], total))
         return out, reached
 
     def _boosts(
@@ -187,10 +185,6 @@ class Searcher:
             like = _likeness(searched, request, [(place, row) for place, row, _ in best])
             best = [best[at] for at in fusion.diversified(scores, like, share, request.limit)]
         return best
-
-
-def _breakdown(joined: fusion.Joined, row: int) -> dict[str, float]:
-    return {name: float(part[row]) for name, part in joined.parts.items() if part[row]}
 
 
 def _base(

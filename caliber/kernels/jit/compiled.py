@@ -21,9 +21,9 @@ from caliber.kernels.jit.store import CodeStore
 from caliber.model.errors import InvalidConfigValue
 
 
-def _read(item: Any, ndim: int = 1) -> Any:
+def _read(item: Any) -> Any:
     """Return the type of an array that is only read; one that may be written to is taken as well."""
-    return types.Array(item, ndim, "C", readonly=True)
+    return types.Array(item, 1, "C", readonly=True)
 
 
 def _write(item: Any) -> Any:
@@ -43,7 +43,8 @@ SIGNATURES: dict[str, list[tuple[Any, ...]]] = {
     "carry": [(_INTS, _INTS, _BOOLS, _write(types.boolean))],
     "newest": [(_BOOLS, _INTS, types.int64, _WRITTEN)],
     "relevance": [(_FLOATS, _BOOLS, types.float32, _write(types.float32))],
-    "combine": [(_read(types.float32, 2), _FLOATS, _write(types.float32))],
+    "add_scaled": [(_write(types.float64), _read(types.float64), types.float64)],
+    "settle": [(_write(types.float64), _BOOLS, types.float64)],
     "adjacency": [(_INTS, _INTS, types.int64, _WRITTEN, _WRITTEN)],
     "walk": [(_INTS, _read(types.int32), _FLOATS, _INTS, _FLOATS, types.float64, types.int64, _BOOLS,
               _write(types.float32), _write(types.int16), _WRITTEN)],

@@ -1,9 +1,8 @@
 """Loops over whole columns, written for a compiler: plain Python here, machine code once ``compiled`` has seen them.
 
 Each gives the bits of the function of the same name in ``caliber.kernels.loops``. Every index that comes from outside
-is checked, because compiled code does not check it; what is out of range is answered by ``BAD_INDEX``. Arithmetic on
-floats is f64 and in the order written: products of two f32 are exact there, so no machine can contract them into
-something else.
+is checked, because compiled code does not check it; what is out of range is answered by ``BAD_INDEX``. Sums and
+products are f64, in the order written and each rounded: without fast-math nothing is reordered or contracted.
 """
 
 from __future__ import annotations
@@ -17,9 +16,6 @@ BAD_INDEX: Final = -1
 
 FEW: Final = 16
 """Up to so many values comparing with each is quicker than looking for it among them."""
-
-BLOCK_ROWS: Final = 1_024
-"""Sums of so many rows stay in the first level of cache."""
 
 
 def in_force(
@@ -152,21 +148,22 @@ def relevance(similarity: Any, present: Any, neutral: Any, out: Any) -> Any:
     return rows
 
 
-def combine(legs: Any, weights: Any, out: Any) -> Any:
-    """Write the weighted sum of legs, f64 in the order of legs, rounded once."""
-    count, rows = legs.shape
-    total = np.empty(BLOCK_ROWS, np.float64)
-    for start in range(0, rows, BLOCK_ROWS):
-        stop = min(start + BLOCK_ROWS, rows)
-        total[:] = 0.0
-        for leg in range(count):
-            weight = np.float64(weights[leg])
-            part = legs[leg, start:stop]
-            for at in range(part.shape[0]):
-                total[at] += np.float64(part[at]) * weight
-        written = out[start:stop]
-        for at in range(written.shape[0]):
-            written[at] = np.float32(total[at])
+def add_scaled(total: Any, scores: Any, share: float) -> Any:
+    """Add a share of scores to a total: a product and a sum of f64, each rounded."""
+    rows = total.shape[0]
+    for row in range(rows):
+        total[row] += share * scores[row]
+    return rows
+
+
+def settle(total: Any, found: Any, least: float) -> Any:
+    """Give what was found at least ``least``, and everything else 0."""
+    rows = total.shape[0]
+    for row in range(rows):
+        score = total[row]
+        if not score > least:
+            score = least
+        total[row] = score if found[row] else 0.0
     return rows
 
 
