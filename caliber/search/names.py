@@ -41,12 +41,12 @@ class Names:
         A name that only hidden records have is no name: it would show in what the query finds.
         """
         known = [(item, self._of(item.owners)) for item in searched if item.kind in _NAMED_BY]
-        found = names_in(parts, lambda name: any(name in names for _, names in known), _LONGEST)
-        return [
-            name
-            for name in found
-            if any((self.rows(item, name)[item.visible] > 0).any() for item, names in known if name in names)
-        ]
+
+        def in_sight(name: tuple[str, ...]) -> bool:
+            # Asked before the longest is taken: a longer hidden name must not stand in for a shorter one.
+            return any(name in names and (self.rows(item, name)[item.visible] > 0).any() for item, names in known)
+
+        return names_in(parts, in_sight, _LONGEST)
 
     def rows(self, item: Searched, name: tuple[str, ...]) -> Floats:
         """Return 1 for the rows that go by a name. Shapes: ``f64[owners.length]``."""

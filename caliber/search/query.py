@@ -69,11 +69,12 @@ class QueryReader:
             if inside:
                 phrases[inside[:PHRASE_MAX]] = None
         kept = tuple(term for term, silent in terms.items() if not silent)
-        [part for part in parts if part not in self._lexicon.stop_words]
+        # Words that say nothing are looked for only where nothing else is asked: beside days ("in May") there is.
+        enough = bool(kept) or when is not None
         return Query(
             text=text,
-            terms=kept or tuple(terms),
-            left_out=tuple(term for term, silent in terms.items() if silent) if kept else (),
+            terms=kept if enough else tuple(terms),
+            left_out=tuple(term for term, silent in terms.items() if silent) if enough else (),
             surfaces=tuple(dict.fromkeys(part for part in parts if part not in self._lexicon.stop_words))
             or tuple(parts),
             phrases=tuple(phrases),
