@@ -86,6 +86,7 @@ class Vocabulary:
         self._part_texts: list[str] = []
         self._sorted_parts: list[str] = []
         self.terms_of_part: dict[int, tuple[int, ...]] = {}
+        self._ways: dict[int, int] = {}  # to hold a term: parts that stand for it, and words that do as a whole
         self.term_starts, self.term_ids = Growing(np.uint64), Growing(np.uint32)
         self.part_starts, self.part_ids = Growing(np.uint64), Growing(np.uint32)
         self.word_flags = Growing(np.uint8)
@@ -121,11 +122,18 @@ class Vocabulary:
                 alone = analysis if len(parts) == 1 else self._analyze(text)
                 numbers = [self._number(self.terms, self._term_texts, term) for term in alone.terms]
                 self.terms_of_part[part] = tuple(dict.fromkeys(numbers))
+                self._count_ways(self.terms_of_part[part])
+        by_part = {term for part in parts for term in self.terms_of_part[part]}
+        self._count_ways([term for term in terms if term not in by_part])
         self.part_ids.extend(parts)
         self.part_starts.append(self.part_ids.length)
         self.term_ids.extend(terms)
         self.term_starts.append(self.term_ids.length)
         self.word_flags.append(analysis.flags)  # last: now the word is known
+
+    def _count_ways(self, terms: Sequence[int]) -> None:
+        for term in terms:
+            self._ways[term] = self._ways.get(term, 0) + 1
 
     def term_texts(self, start: int, stop: int) -> list[str]:
         """Return the terms numbered from ``start`` up to ``stop``."""
@@ -135,16 +143,25 @@ class Vocabulary:
         """Return the parts numbered from ``start`` up to ``stop``."""
         return self._part_texts[start:stop]
 
-    def terms_beginning(self, beginning: str) -> list[int]:
-        """Return the terms of the parts that begin with a text."""
+    def terms_beginning(self, beginning: str) -> dict[int, tuple[int, ...]]:
+        """Return the terms of the parts that begin with a text, in the order of their letters.
+
+        With each come the parts that begin so, if a document may hold the term without one of them; else none.
+        """
         with self.lock:
             if len(self._sorted_parts) != len(self._part_texts):
                 self._sorted_parts = sorted(self._part_texts)
             parts = self._sorted_parts
         start = bisect_left(parts, beginning)
         stop = bisect_right(parts, beginning, lo=start, key=lambda part: part[: len(beginning)])
-        numbers = (self.parts[part] for part in parts[start:stop])
-        return sorted({term for number in numbers for term in self.terms_of_part.get(number, ())})
+        found: dict[int, list[int]] = {}
+        for number in (self.parts[part] for part in parts[start:stop]):
+            for term in self.terms_of_part.get(number, ()):
+                found.setdefault(term, []).append(number)
+        return {
+            term: () if len(found[term]) == self._ways.get(term) else tuple(found[term])
+            for term in sorted(found, key=self._term_texts.__getitem__)
+        }
 
     def _number(self, known: dict[str, int], texts: list[str], text: str) -> int:
         number = known.get(text)
@@ -160,7 +177,7 @@ class Vocabulary:
     def nbytes(self) -> int:
         """Bytes of the dictionary, texts of parts and terms included."""
         arrays = (self.term_starts, self.term_ids, self.part_starts, self.part_ids, self.word_flags)
-        return self._words.nbytes + self._text_bytes + sum(array.nbytes for array in arrays)
+        return self._words.nbytes + self._text_bytes + sum(array.nbytes for array in arrays) + 100 * len(self._ways)
 
 
 class KeywordIndex:

@@ -51,9 +51,15 @@ class GraphLeg:
         self._links = Links()
         self._places = Places()
 
-    def has_links(self, snapshot: ResidentSnapshot) -> bool:
-        """Return whether there is anything to follow."""
-        return self._settings.conversation or snapshot["edge"].count() > 0
+    def has_links(self, request: Request, searched: Sequence[Searched]) -> bool:
+        """Return whether there is anything to follow: a link between hidden records is none."""
+        if self._settings.conversation:
+            return True
+        if not request.snapshot["edge"].count():
+            return False
+        linked, _, visible = self._in_sight(request, searched)
+        sources = np.repeat(visible, np.diff(linked.graph.indptr))
+        return bool((sources & visible[linked.graph.indices]).any())
 
     def reach(self, request: Request, searched: Sequence[Searched], base: Sequence[Floats], weight: float) -> Reached:
         """Return, for each kind, the best that any path from a seed brings a row, 0 for what none reaches.
@@ -94,14 +100,7 @@ class GraphLeg:
         self, request: Request, searched: Sequence[Searched], seeds: Sequence[tuple[int, int, float]], out: Reached
     ) -> None:
         """Walk the edges that somebody made, through records of every kind that may be seen."""
-        snapshot = request.snapshot
-        linked = self._links.of(snapshot["edge"])
-        rows_of = self._places.of(linked, [snapshot[kind] for kind in KINDS])
-        visible = np.zeros(linked.graph.nodes, np.bool_)
-        for kind, rows in zip(KINDS, rows_of, strict=True):
-            known = rows >= 0
-            if known.any():
-                visible[known] = self._visible(request, searched, kind)[rows[known]]
+        linked, rows_of, visible = self._in_sight(request, searched)
         starts: dict[int, float] = {}
         for place, row, score in seeds:
             node = linked.nodes.get(searched[place].owners.entity_id(row).bytes, -1)
@@ -117,7 +116,7 @@ class GraphLeg:
             decay=settings.decay,
             max_hops=settings.depth,
             mask=visible,
-            evaluator=snapshot["edge"].evaluator,
+            evaluator=request.snapshot["edge"].evaluator,
         )
         out.linked, out.walked = linked, walked
         brought = np.where(walked.hop > 0, walked.score, np.float32(0)).astype(np.float64)
@@ -126,6 +125,20 @@ class GraphLeg:
             out.nodes.append(rows)
             known = rows >= 0
             np.maximum.at(out.scores[place], rows[known], brought[known])
+
+    def _in_sight(
+        self, request: Request, searched: Sequence[Searched]
+    ) -> tuple[Linked, list[NDArray[np.int64]], Bools]:
+        """Return the graph, the row of each node kind by kind, and which nodes may be seen."""
+        snapshot = request.snapshot
+        linked = self._links.of(snapshot["edge"])
+        rows_of = self._places.of(linked, [snapshot[kind] for kind in KINDS])
+        visible = np.zeros(linked.graph.nodes, np.bool_)
+        for kind, rows in zip(KINDS, rows_of, strict=True):
+            known = rows >= 0
+            if known.any():
+                visible[known] = self._visible(request, searched, kind)[rows[known]]
+        return linked, rows_of, visible
 
     def _visible(self, request: Request, searched: Sequence[Searched], kind: str) -> Bools:
         for item in searched:

@@ -25,6 +25,9 @@ from caliber.search.similar import SimilarTerms
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
+_READ_AT_ONCE = 256
+"""Texts whose words are read before it is asked whether that was enough."""
+
 
 @dataclass(slots=True)
 class Searched:
@@ -88,9 +91,22 @@ def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | 
             terms, near = np.concatenate((terms, like)), np.concatenate((near, how))
         out.append(_Group(terms, near, number >= 0))
     for beginning in query.beginnings:
-        terms = np.array(vocabulary.terms_beginning(beginning), np.int64)
+        begun = vocabulary.terms_beginning(beginning)
+        seen = [term for term, parts in begun.items() if not parts or _spelt_so(searched, term, parts)]
+        terms = np.array(seen, np.int64)
         out.append(_Group(terms, np.ones(len(terms)), own=False, beginning=True))
     return out
+
+
+def _spelt_so(searched: Sequence[Searched], term: int, parts: Sequence[int]) -> bool:
+    """Return whether a visible text holds a term in one of these spellings: a hidden one must not open a stem."""
+    for item in searched:
+        rows = item.words.documents(term, item.visible)
+        for start in range(0, len(rows), _READ_AT_ONCE):
+            some = rows[start : start + _READ_AT_ONCE]
+            if any((item.words.phrase([part], some) > 0).any() for part in parts):
+                return True
+    return False
 
 
 def _weighed(searched: Sequence[Searched], groups: Sequence[_Group], total: int, most: int) -> list[QueryWord]:

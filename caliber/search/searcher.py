@@ -69,7 +69,7 @@ class Searcher:
         if not request.text.strip():
             return Outcome(recent_rows(searched, request, self._settings), None, {}, None)
         query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
-        missing, degraded = self._missing(request)
+        missing, degraded = self._missing(request, searched)
         weights = fusion.weights_in_force(self._settings.weights, missing)
         if not searched:
             return Outcome([], query, weights, degraded)
@@ -83,9 +83,10 @@ class Searcher:
         named = tuple(" ".join(name) for name in names)
         return Outcome(found, query, weights, degraded, named, edge_ids(request.snapshot, edges))
 
-    def _missing(self, request: Request) -> tuple[list[str], str | None]:
+    def _missing(self, request: Request, searched: Sequence[Searched]) -> tuple[list[str], str | None]:
         """Return the legs that are not to be had, and what to say of it if the configuration counts on them."""
-        missing = [] if self._graph.has_links(request.snapshot) else ["graph"]
+        counts = self._settings.weights.graph > 0
+        missing = [] if counts and self._graph.has_links(request, searched) else ["graph"]
         if request.vector is not None:
             return missing, None
         wanted = self._settings.weights.vector > 0
