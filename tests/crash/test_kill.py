@@ -71,7 +71,10 @@ def test_every_acknowledged_write_survives_a_kill(tmp_path: Path) -> None:
     ledger: list[dict[str, Any]] = []
     total = dict.fromkeys(("acknowledged", "while opening", "while writing", "commit", "group"), 0)
     path = ""
-    for kill in range(KILLS):
+    kill = -1
+    # A busy machine may kill every process before it did anything: go on until enough was acknowledged.
+    while kill + 1 < KILLS or (total["acknowledged"] <= 5 * KILLS and kill < 10 * KILLS):
+        kill += 1
         if kill % KILLS_A_STORE == 0:
             path = str(tmp_path / f"store-{kill}.db")
             caliber.create(settings_for(path))
@@ -90,7 +93,7 @@ def test_every_acknowledged_write_survives_a_kill(tmp_path: Path) -> None:
         "A writing process killed with SIGKILL at random moments",
         {
             "seed": seed(),
-            "kills": KILLS,
+            "kills": kill + 1,
             "killed while opening": total["while opening"],
             "killed while writing": total["while writing"],
             "rounds at durability commit": total["commit"],
