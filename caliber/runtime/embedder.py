@@ -47,6 +47,9 @@ Rows = NDArray[np.float32]
 """The vectors of one record. Shapes: f32[c, d]; c is 1 unless long texts have a vector for each chunk."""
 
 _OWNER = codec_of(EMBEDDING).index("owner_id")
+_LAST = 2**62
+"""Beyond every ordinal."""
+
 _SCAN_LIMIT = 4_096
 """Rows one look for missing vectors takes into memory; the next look finds the rest."""
 
@@ -368,8 +371,8 @@ class Embedder:
             refused = self._refused[kind]
             plan = self._store.statements[f"embedding.pending_{kind}"]
             with self._store.read() as session:
-                rows = session.run(plan, (self.space.space_id.bytes, _SCAN_LIMIT))
-            for owner, head, raw in rows:
+                rows = session.run(plan, (self.space.space_id.bytes, _LAST, _SCAN_LIMIT))
+            for _, owner, head, raw in rows:
                 text = embedded_text(head, raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw)
                 if owner not in refused and _says_something(text):
                     self._queue.append((kind, owner, text))

@@ -44,11 +44,25 @@ IRREGULAR: dict[str, Irregular] = {
     "event.prune": Irregular(("older_than",)),
     "event.drop_trace": Irregular(("trajectory_id",)),
     "embedding_cache.prune": Irregular(("older_than",)),
-    "embedding.pending_turn": Irregular(("space_id", "limit"), results=("owner_id", "head", "content")),
-    "embedding.pending_artifact": Irregular(("space_id", "limit"), results=("owner_id", "head", "content")),
-    "embedding.pending_note": Irregular(("space_id", "limit"), results=("owner_id", "head", "content")),
-    "embedding.pending_scope": Irregular(("space_id", "limit"), results=("owner_id", "head", "content")),
+    "embedding_cache.drop_some": Irregular(("model_id", "dimensions", "limit")),
     "embedding.drop_owner": Irregular(("owner_id",), rows_of="embedding"),
+    "embedding.drop_many": Irregular(("ordinals",), rows_of="embedding"),
+    "embedding.drop_some": Irregular(("space_id", "limit")),
+    "embedding.of_space": Irregular(("space_id",), results=("owner_type", "vectors", "records")),
+    "embedding.spaceless": Irregular(("after", "limit"), results=("ordinal",)),
     "usage.bump": Irregular(("owner_type", "owner_id", "count", "now"), rows_of="usage"),
     "checkpoint.prune": Irregular(("trajectory_id", "keep")),
 }
+
+_LACKING = ("ordinal", "owner_id", "head", "content")
+
+for _kind in ("turn", "artifact", "note", "scope"):
+    IRREGULAR |= {
+        f"embedding.pending_{_kind}": Irregular(("space_id", "before", "limit"), results=_LACKING),
+        f"embedding.pending_up_{_kind}": Irregular(("space_id", "after", "limit"), results=_LACKING),
+        f"embedding.unmoved_{_kind}": Irregular(
+            ("space_id", "from_space_id", "after", "limit"), results=("ordinal", "owner_id")
+        ),
+        f"embedding.progress_{_kind}": Irregular(("space_id",), results=("total", "pending")),
+        f"embedding.strays_{_kind}": Irregular(("after", "limit"), results=("ordinal", "is_gone")),
+    }

@@ -33,7 +33,7 @@ from caliber.schema.relations import (
     USAGE,
 )
 from caliber.storage.changes import DELETE, UPSERT, pack_changes, unpack_changes
-from caliber.storage.codec import codec_of
+from caliber.storage.codec import codec_of, dump_json
 from caliber.storage.protocol import Store
 from caliber.storage.statements import IRREGULAR
 from caliber.storage.unit_of_work import UnitOfWork
@@ -45,6 +45,16 @@ def uid(number: int) -> uuid.UUID:
 
 T1, T2, S1, S2 = uid(1), uid(2), uid(11), uid(12)
 SPACE = uid(90)
+EMPTY = uid(91)
+"""A space that holds nothing."""
+
+LAST = 2**62
+"""Beyond every ordinal."""
+
+
+def unnumbered(rows: list[Any]) -> list[Any]:
+    """Return rows without their ordinals."""
+    return [tuple(row[1:]) for row in rows]
 
 
 def _dataset() -> list[tuple[Any, Any]]:
@@ -196,12 +206,37 @@ READS: list[tuple[str, tuple[Any, ...], Callable[[list[Any]], Any], Any]] = [
     ("content.at", ("note", 1, 6), lambda rows: rows, []),
     ("content.owner", ("note", 1), lambda rows: rows, [(uid(41).bytes,)]),
     ("content.owner", ("turn", 1), lambda rows: rows, []),
-    ("embedding.pending_turn", (SPACE.bytes, 9), lambda rows: rows, [(uid(23).bytes, None, b"three")]),
-    ("embedding.pending_turn", (SPACE.bytes, 0), lambda rows: rows, []),
-    ("embedding.pending_artifact", (SPACE.bytes, 9), lambda rows: [row[2] for row in rows], [b"B", b"A"]),
-    ("embedding.pending_note", (SPACE.bytes, 9), lambda rows: rows,
+    ("embedding.pending_turn", (SPACE.bytes, LAST, 9), unnumbered, [(uid(23).bytes, None, b"three")]),
+    ("embedding.pending_turn", (SPACE.bytes, LAST, 0), lambda rows: rows, []),
+    ("embedding.pending_turn", (SPACE.bytes, 3, 9), lambda rows: rows, []),
+    ("embedding.pending_artifact", (SPACE.bytes, LAST, 9), lambda rows: [row[3] for row in rows], [b"B", b"A"]),
+    ("embedding.pending_artifact", (SPACE.bytes, 4, 9), lambda rows: [row[3] for row in rows], [b"A"]),
+    ("embedding.pending_note", (SPACE.bytes, LAST, 9), unnumbered,
      [(uid(44).bytes, "e", "keyed"), (uid(42).bytes, "e", "n2")]),
-    ("embedding.pending_scope", (SPACE.bytes, 9), lambda rows: rows, [(S1.bytes, None, "said")]),
+    ("embedding.pending_scope", (SPACE.bytes, LAST, 9), unnumbered, [(S1.bytes, None, "said")]),
+    ("embedding.pending_up_turn", (SPACE.bytes, -1, 9), unnumbered, [(uid(23).bytes, None, b"three")]),
+    ("embedding.pending_up_turn", (SPACE.bytes, 3, 9), lambda rows: rows, []),
+    ("embedding.pending_up_artifact", (SPACE.bytes, -1, 9), lambda rows: [row[3] for row in rows], [b"A", b"B"]),
+    ("embedding.pending_up_artifact", (SPACE.bytes, 1, 9), lambda rows: [row[3] for row in rows], [b"B"]),
+    ("embedding.pending_up_note", (SPACE.bytes, -1, 1), unnumbered, [(uid(42).bytes, "e", "n2")]),
+    ("embedding.pending_up_scope", (SPACE.bytes, -1, 9), unnumbered, [(S1.bytes, None, "said")]),
+    ("embedding.unmoved_turn", (EMPTY.bytes, SPACE.bytes, -1, 9), unnumbered, [(uid(21).bytes,)]),
+    ("embedding.unmoved_turn", (EMPTY.bytes, SPACE.bytes, 1, 9), lambda rows: rows, []),
+    ("embedding.unmoved_turn", (SPACE.bytes, EMPTY.bytes, -1, 9), lambda rows: rows, []),
+    ("embedding.unmoved_note", (EMPTY.bytes, SPACE.bytes, -1, 9), unnumbered, [(uid(41).bytes,)]),
+    ("embedding.unmoved_artifact", (EMPTY.bytes, SPACE.bytes, -1, 9), lambda rows: rows, []),
+    ("embedding.unmoved_scope", (EMPTY.bytes, SPACE.bytes, -1, 9), lambda rows: rows, []),
+    ("embedding.progress_turn", (SPACE.bytes,), lambda rows: rows, [(2, 1)]),
+    ("embedding.progress_turn", (EMPTY.bytes,), lambda rows: rows, [(2, 2)]),
+    ("embedding.progress_artifact", (SPACE.bytes,), lambda rows: rows, [(2, 2)]),
+    ("embedding.progress_note", (SPACE.bytes,), lambda rows: rows, [(3, 2)]),
+    ("embedding.progress_scope", (SPACE.bytes,), lambda rows: rows, [(1, 1)]),
+    ("embedding.of_space", (EMPTY.bytes,), lambda rows: rows, []),
+    ("embedding.strays_turn", (-1, 9), lambda rows: rows, []),
+    ("embedding.strays_artifact", (-1, 9), lambda rows: rows, []),
+    ("embedding.strays_note", (-1, 9), lambda rows: rows, []),
+    ("embedding.strays_scope", (-1, 9), lambda rows: rows, []),
+    ("embedding.spaceless", (-1, 9), lambda rows: rows, []),
 ]  # fmt: skip
 
 
@@ -254,7 +289,42 @@ def test_embedding_of_an_owner_is_dropped_and_returned(store: Store) -> None:
     dropped = store.write(lambda uow: (uow.remove(EMBEDDING, "embedding.drop_owner", uid(41).bytes), uow.changes))
     assert dropped[0] == 1
     assert [(change.operation, change.relation.name) for change in dropped[1]] == [(DELETE, "embedding")]
-    assert read(store, "embedding.pending_note", SPACE.bytes, 9)[-1] == (uid(41).bytes, "e", "n1")
+    assert read(store, "embedding.pending_note", SPACE.bytes, LAST, 9)[-1][1:] == (uid(41).bytes, "e", "n1")
+
+
+def test_vectors_of_a_space_go_in_batches_and_strays_by_number(store: Store) -> None:
+    def add(uow: UnitOfWork) -> None:
+        # A note that is archived, an artifact that is retired, a scope that never was.
+        for kind, owner in ((EntityType.NOTE, uid(43)), (EntityType.ARTIFACT, uid(32)), (EntityType.SCOPE, uid(19))):
+            uow.insert(EMBEDDING, plain(EMBEDDING, space_id=SPACE, owner_type=kind, owner_id=owner, chunk_index=0))
+        uow.insert(EMBEDDING, plain(EMBEDDING, space_id=SPACE, owner_type=EntityType.TURN, owner_id=uid(21),
+                                    chunk_index=1))  # fmt: skip
+
+    store.write(add)
+    assert read(store, "embedding.of_space", SPACE.bytes) == [
+        ("artifact", 1, 1), ("note", 2, 2), ("scope", 1, 1), ("turn", 2, 1),
+    ]  # fmt: skip
+    strays = {kind: read(store, f"embedding.strays_{kind}", -1, 9) for kind in ("turn", "artifact", "note", "scope")}
+    assert {kind: [bool(row[1]) for row in rows] for kind, rows in strays.items()} == {
+        "turn": [], "artifact": [False], "note": [False], "scope": [True],
+    }  # fmt: skip
+    assert read(store, "embedding.strays_note", strays["note"][0][0], 9) == []
+    ordinals = dump_json([rows[0][0] for rows in strays.values() if rows])
+    gone = store.write(lambda uow: (uow.remove(EMBEDDING, "embedding.drop_many", ordinals), uow.changes))
+    assert gone[0] == 3
+    assert {change.operation for change in gone[1]} == {DELETE}
+    assert store.write(lambda uow: uow.execute("embedding.drop_some", SPACE.bytes, 2)) == 2
+    assert store.write(lambda uow: uow.execute("embedding.drop_some", SPACE.bytes, 2)) == 1
+    assert store.write(lambda uow: uow.execute("embedding.drop_some", SPACE.bytes, 2)) == 0
+
+
+def test_cached_vectors_of_a_model_go_in_batches(store: Store) -> None:
+    model = plain(EMBEDDING_CACHE).model_id
+
+    def drop(dimensions: int) -> int:
+        return store.write(lambda uow: uow.execute("embedding_cache.drop_some", model, dimensions, 1))
+
+    assert [drop(8), drop(4), drop(4), drop(4)] == [0, 1, 1, 0]
 
 
 def test_usage_is_counted_and_its_newest_instant_kept(store: Store) -> None:

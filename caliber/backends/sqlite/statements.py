@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from caliber.backends.sqlite.dialect import DIALECT
 from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import codec_of
+from caliber.storage.embedding_statements import embedding_statements
 from caliber.storage.plan import Plan, quote
 from caliber.storage.statements import IRREGULAR
 
 _ROW = {name: ", ".join(quote(column) for column in codec_of(relation).names) for name, relation in BY_NAME.items()}
-
-
-def _pending(relation: str, key: str, content: str, condition: str = "", head: str = "NULL") -> str:
-    return (
-        f"SELECT {key}, {head}, {content} FROM {relation} AS owner WHERE {content} IS NOT NULL {condition}"
-        f" AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.{key})"
-        " ORDER BY ordinal DESC LIMIT ?2"
-    )
 
 
 _TEXTS = {
@@ -78,14 +72,6 @@ _TEXTS = {
     "window.prune": "DELETE FROM context_window WHERE expires_at <= ?1 OR assembled_at < ?2",
     "event.prune": "DELETE FROM event WHERE created_at < ?1 AND family <> 'audit'",
     "event.drop_trace": "DELETE FROM event WHERE trajectory_id = ?1 AND family = 'trace'",
-    "embedding_cache.prune": "DELETE FROM embedding_cache WHERE created_at < ?1",
-    "embedding.pending_turn": _pending("turn", "turn_id", "content", "AND length(content) > 0", head="name"),
-    "embedding.pending_artifact": _pending(
-        "artifact", "artifact_id", "content", "AND retired_at IS NULL AND rolled_back_at IS NULL"
-    ),
-    "embedding.pending_note": _pending("note", "note_id", "content", "AND archived_at IS NULL", head="entity"),
-    "embedding.pending_scope": _pending("scope", "scope_id", "summary"),
-    "embedding.drop_owner": f"DELETE FROM embedding WHERE owner_id = ?1 RETURNING {_ROW['embedding']}",
     "usage.bump": (
         "INSERT INTO usage (owner_type, owner_id, access_count, last_accessed_at, version) VALUES (?1, ?2, ?3, ?4, 1)"
         " ON CONFLICT (owner_id) DO UPDATE SET access_count = access_count + excluded.access_count,"
@@ -96,6 +82,7 @@ _TEXTS = {
         "DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal NOT IN (SELECT ordinal FROM checkpoint"
         " WHERE trajectory_id = ?1 ORDER BY created_at DESC, ordinal DESC LIMIT ?2)"
     ),
+    **embedding_statements(DIALECT),
 }
 
 

@@ -39,6 +39,7 @@ EMBEDDING_SPACE = Relation(
         version(),
     ),
     uniques=(Unique(("model_id", "dimensions", "metric")),),
+    paths=(AccessPath("list_all", (), ("ordinal",)),),
 )
 
 EMBEDDING = Relation(

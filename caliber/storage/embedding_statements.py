@@ -1,0 +1,96 @@
+"""Irregular statements about vectors: what lacks one, what a space holds, what belongs to nobody.
+
+One text serves every database: nothing in them is spelt differently but parameters, which the dialect writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from caliber.schema.relations import EMBEDDING
+from caliber.storage.codec import codec_of
+from caliber.storage.plan import Dialect, quote
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A kind of record that is embedded: where its text stands, and when it is in use."""
+
+    key: str
+    content: str
+    head: str = "NULL"
+    has_text: str = ""
+    in_use: str = ""
+
+    @property
+    def wanted(self) -> str:
+        """The condition under which a record is to have vectors."""
+        return f"{self.content} IS NOT NULL{self.has_text}{self.in_use}"
+
+
+KINDS: dict[str, Embedded] = {
+    "turn": Embedded("turn_id", "content", head="name", has_text=" AND length(content) > 0"),
+    "artifact": Embedded("artifact_id", "content", in_use=" AND retired_at IS NULL AND rolled_back_at IS NULL"),
+    "note": Embedded("note_id", "content", head="entity", in_use=" AND archived_at IS NULL"),
+    "scope": Embedded("scope_id", "summary"),
+}
+
+
+def embedding_statements(dialect: Dialect) -> dict[str, str]:
+    """Return the text of each statement about vectors, by its name in ``IRREGULAR``."""
+    out: dict[str, str] = {}
+    for kind, how in KINDS.items():
+        out.update(_of_kind(kind, how, dialect))
+    one, two, three = (dialect.placeholder(at) for at in (1, 2, 3))
+    row = ", ".join(quote(column) for column in codec_of(EMBEDDING).names)
+    some = "ordinal IN (SELECT ordinal FROM embedding WHERE space_id = {} ORDER BY ordinal LIMIT {})"
+    out |= {
+        "embedding.drop_owner": f"DELETE FROM embedding WHERE owner_id = {one} RETURNING {row}",
+        "embedding.drop_many": f"DELETE FROM embedding WHERE ordinal IN ({dialect.in_integers(1)}) RETURNING {row}",
+        "embedding.drop_some": f"DELETE FROM embedding WHERE {some.format(one, two)}",
+        "embedding.of_space": (
+            "SELECT owner_type, count(*), count(DISTINCT owner_id) FROM embedding"
+            f" WHERE space_id = {one} GROUP BY owner_type ORDER BY owner_type"
+        ),
+        "embedding.spaceless": (
+            f"SELECT ordinal FROM embedding AS stray WHERE ordinal > {one}"
+            " AND NOT EXISTS (SELECT 1 FROM embedding_space WHERE space_id = stray.space_id)"
+            f" ORDER BY ordinal LIMIT {two}"
+        ),
+        "embedding_cache.prune": f"DELETE FROM embedding_cache WHERE created_at < {one}",
+        "embedding_cache.drop_some": (
+            "DELETE FROM embedding_cache WHERE (content_hash, model_id, dimensions) IN"
+            " (SELECT content_hash, model_id, dimensions FROM embedding_cache"
+            f" WHERE model_id = {one} AND dimensions = {two} LIMIT {three})"
+        ),
+    }
+    return out
+
+
+def _of_kind(kind: str, how: Embedded, dialect: Dialect) -> Iterator[tuple[str, str]]:
+    one, two, three, four = (dialect.placeholder(at) for at in (1, 2, 3, 4))
+    vector = f"SELECT 1 FROM embedding WHERE space_id = {{}} AND owner_id = owner.{how.key}"
+    lacking = f"{how.wanted} AND NOT EXISTS ({vector.format(one)})"
+    rows = f"SELECT ordinal, {how.key}, {how.head}, {how.content} FROM {quote(kind)} AS owner WHERE {lacking}"
+    # What is out of use is left without a vector when it is new, and needs none when it is old.
+    no_more = f"owner.{how.key} IS NULL" + (f" OR NOT (TRUE{how.in_use})" if how.in_use else "")
+    yield f"embedding.pending_{kind}", f"{rows} AND ordinal < {two} ORDER BY ordinal DESC LIMIT {three}"
+    yield f"embedding.pending_up_{kind}", f"{rows} AND ordinal > {two} ORDER BY ordinal LIMIT {three}"
+    unmoved = (
+        f"SELECT ordinal, {how.key} FROM {quote(kind)} AS owner WHERE {lacking} AND EXISTS ({vector.format(two)})"
+        f" AND ordinal > {three} ORDER BY ordinal LIMIT {four}"
+    )
+    yield f"embedding.unmoved_{kind}", unmoved
+    progress = (
+        f"SELECT count(*), coalesce(sum(CASE WHEN EXISTS ({vector.format(one)}) THEN 0 ELSE 1 END), 0)"
+        f" FROM {quote(kind)} AS owner WHERE {how.wanted}"
+    )
+    yield f"embedding.progress_{kind}", progress
+    strays = (
+        f"SELECT stray.ordinal, owner.{how.key} IS NULL FROM embedding AS stray"
+        f" LEFT JOIN {quote(kind)} AS owner ON owner.{how.key} = stray.owner_id"
+        f" WHERE stray.owner_type = '{kind}' AND stray.ordinal > {one} AND ({no_more})"
+        f" ORDER BY stray.ordinal LIMIT {two}"
+    )
+    yield f"embedding.strays_{kind}", strays
