@@ -227,9 +227,14 @@ class HttpClient:
         request = wire.request(url, self._headers(), body, settings.connect_timeout_ms / 1_000)
         failure: Failure | None = None
         try:
-            return wire.send(request, settings.max_response_bytes)
+            reply = wire.send(request, settings.max_response_bytes)
         except Failure as error:
             failure = error
+        else:
+            # A body without a length ends where the connection does, also when it is ``close`` that ends it.
+            if self._closed.is_set():
+                raise self._was_closed()
+            return reply
         raise self._failed(failure, hurried) from failure.origin
 
     def _check_key(self) -> None:
