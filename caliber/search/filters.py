@@ -10,12 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.visibility import NoteMask
 from caliber.kernels.evaluator import Allowed
 from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
 from caliber.model.time import to_us
@@ -25,6 +24,14 @@ from caliber.schema.relation import Residence
 
 KINDS = ("note", "artifact", "turn", "scope")
 """What can be searched; ``scope`` stands for the summaries of closed scopes."""
+
+
+class SeenNotes(Protocol):
+    """Which notes may be seen; ``NoteMask`` is one."""
+
+    def over(self, notes: RelationSnapshot) -> Allowed | None:
+        """Return the mask, or None when everything may be seen."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +172,7 @@ def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
 
 
 def masks(
-    owners: RelationSnapshot, conditions: Mapping[str, Any], notes: NoteMask, as_of_us: int, now_us: int
+    owners: RelationSnapshot, conditions: Mapping[str, Any], notes: SeenNotes, as_of_us: int, now_us: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
     """Return which rows in force a principal may see, and which of them meet the filters; None without a column."""
     seen = notes.over(owners) if owners.relation.name == "note" else None

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.visibility import NoteMask
 from caliber.resident.memory import ResidentSnapshot
-from caliber.search.filters import Found
+from caliber.search.filters import Found, SeenNotes
 from caliber.search.query import Query
 
 
@@ -28,7 +27,7 @@ class Request:
     kinds: Sequence[str]
     limit: int
     conditions: Mapping[str, Any]
-    notes: NoteMask
+    notes: SeenNotes
     as_of_us: int
     now_us: int
 
@@ -44,3 +43,29 @@ class Outcome:
     names: tuple[str, ...] = ()
     traversed: tuple[uuid.UUID, ...] = ()
     """Edges that brought hits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Records of one kind whose relevance is asked for: given ``rows``, all of them allowed, or the best ``limit``.
+
+    Statistics are of the visible. Shapes: visible and allowed ``bool[length of the mirror]``, rows ``int64[n]``
+    """
+
+    kind: str
+    visible: NDArray[np.bool_]
+    allowed: NDArray[np.bool_]
+    limit: int
+    rows: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relevance:
+    """How relevant rows of one kind are, and what each part adds to that; 0 for what no leg found.
+
+    Shapes: rows ``int64[n]``, scores ``f32[n]`` in [0, 1], parts ``f64[n]`` by name.
+    """
+
+    rows: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    parts: Mapping[str, NDArray[np.float64]]

@@ -8,6 +8,7 @@ Source: M §1.3, B-092 to B-098, K-119, K-202; docs/search.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -25,7 +26,7 @@ from caliber.search.legs import Bools, Floats, Nearest, Searched, keyword_leg, p
 from caliber.search.names import Names
 from caliber.search.query import Query, QueryReader
 from caliber.search.recent import recent_rows
-from caliber.search.request import Outcome, Request
+from caliber.search.request import Outcome, Pool, Relevance, Request
 from caliber.search.similar import SimilarTerms
 from caliber.search.words import Analyzer
 
@@ -69,19 +70,57 @@ class Searcher:
         if not request.text.strip():
             return Outcome(recent_rows(searched, request, self._settings), None, {}, None)
         query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
-        missing, degraded = self._missing(request, searched)
-        weights = fusion.weights_in_force(self._settings.weights, missing)
         if not searched:
+            weights, degraded = self._weights(request, searched)
             return Outcome([], query, weights, degraded)
-        nearest = self._nearest(searched, request, weights)
-        keyword_leg(searched, query, self._settings.keyword, self._similar)
-        names = self._names.named(searched, query.parts)
-        joined, reached = self._joined(searched, nearest, query, names, weights, request)
+        joined, reached, weights, degraded, names = self._scored(searched, query, request)
         best = self._best(searched, joined, request)
         edges = [edge for place, row, _ in best for edge in reached.edges_to(place, row)]
         found = [Found(searched[place].owners, row, score, joined[place].breakdown(row)) for place, row, score in best]
         named = tuple(" ".join(name) for name in names)
         return Outcome(found, query, weights, degraded, named, edge_ids(request.snapshot, edges))
+
+    def relevance(self, request: Request, pools: Sequence[Pool]) -> tuple[list[Relevance], str | None]:
+        """Return how relevant the records of each pool are, and what to say of a leg that is missing.
+
+        Each pool is searched by itself, so that a score compares within its pool, and is what a search of that kind
+        alone gives. The query is read once. An empty text leaves the vector leg alone to speak.
+        """
+        snapshot = request.snapshot
+        searched = [
+            Searched(pool.kind, owners, pool.visible, pool.allowed, self.keywords.of(owners))
+            for pool, owners in ((pool, snapshot[pool.kind]) for pool in pools)
+        ]
+        query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
+        out, degraded = [], None
+        for pool, item in zip(pools, searched, strict=True):
+            asked = replace(request, kinds=(pool.kind,), limit=pool.limit)
+            joined, _, _, degraded, _ = self._scored([item], query, asked)
+            rows = pool.rows
+            if rows is None:
+                rows = np.array([row for _, row, _ in self._best([item], joined, asked)], np.int64)
+            (scored,) = joined
+            score = scored.score[rows].astype(np.float32)
+            found = score > 0
+            parts = {name: share * (scores[rows] * found) for name, (share, scores) in scored.parts.items()}
+            out.append(Relevance(rows, score, parts))
+        return out, degraded
+
+    def _scored(
+        self, searched: Sequence[Searched], query: Query, request: Request
+    ) -> tuple[list[fusion.Joined], Reached, dict[str, float], str | None, Sequence[tuple[str, ...]]]:
+        """Return the scores of every row, what links led to, the legs' weights, what is missing, and who is named."""
+        weights, degraded = self._weights(request, searched)
+        nearest = self._nearest(searched, request, weights)
+        keyword_leg(searched, query, self._settings.keyword, self._similar)
+        names = self._names.named(searched, query.parts)
+        joined, reached = self._joined(searched, nearest, query, names, weights, request)
+        return joined, reached, weights, degraded, names
+
+    def _weights(self, request: Request, searched: Sequence[Searched]) -> tuple[dict[str, float], str | None]:
+        """Return what each leg counts for, and what to say of one that the configuration counts on."""
+        missing, degraded = self._missing(request, searched)
+        return fusion.weights_in_force(self._settings.weights, missing), degraded
 
     def _missing(self, request: Request, searched: Sequence[Searched]) -> tuple[list[str], str | None]:
         """Return the legs that are not to be had, and what to say of it if the configuration counts on them."""
