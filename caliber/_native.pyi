@@ -40,6 +40,36 @@ class _Lib:
     CAL_POSTING_SEGMENT: int
     CAL_DOCUMENTS_MAX: int
     CAL_PHRASE_MAX: int
+    CAL_E_COPY: int
+    CAL_COPY_BOOL: int
+    CAL_COPY_INT2: int
+    CAL_COPY_INT4: int
+    CAL_COPY_INT8: int
+    CAL_COPY_FLOAT4: int
+    CAL_COPY_FLOAT8: int
+    CAL_COPY_UUID: int
+    CAL_COPY_INSTANT: int
+    CAL_COPY_BYTES: int
+    CAL_COPY_TEXT: int
+    CAL_COPY_JSONB: int
+    CAL_COPY_TEXT_ARRAY: int
+    CAL_COPY_UUID_ARRAY: int
+    CAL_COPY_VECTOR: int
+    CAL_COPY_HALFVEC: int
+    CAL_COPY_DIMENSIONS_MAX: int
+    CAL_COPY_MISSING: int
+    CAL_COPY_UTF8: int
+    CAL_COPY_NUL: int
+    CAL_COPY_RANGE: int
+    CAL_COPY_SIZE: int
+    CAL_COPY_DIMENSIONS: int
+    CAL_COPY_NON_FINITE: int
+    CAL_COPY_SPAN: int
+    CAL_COPY_ITEM: int
+    CAL_COPY_FIELDS: int
+    CAL_COPY_LENGTH: int
+    CAL_COPY_ARRAY: int
+    CAL_COPY_VERSION: int
 
     def cal_cpu_features(self) -> int: ...
     def cal_norms_f32(self, *args: Any) -> int: ...
@@ -70,6 +100,9 @@ class _Lib:
     def cal_keyword_scores(self, *args: Any) -> int: ...
     def cal_best_scores(self, *args: Any) -> int: ...
     def cal_phrase_matches(self, *args: Any) -> int: ...
+    def cal_copy_encode(self, *args: Any) -> int: ...
+    def cal_copy_scan(self, *args: Any) -> int: ...
+    def cal_copy_decode(self, *args: Any) -> int: ...
 
 ffi: _FFI
 lib: _Lib

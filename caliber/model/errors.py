@@ -16,7 +16,7 @@
     │   └── EmbeddingFailed, SummarizationFailed
     ├── ValidationError         CALIBER_VALIDATION
     │   ├── InputError          an argument is wrong: RequiredFieldMissing, InvalidValue,
-    │   │                       ShapeError, DTypeError, NonFiniteError
+    │   │                       ShapeError, DTypeError, NonFiniteError, InvalidRow
     │   ├── ConstraintViolation, CircularReference, StaleData, Contradiction
     │   ├── InvalidStateTransition, NoCheckpointAvailable
     │   └── BudgetTooSmall
@@ -233,6 +233,12 @@ class DTypeError(InputError):
 
 class NonFiniteError(InputError):
     template = "{field} contains NaN or infinity"
+
+
+class InvalidRow(InputError):
+    """One row of many is wrong: its number, counted from 0, and its column; nothing of the others was kept."""
+
+    template = "row {row}, {field}: {reason}"
 
 
 class ConstraintViolation(ValidationError):

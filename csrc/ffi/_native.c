@@ -584,306 +584,344 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, uint8_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, uint8_t *, size_t *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 282), // cal_postings *
-/*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/*  3 */ _CFFI_OP(_CFFI_OP_POINTER, 47), // uint32_t const *
-/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 58), // int64_t const *
-/*  5 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
-/*  6 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // uint64_t const *
-/*  7 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/*  8 */ _CFFI_OP(_CFFI_OP_POINTER, 298), // uint8_t const *
-/*  9 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 47), // uint32_t *
-/* 11 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 12 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 298), // uint8_t *
-/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 5), // size_t *
-/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_postings const *, int64_t const *, uint32_t const *, double const *, double const *, size_t, size_t, uint8_t const *, uint32_t const *, double, double, double, double, cal_lending const *, double *, uint8_t *, uint32_t *, double *, double *)
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 282), // cal_postings const *
-/* 18 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 19 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 26), // double const *
-/* 21 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 22 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 23 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 24 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 25 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 26 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
-/* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 28 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 29 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 281), // cal_lending const *
-/* 31 */ _CFFI_OP(_CFFI_OP_POINTER, 26), // double *
-/* 32 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
-/* 33 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 34 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
-/* 35 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
-/* 36 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 37 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_postings const *, uint32_t const *, size_t, size_t, uint8_t const *, int64_t *)
-/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
-/* 39 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 41 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 42 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 58), // int64_t *
-/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_postings const *, uint32_t, size_t, uint8_t const *, int64_t *, size_t, size_t *)
-/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 17),
-/* 47 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 49 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
-/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 283), // cal_rank_columns const *
-/* 56 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 58 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 61), // int32_t const *
-/* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
-/* 61 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
-/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/* 63 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // uint64_t *
-/* 64 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
-/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 285), // cal_uuid7_state *
-/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 74 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
-/* 75 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_words *)
-/* 77 */ _CFFI_OP(_CFFI_OP_POINTER, 286), // cal_words *
-/* 78 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
-/* 80 */ _CFFI_OP(_CFFI_OP_NOOP, 77),
-/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_copy_column const *, size_t, size_t, size_t, uint8_t *, size_t, size_t *, size_t *, size_t *, cal_copy_fault *)
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 314), // cal_copy_column const *
+/*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 336), // uint8_t *
+/*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
+/*  8 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/*  9 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 315), // cal_copy_fault *
+/* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, uint8_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, uint8_t *, size_t *)
+/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 317), // cal_postings *
+/* 14 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 59), // uint32_t const *
+/* 16 */ _CFFI_OP(_CFFI_OP_POINTER, 70), // int64_t const *
+/* 17 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 18 */ _CFFI_OP(_CFFI_OP_POINTER, 14), // uint64_t const *
+/* 19 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 336), // uint8_t const *
+/* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 22 */ _CFFI_OP(_CFFI_OP_POINTER, 59), // uint32_t *
+/* 23 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
+/* 24 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
+/* 25 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_postings const *, int64_t const *, uint32_t const *, double const *, double const *, size_t, size_t, uint8_t const *, uint32_t const *, double, double, double, double, cal_lending const *, double *, uint8_t *, uint32_t *, double *, double *)
+/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 317), // cal_postings const *
+/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 31 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 38), // double const *
+/* 33 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 34 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 35 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 39 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 41 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 316), // cal_lending const *
+/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 38), // double *
+/* 44 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 45 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
+/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 47 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_postings const *, uint32_t const *, size_t, size_t, uint8_t const *, int64_t *)
+/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 51 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 53 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 54 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 70), // int64_t *
+/* 56 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 57 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_postings const *, uint32_t, size_t, uint8_t const *, int64_t *, size_t, size_t *)
+/* 58 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 59 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 60 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 61 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 64 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 65 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 66 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
+/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 318), // cal_rank_columns const *
+/* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 71 */ _CFFI_OP(_CFFI_OP_POINTER, 73), // int32_t const *
+/* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 71),
+/* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
+/* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
+/* 75 */ _CFFI_OP(_CFFI_OP_POINTER, 14), // uint64_t *
+/* 76 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
+/* 81 */ _CFFI_OP(_CFFI_OP_POINTER, 320), // cal_uuid7_state *
+/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 84 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 87 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 88 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(double const *, size_t, uint64_t const *, size_t, int64_t *, float *, size_t *)
-/* 91 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 92 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
+/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_words *)
+/* 89 */ _CFFI_OP(_CFFI_OP_POINTER, 321), // cal_words *
+/* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
+/* 92 */ _CFFI_OP(_CFFI_OP_NOOP, 89),
+/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 94 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 96 */ _CFFI_OP(_CFFI_OP_POINTER, 62), // float *
-/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
-/* 100 */ _CFFI_OP(_CFFI_OP_POINTER, 62), // float const *
-/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 96 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
+/* 98 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 99 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 100 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(double const *, size_t, uint64_t const *, size_t, int64_t *, float *, size_t *)
+/* 103 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
 /* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
-/* 106 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
-/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
-/* 108 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 109 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 110 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 111 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
-/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 113 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 116 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 117 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 118 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 122 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 124 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
-/* 126 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 129 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
+/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
+/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 108 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // float *
+/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
+/* 112 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // float const *
+/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 115 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 116 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
+/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
+/* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 122 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 71),
+/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 125 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 128 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
 /* 130 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
-/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 135 */ _CFFI_OP(_CFFI_OP_POINTER, 284), // cal_segment const *
-/* 136 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 138 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 139 */ _CFFI_OP(_CFFI_OP_POINTER, 294), // int8_t *
-/* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 142 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
-/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 144 */ _CFFI_OP(_CFFI_OP_POINTER, 61), // int32_t *
-/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 146 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
-/* 147 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
-/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 132 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 133 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 137 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
+/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 140 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 142 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
+/* 146 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 147 */ _CFFI_OP(_CFFI_OP_POINTER, 319), // cal_segment const *
+/* 148 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
 /* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
-/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
-/* 154 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 155 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 156 */ _CFFI_OP(_CFFI_OP_NOOP, 135),
-/* 157 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
-/* 159 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 139),
-/* 161 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
-/* 162 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
-/* 163 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
+/* 151 */ _CFFI_OP(_CFFI_OP_POINTER, 332), // int8_t *
+/* 152 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 153 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 154 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
+/* 155 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 156 */ _CFFI_OP(_CFFI_OP_POINTER, 73), // int32_t *
+/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 158 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 159 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
+/* 161 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 162 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 163 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
 /* 164 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 165 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 165 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
 /* 166 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
 /* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 168 */ _CFFI_OP(_CFFI_OP_NOOP, 135),
+/* 168 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
 /* 169 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 170 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 171 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
-/* 172 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 173 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 174 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 176 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
-/* 177 */ _CFFI_OP(_CFFI_OP_POINTER, 299), // void *
-/* 178 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 179 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
-/* 181 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 183 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 184 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 185 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 186 */ _CFFI_OP(_CFFI_OP_NOOP, 135),
-/* 187 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 188 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 189 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 190 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
-/* 191 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 192 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 193 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 194 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
-/* 195 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 196 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 197 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 198 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 199 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
-/* 200 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 170 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
+/* 171 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 172 */ _CFFI_OP(_CFFI_OP_NOOP, 151),
+/* 173 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
+/* 174 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
+/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 177 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 178 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 179 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 181 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 182 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 183 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
+/* 184 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 185 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 186 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 187 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 188 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
+/* 189 */ _CFFI_OP(_CFFI_OP_POINTER, 337), // void *
+/* 190 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 191 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 192 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
+/* 193 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 194 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 195 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
+/* 196 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 197 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 198 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 199 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 200 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 201 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 202 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 203 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
-/* 204 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 202 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
+/* 203 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 204 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 205 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 206 */ _CFFI_OP(_CFFI_OP_NOOP, 96),
+/* 206 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
 /* 207 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 208 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 208 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
 /* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
 /* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
-/* 212 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
+/* 212 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
 /* 213 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 214 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
-/* 215 */ _CFFI_OP(_CFFI_OP_NOOP, 31),
-/* 216 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 217 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
-/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 219 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 220 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 221 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 222 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
-/* 223 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 224 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 225 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 226 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
-/* 227 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 228 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 229 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 230 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 231 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 232 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 233 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 234 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 235 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
-/* 236 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 237 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 238 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 239 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 241 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 242 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 243 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
-/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 245 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 246 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 247 */ _CFFI_OP(_CFFI_OP_NOOP, 59),
-/* 248 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 249 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
-/* 250 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 251 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 253 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 254 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 255 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 256 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 257 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
-/* 258 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 259 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
-/* 260 */ _CFFI_OP(_CFFI_OP_POINTER, 8), // uint8_t const * const *
-/* 261 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 262 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 263 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
-/* 264 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 265 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 266 */ _CFFI_OP(_CFFI_OP_NOOP, 3),
-/* 267 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 268 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 269 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 270 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t)
-/* 271 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 272 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 273 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 274 */ _CFFI_OP(_CFFI_OP_FUNCTION, 5), // size_t()(size_t, size_t, size_t)
-/* 275 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 276 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 214 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 215 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
+/* 216 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 217 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 218 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
+/* 219 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 220 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 221 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 222 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 223 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
+/* 224 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 225 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 226 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
+/* 227 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 228 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 229 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
+/* 230 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 231 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 232 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 233 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 234 */ _CFFI_OP(_CFFI_OP_NOOP, 71),
+/* 235 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 236 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 237 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 238 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
+/* 239 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 241 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 242 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 243 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 245 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 246 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 247 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
+/* 248 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 249 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 250 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 251 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 253 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 254 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 255 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 256 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 257 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 258 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 259 */ _CFFI_OP(_CFFI_OP_NOOP, 71),
+/* 260 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 261 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 262 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 263 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 264 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 265 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 266 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 267 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 268 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 269 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 270 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 271 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
+/* 272 */ _CFFI_OP(_CFFI_OP_POINTER, 20), // uint8_t const * const *
+/* 273 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 274 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 275 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
+/* 276 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
 /* 277 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 278 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 279 */ _CFFI_OP(_CFFI_OP_FUNCTION, 47), // uint32_t()(void)
-/* 280 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 281 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_lending
-/* 282 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_postings
-/* 283 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_rank_columns
-/* 284 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_segment
-/* 285 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_uuid7_state
-/* 286 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_words
-/* 287 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 288 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 289 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $3
-/* 290 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $4
-/* 291 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $5
-/* 292 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $6
-/* 293 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $7
-/* 294 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
-/* 295 */ _CFFI_OP(_CFFI_OP_POINTER, 296), // uint16_t *
-/* 296 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
-/* 297 */ _CFFI_OP(_CFFI_OP_POINTER, 10), // uint32_t * const *
-/* 298 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
-/* 299 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 278 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 279 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 280 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
+/* 281 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 282 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint8_t const *, size_t, cal_copy_buffer *, size_t, size_t, cal_copy_fault *)
+/* 283 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 284 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 285 */ _CFFI_OP(_CFFI_OP_POINTER, 313), // cal_copy_buffer *
+/* 286 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 287 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 288 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 289 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 290 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint8_t const *, size_t, cal_copy_buffer const *, size_t, size_t, size_t *, size_t *, int32_t *, uint64_t *, cal_copy_fault *)
+/* 291 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 292 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 293 */ _CFFI_OP(_CFFI_OP_POINTER, 313), // cal_copy_buffer const *
+/* 294 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 295 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 296 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 297 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 298 */ _CFFI_OP(_CFFI_OP_NOOP, 156),
+/* 299 */ _CFFI_OP(_CFFI_OP_NOOP, 75),
+/* 300 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 301 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 302 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 303 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 304 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 305 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 306 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
+/* 307 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 308 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 309 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 310 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 311 */ _CFFI_OP(_CFFI_OP_FUNCTION, 59), // uint32_t()(void)
+/* 312 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 313 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_copy_buffer
+/* 314 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_copy_column
+/* 315 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_copy_fault
+/* 316 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_lending
+/* 317 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_postings
+/* 318 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_rank_columns
+/* 319 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // cal_segment
+/* 320 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // cal_uuid7_state
+/* 321 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // cal_words
+/* 322 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $10
+/* 323 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 324 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $2
+/* 325 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $3
+/* 326 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $4
+/* 327 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $5
+/* 328 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $6
+/* 329 */ _CFFI_OP(_CFFI_OP_ENUM, 7), // enum $7
+/* 330 */ _CFFI_OP(_CFFI_OP_ENUM, 8), // enum $8
+/* 331 */ _CFFI_OP(_CFFI_OP_ENUM, 9), // enum $9
+/* 332 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 333 */ _CFFI_OP(_CFFI_OP_POINTER, 334), // uint16_t *
+/* 334 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
+/* 335 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // uint32_t * const *
+/* 336 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 337 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -946,6 +984,104 @@ static int _cffi_const_CAL_E_OVERFLOW(unsigned long long *o)
 {
   int n = (CAL_E_OVERFLOW) <= 0;
   *o = (unsigned long long)((CAL_E_OVERFLOW) | 0);  /* check that CAL_E_OVERFLOW is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_E_COPY(unsigned long long *o)
+{
+  int n = (CAL_E_COPY) <= 0;
+  *o = (unsigned long long)((CAL_E_COPY) | 0);  /* check that CAL_E_COPY is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_MISSING(unsigned long long *o)
+{
+  int n = (CAL_COPY_MISSING) <= 0;
+  *o = (unsigned long long)((CAL_COPY_MISSING) | 0);  /* check that CAL_COPY_MISSING is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_UTF8(unsigned long long *o)
+{
+  int n = (CAL_COPY_UTF8) <= 0;
+  *o = (unsigned long long)((CAL_COPY_UTF8) | 0);  /* check that CAL_COPY_UTF8 is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_NUL(unsigned long long *o)
+{
+  int n = (CAL_COPY_NUL) <= 0;
+  *o = (unsigned long long)((CAL_COPY_NUL) | 0);  /* check that CAL_COPY_NUL is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_RANGE(unsigned long long *o)
+{
+  int n = (CAL_COPY_RANGE) <= 0;
+  *o = (unsigned long long)((CAL_COPY_RANGE) | 0);  /* check that CAL_COPY_RANGE is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_SIZE(unsigned long long *o)
+{
+  int n = (CAL_COPY_SIZE) <= 0;
+  *o = (unsigned long long)((CAL_COPY_SIZE) | 0);  /* check that CAL_COPY_SIZE is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_DIMENSIONS(unsigned long long *o)
+{
+  int n = (CAL_COPY_DIMENSIONS) <= 0;
+  *o = (unsigned long long)((CAL_COPY_DIMENSIONS) | 0);  /* check that CAL_COPY_DIMENSIONS is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_NON_FINITE(unsigned long long *o)
+{
+  int n = (CAL_COPY_NON_FINITE) <= 0;
+  *o = (unsigned long long)((CAL_COPY_NON_FINITE) | 0);  /* check that CAL_COPY_NON_FINITE is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_SPAN(unsigned long long *o)
+{
+  int n = (CAL_COPY_SPAN) <= 0;
+  *o = (unsigned long long)((CAL_COPY_SPAN) | 0);  /* check that CAL_COPY_SPAN is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_ITEM(unsigned long long *o)
+{
+  int n = (CAL_COPY_ITEM) <= 0;
+  *o = (unsigned long long)((CAL_COPY_ITEM) | 0);  /* check that CAL_COPY_ITEM is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_FIELDS(unsigned long long *o)
+{
+  int n = (CAL_COPY_FIELDS) <= 0;
+  *o = (unsigned long long)((CAL_COPY_FIELDS) | 0);  /* check that CAL_COPY_FIELDS is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_LENGTH(unsigned long long *o)
+{
+  int n = (CAL_COPY_LENGTH) <= 0;
+  *o = (unsigned long long)((CAL_COPY_LENGTH) | 0);  /* check that CAL_COPY_LENGTH is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_ARRAY(unsigned long long *o)
+{
+  int n = (CAL_COPY_ARRAY) <= 0;
+  *o = (unsigned long long)((CAL_COPY_ARRAY) | 0);  /* check that CAL_COPY_ARRAY is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_VERSION(unsigned long long *o)
+{
+  int n = (CAL_COPY_VERSION) <= 0;
+  *o = (unsigned long long)((CAL_COPY_VERSION) | 0);  /* check that CAL_COPY_VERSION is an integer */
   return n;
 }
 
@@ -1089,6 +1225,169 @@ static int _cffi_const_CAL_PHRASE_MAX(unsigned long long *o)
   return n;
 }
 
+static int _cffi_const_CAL_COPY_BOOL(unsigned long long *o)
+{
+  int n = (CAL_COPY_BOOL) <= 0;
+  *o = (unsigned long long)((CAL_COPY_BOOL) | 0);  /* check that CAL_COPY_BOOL is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_INT2(unsigned long long *o)
+{
+  int n = (CAL_COPY_INT2) <= 0;
+  *o = (unsigned long long)((CAL_COPY_INT2) | 0);  /* check that CAL_COPY_INT2 is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_INT4(unsigned long long *o)
+{
+  int n = (CAL_COPY_INT4) <= 0;
+  *o = (unsigned long long)((CAL_COPY_INT4) | 0);  /* check that CAL_COPY_INT4 is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_INT8(unsigned long long *o)
+{
+  int n = (CAL_COPY_INT8) <= 0;
+  *o = (unsigned long long)((CAL_COPY_INT8) | 0);  /* check that CAL_COPY_INT8 is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_FLOAT4(unsigned long long *o)
+{
+  int n = (CAL_COPY_FLOAT4) <= 0;
+  *o = (unsigned long long)((CAL_COPY_FLOAT4) | 0);  /* check that CAL_COPY_FLOAT4 is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_FLOAT8(unsigned long long *o)
+{
+  int n = (CAL_COPY_FLOAT8) <= 0;
+  *o = (unsigned long long)((CAL_COPY_FLOAT8) | 0);  /* check that CAL_COPY_FLOAT8 is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_UUID(unsigned long long *o)
+{
+  int n = (CAL_COPY_UUID) <= 0;
+  *o = (unsigned long long)((CAL_COPY_UUID) | 0);  /* check that CAL_COPY_UUID is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_INSTANT(unsigned long long *o)
+{
+  int n = (CAL_COPY_INSTANT) <= 0;
+  *o = (unsigned long long)((CAL_COPY_INSTANT) | 0);  /* check that CAL_COPY_INSTANT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_BYTES(unsigned long long *o)
+{
+  int n = (CAL_COPY_BYTES) <= 0;
+  *o = (unsigned long long)((CAL_COPY_BYTES) | 0);  /* check that CAL_COPY_BYTES is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_TEXT(unsigned long long *o)
+{
+  int n = (CAL_COPY_TEXT) <= 0;
+  *o = (unsigned long long)((CAL_COPY_TEXT) | 0);  /* check that CAL_COPY_TEXT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_JSONB(unsigned long long *o)
+{
+  int n = (CAL_COPY_JSONB) <= 0;
+  *o = (unsigned long long)((CAL_COPY_JSONB) | 0);  /* check that CAL_COPY_JSONB is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_TEXT_ARRAY(unsigned long long *o)
+{
+  int n = (CAL_COPY_TEXT_ARRAY) <= 0;
+  *o = (unsigned long long)((CAL_COPY_TEXT_ARRAY) | 0);  /* check that CAL_COPY_TEXT_ARRAY is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_UUID_ARRAY(unsigned long long *o)
+{
+  int n = (CAL_COPY_UUID_ARRAY) <= 0;
+  *o = (unsigned long long)((CAL_COPY_UUID_ARRAY) | 0);  /* check that CAL_COPY_UUID_ARRAY is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_VECTOR(unsigned long long *o)
+{
+  int n = (CAL_COPY_VECTOR) <= 0;
+  *o = (unsigned long long)((CAL_COPY_VECTOR) | 0);  /* check that CAL_COPY_VECTOR is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_HALFVEC(unsigned long long *o)
+{
+  int n = (CAL_COPY_HALFVEC) <= 0;
+  *o = (unsigned long long)((CAL_COPY_HALFVEC) | 0);  /* check that CAL_COPY_HALFVEC is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_DIMENSIONS_MAX(unsigned long long *o)
+{
+  int n = (CAL_COPY_DIMENSIONS_MAX) <= 0;
+  *o = (unsigned long long)((CAL_COPY_DIMENSIONS_MAX) | 0);  /* check that CAL_COPY_DIMENSIONS_MAX is an integer */
+  return n;
+}
+
+_CFFI_UNUSED_FN
+static void _cffi_checkfld_typedef_cal_copy_buffer(cal_copy_buffer *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  (void)((p->kind) | 0);  /* check that 'cal_copy_buffer.kind' is an integer */
+  (void)((p->dimensions) | 0);  /* check that 'cal_copy_buffer.dimensions' is an integer */
+  (void)((p->size) | 0);  /* check that 'cal_copy_buffer.size' is an integer */
+  (void)((p->item_count) | 0);  /* check that 'cal_copy_buffer.item_count' is an integer */
+  (void)((p->missing) | 0);  /* check that 'cal_copy_buffer.missing' is an integer */
+  { uint8_t * *tmp = &p->validity; (void)tmp; }
+  { uint8_t * *tmp = &p->values; (void)tmp; }
+  { int32_t * *tmp = &p->offsets; (void)tmp; }
+  { int32_t * *tmp = &p->items; (void)tmp; }
+}
+struct _cffi_align_typedef_cal_copy_buffer { char x; cal_copy_buffer y; };
+
+_CFFI_UNUSED_FN
+static void _cffi_checkfld_typedef_cal_copy_column(cal_copy_column *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  (void)((p->kind) | 0);  /* check that 'cal_copy_column.kind' is an integer */
+  (void)((p->nullable) | 0);  /* check that 'cal_copy_column.nullable' is an integer */
+  (void)((p->dimensions) | 0);  /* check that 'cal_copy_column.dimensions' is an integer */
+  (void)((p->width) | 0);  /* check that 'cal_copy_column.width' is an integer */
+  (void)((p->first) | 0);  /* check that 'cal_copy_column.first' is an integer */
+  (void)((p->size) | 0);  /* check that 'cal_copy_column.size' is an integer */
+  { uint8_t const * *tmp = &p->validity; (void)tmp; }
+  { uint8_t const * *tmp = &p->values; (void)tmp; }
+  { int32_t const * *tmp = &p->offsets32; (void)tmp; }
+  { int64_t const * *tmp = &p->offsets64; (void)tmp; }
+  (void)((p->item_count) | 0);  /* check that 'cal_copy_column.item_count' is an integer */
+  (void)((p->item_first) | 0);  /* check that 'cal_copy_column.item_first' is an integer */
+  { uint8_t const * *tmp = &p->item_validity; (void)tmp; }
+  { int32_t const * *tmp = &p->items32; (void)tmp; }
+  { int64_t const * *tmp = &p->items64; (void)tmp; }
+}
+struct _cffi_align_typedef_cal_copy_column { char x; cal_copy_column y; };
+
+_CFFI_UNUSED_FN
+static void _cffi_checkfld_typedef_cal_copy_fault(cal_copy_fault *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  (void)((p->row) | 0);  /* check that 'cal_copy_fault.row' is an integer */
+  (void)((p->column) | 0);  /* check that 'cal_copy_fault.column' is an integer */
+  (void)((p->reason) | 0);  /* check that 'cal_copy_fault.reason' is an integer */
+}
+struct _cffi_align_typedef_cal_copy_fault { char x; cal_copy_fault y; };
+
 _CFFI_UNUSED_FN
 static void _cffi_checkfld_typedef_cal_lending(cal_lending *p)
 {
@@ -1207,10 +1506,10 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg0, (char **)&x0);
+      _cffi_type(32), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(32), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1220,10 +1519,10 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(6), arg2, (char **)&x2);
+      _cffi_type(18), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(6), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(18), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1233,28 +1532,28 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg4, (char **)&x4);
+      _cffi_type(55), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(96), arg5, (char **)&x5);
+      _cffi_type(108), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(96), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(108), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg6, (char **)&x6);
+      _cffi_type(7), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(7), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1307,19 +1606,19 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg0, (char **)&x0);
+      _cffi_type(112), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(112), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg1, (char **)&x1);
+      _cffi_type(32), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(32), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1337,28 +1636,28 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(13), arg5, (char **)&x5);
+      _cffi_type(5), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(13), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(5), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(96), arg6, (char **)&x6);
+      _cffi_type(108), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(96), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(108), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(96), arg7, (char **)&x7);
+      _cffi_type(108), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(96), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(108), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1376,6 +1675,335 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_cal_code_rows_f32 _cffi_d_cal_code_rows_f32
+#endif
+
+static int32_t _cffi_d_cal_copy_decode(uint8_t const * x0, size_t x1, cal_copy_buffer * x2, size_t x3, size_t x4, cal_copy_fault * x5)
+{
+  return cal_copy_decode(x0, x1, x2, x3, x4, x5);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_copy_decode(PyObject *self, PyObject *args)
+{
+  uint8_t const * x0;
+  size_t x1;
+  cal_copy_buffer * x2;
+  size_t x3;
+  size_t x4;
+  cal_copy_fault * x5;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+
+  if (!PyArg_UnpackTuple(args, "cal_copy_decode", 6, 6, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(285), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(285), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(10), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (cal_copy_fault *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(10), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_copy_decode(x0, x1, x2, x3, x4, x5); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_copy_decode _cffi_d_cal_copy_decode
+#endif
+
+static int32_t _cffi_d_cal_copy_encode(cal_copy_column const * x0, size_t x1, size_t x2, size_t x3, uint8_t * x4, size_t x5, size_t * x6, size_t * x7, size_t * x8, cal_copy_fault * x9)
+{
+  return cal_copy_encode(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_copy_encode(PyObject *self, PyObject *args)
+{
+  cal_copy_column const * x0;
+  size_t x1;
+  size_t x2;
+  size_t x3;
+  uint8_t * x4;
+  size_t x5;
+  size_t * x6;
+  size_t * x7;
+  size_t * x8;
+  cal_copy_fault * x9;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
+
+  if (!PyArg_UnpackTuple(args, "cal_copy_encode", 10, 10, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(1), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (cal_copy_column const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(1), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(5), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(5), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x5 = _cffi_to_c_int(arg5, size_t);
+  if (x5 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg8, (char **)&x8);
+  if (datasize != 0) {
+    x8 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg8, (char **)&x8,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(10), arg9, (char **)&x9);
+  if (datasize != 0) {
+    x9 = ((size_t)datasize) <= 640 ? (cal_copy_fault *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(10), arg9, (char **)&x9,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_copy_encode(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_copy_encode _cffi_d_cal_copy_encode
+#endif
+
+static int32_t _cffi_d_cal_copy_scan(uint8_t const * x0, size_t x1, cal_copy_buffer const * x2, size_t x3, size_t x4, size_t * x5, size_t * x6, int32_t * x7, uint64_t * x8, cal_copy_fault * x9)
+{
+  return cal_copy_scan(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_copy_scan(PyObject *self, PyObject *args)
+{
+  uint8_t const * x0;
+  size_t x1;
+  cal_copy_buffer const * x2;
+  size_t x3;
+  size_t x4;
+  size_t * x5;
+  size_t * x6;
+  int32_t * x7;
+  uint64_t * x8;
+  cal_copy_fault * x9;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
+
+  if (!PyArg_UnpackTuple(args, "cal_copy_scan", 10, 10, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(293), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(293), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(156), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(156), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(75), arg8, (char **)&x8);
+  if (datasize != 0) {
+    x8 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(75), arg8, (char **)&x8,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(10), arg9, (char **)&x9);
+  if (datasize != 0) {
+    x9 = ((size_t)datasize) <= 640 ? (cal_copy_fault *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(10), arg9, (char **)&x9,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_copy_scan(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_copy_scan _cffi_d_cal_copy_scan
 #endif
 
 static uint32_t _cffi_d_cal_cpu_features(void)
@@ -1459,46 +2087,46 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg0, (char **)&x0);
+      _cffi_type(29), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(4), arg1, (char **)&x1);
+      _cffi_type(16), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(4), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(16), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(3), arg2, (char **)&x2);
+      _cffi_type(15), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(3), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg3, (char **)&x3);
+      _cffi_type(32), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(32), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg4, (char **)&x4);
+      _cffi_type(32), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(32), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1512,19 +2140,19 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg7, (char **)&x7);
+      _cffi_type(20), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(3), arg8, (char **)&x8);
+      _cffi_type(15), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(3), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1546,55 +2174,55 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(30), arg13, (char **)&x13);
+      _cffi_type(42), arg13, (char **)&x13);
   if (datasize != 0) {
     x13 = ((size_t)datasize) <= 640 ? (cal_lending const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(30), arg13, (char **)&x13,
+    if (_cffi_convert_array_argument(_cffi_type(42), arg13, (char **)&x13,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg14, (char **)&x14);
+      _cffi_type(43), arg14, (char **)&x14);
   if (datasize != 0) {
     x14 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg14, (char **)&x14,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg14, (char **)&x14,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(13), arg15, (char **)&x15);
+      _cffi_type(5), arg15, (char **)&x15);
   if (datasize != 0) {
     x15 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(13), arg15, (char **)&x15,
+    if (_cffi_convert_array_argument(_cffi_type(5), arg15, (char **)&x15,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg16, (char **)&x16);
+      _cffi_type(22), arg16, (char **)&x16);
   if (datasize != 0) {
     x16 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg16, (char **)&x16,
+    if (_cffi_convert_array_argument(_cffi_type(22), arg16, (char **)&x16,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg17, (char **)&x17);
+      _cffi_type(43), arg17, (char **)&x17);
   if (datasize != 0) {
     x17 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg17, (char **)&x17,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg17, (char **)&x17,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg18, (char **)&x18);
+      _cffi_type(43), arg18, (char **)&x18);
   if (datasize != 0) {
     x18 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg18, (char **)&x18,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg18, (char **)&x18,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1645,10 +2273,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg1, (char **)&x1);
+      _cffi_type(112), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(112), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1662,10 +2290,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg4, (char **)&x4);
+      _cffi_type(43), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1728,10 +2356,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(135), arg1, (char **)&x1);
+      _cffi_type(147), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(135), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1749,55 +2377,55 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(139), arg5, (char **)&x5);
+      _cffi_type(151), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(139), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(151), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg6, (char **)&x6);
+      _cffi_type(55), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg7, (char **)&x7);
+      _cffi_type(55), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(96), arg8, (char **)&x8);
+      _cffi_type(108), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(96), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(108), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg9, (char **)&x9);
+      _cffi_type(7), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(7), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(144), arg10, (char **)&x10);
+      _cffi_type(156), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(144), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(156), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1852,19 +2480,19 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(260), arg0, (char **)&x0);
+      _cffi_type(272), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint8_t const * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(260), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(272), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(4), arg1, (char **)&x1);
+      _cffi_type(16), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(4), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(16), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1874,19 +2502,19 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(6), arg3, (char **)&x3);
+      _cffi_type(18), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(6), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(18), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(3), arg4, (char **)&x4);
+      _cffi_type(15), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(3), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1896,10 +2524,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(3), arg6, (char **)&x6);
+      _cffi_type(15), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(3), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1909,10 +2537,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg8, (char **)&x8);
+      _cffi_type(22), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(22), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1977,10 +2605,10 @@ _cffi_f_cal_postings_add(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(1), arg0, (char **)&x0);
+      _cffi_type(13), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_postings *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(1), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(13), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1990,19 +2618,19 @@ _cffi_f_cal_postings_add(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(3), arg2, (char **)&x2);
+      _cffi_type(15), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(3), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(4), arg3, (char **)&x3);
+      _cffi_type(16), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(4), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(16), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2012,28 +2640,28 @@ _cffi_f_cal_postings_add(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(6), arg5, (char **)&x5);
+      _cffi_type(18), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(6), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(18), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(3), arg6, (char **)&x6);
+      _cffi_type(15), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(3), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg7, (char **)&x7);
+      _cffi_type(20), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2043,46 +2671,46 @@ _cffi_f_cal_postings_add(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg9, (char **)&x9);
+      _cffi_type(22), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(22), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg10, (char **)&x10);
+      _cffi_type(22), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(22), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg11, (char **)&x11);
+      _cffi_type(22), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(22), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(13), arg12, (char **)&x12);
+      _cffi_type(5), arg12, (char **)&x12);
   if (datasize != 0) {
     x12 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(13), arg12, (char **)&x12,
+    if (_cffi_convert_array_argument(_cffi_type(5), arg12, (char **)&x12,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg13, (char **)&x13);
+      _cffi_type(7), arg13, (char **)&x13);
   if (datasize != 0) {
     x13 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg13, (char **)&x13,
+    if (_cffi_convert_array_argument(_cffi_type(7), arg13, (char **)&x13,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2131,19 +2759,19 @@ _cffi_f_cal_postings_count(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg0, (char **)&x0);
+      _cffi_type(29), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(3), arg1, (char **)&x1);
+      _cffi_type(15), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(3), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2157,19 +2785,19 @@ _cffi_f_cal_postings_count(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg4, (char **)&x4);
+      _cffi_type(20), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg5, (char **)&x5);
+      _cffi_type(55), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2220,10 +2848,10 @@ _cffi_f_cal_postings_documents(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg0, (char **)&x0);
+      _cffi_type(29), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2237,19 +2865,19 @@ _cffi_f_cal_postings_documents(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg3, (char **)&x3);
+      _cffi_type(20), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg4, (char **)&x4);
+      _cffi_type(55), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2259,10 +2887,10 @@ _cffi_f_cal_postings_documents(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg6, (char **)&x6);
+      _cffi_type(7), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(7), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2323,10 +2951,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg0, (char **)&x0);
+      _cffi_type(67), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_rank_columns const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(67), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2344,19 +2972,19 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg4, (char **)&x4);
+      _cffi_type(71), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(71), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg5, (char **)&x5);
+      _cffi_type(71), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(71), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2370,10 +2998,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(63), arg8, (char **)&x8);
+      _cffi_type(75), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(63), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(75), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2383,19 +3011,19 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg10, (char **)&x10);
+      _cffi_type(55), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(13), arg11, (char **)&x11);
+      _cffi_type(5), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(13), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(5), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2500,19 +3128,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg2, (char **)&x2);
+      _cffi_type(112), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(112), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg3, (char **)&x3);
+      _cffi_type(32), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(32), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2526,19 +3154,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg6, (char **)&x6);
+      _cffi_type(112), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(112), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg7, (char **)&x7);
+      _cffi_type(32), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(32), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2548,10 +3176,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(96), arg9, (char **)&x9);
+      _cffi_type(108), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(96), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(108), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2616,10 +3244,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(135), arg2, (char **)&x2);
+      _cffi_type(147), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(135), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2629,10 +3257,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg4, (char **)&x4);
+      _cffi_type(112), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(112), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2642,37 +3270,37 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(139), arg6, (char **)&x6);
+      _cffi_type(151), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(139), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(151), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(96), arg7, (char **)&x7);
+      _cffi_type(108), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(96), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(108), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(96), arg8, (char **)&x8);
+      _cffi_type(108), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(96), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(108), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(13), arg9, (char **)&x9);
+      _cffi_type(5), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(13), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(5), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2739,10 +3367,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(135), arg2, (char **)&x2);
+      _cffi_type(147), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(135), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2760,10 +3388,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg6, (char **)&x6);
+      _cffi_type(112), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(112), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2773,10 +3401,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(4), arg8, (char **)&x8);
+      _cffi_type(16), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(4), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(16), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2786,10 +3414,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(96), arg10, (char **)&x10);
+      _cffi_type(108), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(96), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(108), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2842,10 +3470,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg1, (char **)&x1);
+      _cffi_type(20), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2855,10 +3483,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg3, (char **)&x3);
+      _cffi_type(71), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(71), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2868,10 +3496,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(13), arg5, (char **)&x5);
+      _cffi_type(5), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(13), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(5), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2924,10 +3552,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg1, (char **)&x1);
+      _cffi_type(20), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2937,10 +3565,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(4), arg3, (char **)&x3);
+      _cffi_type(16), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(4), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(16), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2950,10 +3578,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(13), arg5, (char **)&x5);
+      _cffi_type(5), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(13), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(5), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3012,10 +3640,10 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg2, (char **)&x2);
+      _cffi_type(112), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(112), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3029,19 +3657,19 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg5, (char **)&x5);
+      _cffi_type(112), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(112), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg6, (char **)&x6);
+      _cffi_type(43), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3094,10 +3722,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg1, (char **)&x1);
+      _cffi_type(71), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(71), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3115,10 +3743,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg5, (char **)&x5);
+      _cffi_type(55), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3171,10 +3799,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(4), arg1, (char **)&x1);
+      _cffi_type(16), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(4), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(16), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3192,10 +3820,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg5, (char **)&x5);
+      _cffi_type(55), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3252,10 +3880,10 @@ _cffi_f_cal_tokens_calibrated_prefix(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg2, (char **)&x2);
+      _cffi_type(20), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3269,10 +3897,10 @@ _cffi_f_cal_tokens_calibrated_prefix(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg5, (char **)&x5);
+      _cffi_type(7), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(7), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3331,10 +3959,10 @@ _cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg2, (char **)&x2);
+      _cffi_type(20), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3344,10 +3972,10 @@ _cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg4, (char **)&x4);
+      _cffi_type(71), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(71), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3357,10 +3985,10 @@ _cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg6, (char **)&x6);
+      _cffi_type(55), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3419,10 +4047,10 @@ _cffi_f_cal_tokens_calibrated_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg2, (char **)&x2);
+      _cffi_type(20), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3432,10 +4060,10 @@ _cffi_f_cal_tokens_calibrated_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(4), arg4, (char **)&x4);
+      _cffi_type(16), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(4), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(16), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3445,10 +4073,10 @@ _cffi_f_cal_tokens_calibrated_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg6, (char **)&x6);
+      _cffi_type(55), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3525,10 +4153,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(135), arg2, (char **)&x2);
+      _cffi_type(147), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(135), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3542,10 +4170,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg5, (char **)&x5);
+      _cffi_type(112), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(112), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3563,28 +4191,28 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg9, (char **)&x9);
+      _cffi_type(20), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(6), arg10, (char **)&x10);
+      _cffi_type(18), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(6), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(18), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(177), arg11, (char **)&x11);
+      _cffi_type(189), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(177), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(189), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3594,28 +4222,28 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg13, (char **)&x13);
+      _cffi_type(55), arg13, (char **)&x13);
   if (datasize != 0) {
     x13 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg13, (char **)&x13,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg13, (char **)&x13,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(96), arg14, (char **)&x14);
+      _cffi_type(108), arg14, (char **)&x14);
   if (datasize != 0) {
     x14 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(96), arg14, (char **)&x14,
+    if (_cffi_convert_array_argument(_cffi_type(108), arg14, (char **)&x14,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg15, (char **)&x15);
+      _cffi_type(7), arg15, (char **)&x15);
   if (datasize != 0) {
     x15 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg15, (char **)&x15,
+    if (_cffi_convert_array_argument(_cffi_type(7), arg15, (char **)&x15,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3710,10 +4338,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(69), arg0, (char **)&x0);
+      _cffi_type(81), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_uuid7_state *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(69), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(81), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3723,10 +4351,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg2, (char **)&x2);
+      _cffi_type(20), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3740,10 +4368,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(13), arg5, (char **)&x5);
+      _cffi_type(5), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(13), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(5), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3798,19 +4426,19 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(77), arg0, (char **)&x0);
+      _cffi_type(89), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_words *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(77), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(89), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg1, (char **)&x1);
+      _cffi_type(20), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3820,10 +4448,10 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(4), arg3, (char **)&x3);
+      _cffi_type(16), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(4), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(16), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3833,10 +4461,10 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg5, (char **)&x5);
+      _cffi_type(22), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(22), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3846,19 +4474,19 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg7, (char **)&x7);
+      _cffi_type(55), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg8, (char **)&x8);
+      _cffi_type(7), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(7), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3907,19 +4535,19 @@ _cffi_f_cal_words_pack(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(3), arg0, (char **)&x0);
+      _cffi_type(15), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(3), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(4), arg1, (char **)&x1);
+      _cffi_type(16), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(4), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(16), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3929,10 +4557,10 @@ _cffi_f_cal_words_pack(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(13), arg3, (char **)&x3);
+      _cffi_type(5), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(13), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(5), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3942,10 +4570,10 @@ _cffi_f_cal_words_pack(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg5, (char **)&x5);
+      _cffi_type(55), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3980,10 +4608,10 @@ _cffi_f_cal_words_rehash(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(77), arg0, (char **)&x0);
+      _cffi_type(89), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_words *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(77), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(89), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4004,6 +4632,35 @@ _cffi_f_cal_words_rehash(PyObject *self, PyObject *arg0)
 #endif
 
 static const struct _cffi_global_s _cffi_globals[] = {
+  { "CAL_COPY_ARRAY", (void *)_cffi_const_CAL_COPY_ARRAY, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_BOOL", (void *)_cffi_const_CAL_COPY_BOOL, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_BYTES", (void *)_cffi_const_CAL_COPY_BYTES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_DIMENSIONS", (void *)_cffi_const_CAL_COPY_DIMENSIONS, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_DIMENSIONS_MAX", (void *)_cffi_const_CAL_COPY_DIMENSIONS_MAX, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_FIELDS", (void *)_cffi_const_CAL_COPY_FIELDS, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_FLOAT4", (void *)_cffi_const_CAL_COPY_FLOAT4, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_FLOAT8", (void *)_cffi_const_CAL_COPY_FLOAT8, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_HALFVEC", (void *)_cffi_const_CAL_COPY_HALFVEC, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_INSTANT", (void *)_cffi_const_CAL_COPY_INSTANT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_INT2", (void *)_cffi_const_CAL_COPY_INT2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_INT4", (void *)_cffi_const_CAL_COPY_INT4, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_INT8", (void *)_cffi_const_CAL_COPY_INT8, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_ITEM", (void *)_cffi_const_CAL_COPY_ITEM, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_JSONB", (void *)_cffi_const_CAL_COPY_JSONB, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_LENGTH", (void *)_cffi_const_CAL_COPY_LENGTH, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_MISSING", (void *)_cffi_const_CAL_COPY_MISSING, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_NON_FINITE", (void *)_cffi_const_CAL_COPY_NON_FINITE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_NUL", (void *)_cffi_const_CAL_COPY_NUL, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_RANGE", (void *)_cffi_const_CAL_COPY_RANGE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_SIZE", (void *)_cffi_const_CAL_COPY_SIZE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_SPAN", (void *)_cffi_const_CAL_COPY_SPAN, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_TEXT", (void *)_cffi_const_CAL_COPY_TEXT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_TEXT_ARRAY", (void *)_cffi_const_CAL_COPY_TEXT_ARRAY, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_UTF8", (void *)_cffi_const_CAL_COPY_UTF8, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_UUID", (void *)_cffi_const_CAL_COPY_UUID, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_UUID_ARRAY", (void *)_cffi_const_CAL_COPY_UUID_ARRAY, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_VECTOR", (void *)_cffi_const_CAL_COPY_VECTOR, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_COPY_VERSION", (void *)_cffi_const_CAL_COPY_VERSION, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_CPU_AVX2", (void *)_cffi_const_CAL_CPU_AVX2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_CPU_DOTPROD", (void *)_cffi_const_CAL_CPU_DOTPROD, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_CPU_NEON", (void *)_cffi_const_CAL_CPU_NEON, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
@@ -4011,6 +4668,7 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_CPU_SHANI", (void *)_cffi_const_CAL_CPU_SHANI, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_DOCUMENTS_MAX", (void *)_cffi_const_CAL_DOCUMENTS_MAX, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_E_ARGUMENT", (void *)_cffi_const_CAL_E_ARGUMENT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_E_COPY", (void *)_cffi_const_CAL_E_COPY, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_E_GROUP", (void *)_cffi_const_CAL_E_GROUP, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_E_NEGATIVE", (void *)_cffi_const_CAL_E_NEGATIVE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_E_NON_FINITE", (void *)_cffi_const_CAL_E_NON_FINITE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
@@ -4033,198 +4691,300 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_VOCABULARIES", (void *)_cffi_const_CAL_VOCABULARIES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_CL100K", (void *)_cffi_const_CAL_VOCABULARY_CL100K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_O200K", (void *)_cffi_const_CAL_VOCABULARY_O200K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 90), (void *)_cffi_d_cal_best_scores },
-  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 99), (void *)_cffi_d_cal_code_rows_f32 },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 279), (void *)_cffi_d_cal_cpu_features },
-  { "cal_keyword_scores", (void *)_cffi_f_cal_keyword_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 16), (void *)_cffi_d_cal_keyword_scores },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 146), (void *)_cffi_d_cal_norms_f32 },
-  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 133), (void *)_cffi_d_cal_pairs_above_f32 },
-  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 259), (void *)_cffi_d_cal_phrase_matches },
-  { "cal_postings_add", (void *)_cffi_f_cal_postings_add, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_postings_add },
-  { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 37), (void *)_cffi_d_cal_postings_count },
-  { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_cal_postings_documents },
-  { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 270), (void *)_cffi_d_cal_rank_scratch },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 196), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 153), (void *)_cffi_d_cal_score_bounds_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 183), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 243), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 251), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 208), (void *)_cffi_d_cal_sums_f32 },
-  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 109), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
-  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 117), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 235), (void *)_cffi_d_cal_tokens_calibrated_prefix },
-  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 217), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
-  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 226), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 165), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 274), (void *)_cffi_d_cal_topk_scratch },
-  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 68), (void *)_cffi_d_cal_uuid7 },
-  { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_cal_words_intern },
-  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 125), (void *)_cffi_d_cal_words_pack },
-  { "cal_words_rehash", (void *)_cffi_f_cal_words_rehash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 76), (void *)_cffi_d_cal_words_rehash },
+  { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 102), (void *)_cffi_d_cal_best_scores },
+  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_cal_code_rows_f32 },
+  { "cal_copy_decode", (void *)_cffi_f_cal_copy_decode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 282), (void *)_cffi_d_cal_copy_decode },
+  { "cal_copy_encode", (void *)_cffi_f_cal_copy_encode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_copy_encode },
+  { "cal_copy_scan", (void *)_cffi_f_cal_copy_scan, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 290), (void *)_cffi_d_cal_copy_scan },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 311), (void *)_cffi_d_cal_cpu_features },
+  { "cal_keyword_scores", (void *)_cffi_f_cal_keyword_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 28), (void *)_cffi_d_cal_keyword_scores },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 158), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 145), (void *)_cffi_d_cal_pairs_above_f32 },
+  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 271), (void *)_cffi_d_cal_phrase_matches },
+  { "cal_postings_add", (void *)_cffi_f_cal_postings_add, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 12), (void *)_cffi_d_cal_postings_add },
+  { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_cal_postings_count },
+  { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 57), (void *)_cffi_d_cal_postings_documents },
+  { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 66), (void *)_cffi_d_cal_rank_and_fill },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 302), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 208), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 165), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 195), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 255), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 263), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 220), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 121), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
+  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 129), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
+  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 247), (void *)_cffi_d_cal_tokens_calibrated_prefix },
+  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 229), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
+  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 238), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 177), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 306), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_cal_uuid7 },
+  { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 91), (void *)_cffi_d_cal_words_intern },
+  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 137), (void *)_cffi_d_cal_words_pack },
+  { "cal_words_rehash", (void *)_cffi_f_cal_words_rehash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 88), (void *)_cffi_d_cal_words_rehash },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
+  { "kind", offsetof(cal_copy_buffer, kind),
+            sizeof(((cal_copy_buffer *)0)->kind),
+            _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "dimensions", offsetof(cal_copy_buffer, dimensions),
+                  sizeof(((cal_copy_buffer *)0)->dimensions),
+                  _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "size", offsetof(cal_copy_buffer, size),
+            sizeof(((cal_copy_buffer *)0)->size),
+            _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "item_count", offsetof(cal_copy_buffer, item_count),
+                  sizeof(((cal_copy_buffer *)0)->item_count),
+                  _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "missing", offsetof(cal_copy_buffer, missing),
+               sizeof(((cal_copy_buffer *)0)->missing),
+               _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "validity", offsetof(cal_copy_buffer, validity),
+                sizeof(((cal_copy_buffer *)0)->validity),
+                _CFFI_OP(_CFFI_OP_NOOP, 5) },
+  { "values", offsetof(cal_copy_buffer, values),
+              sizeof(((cal_copy_buffer *)0)->values),
+              _CFFI_OP(_CFFI_OP_NOOP, 5) },
+  { "offsets", offsetof(cal_copy_buffer, offsets),
+               sizeof(((cal_copy_buffer *)0)->offsets),
+               _CFFI_OP(_CFFI_OP_NOOP, 156) },
+  { "items", offsetof(cal_copy_buffer, items),
+             sizeof(((cal_copy_buffer *)0)->items),
+             _CFFI_OP(_CFFI_OP_NOOP, 156) },
+  { "kind", offsetof(cal_copy_column, kind),
+            sizeof(((cal_copy_column *)0)->kind),
+            _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "nullable", offsetof(cal_copy_column, nullable),
+                sizeof(((cal_copy_column *)0)->nullable),
+                _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "dimensions", offsetof(cal_copy_column, dimensions),
+                  sizeof(((cal_copy_column *)0)->dimensions),
+                  _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "width", offsetof(cal_copy_column, width),
+             sizeof(((cal_copy_column *)0)->width),
+             _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "first", offsetof(cal_copy_column, first),
+             sizeof(((cal_copy_column *)0)->first),
+             _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "size", offsetof(cal_copy_column, size),
+            sizeof(((cal_copy_column *)0)->size),
+            _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "validity", offsetof(cal_copy_column, validity),
+                sizeof(((cal_copy_column *)0)->validity),
+                _CFFI_OP(_CFFI_OP_NOOP, 20) },
+  { "values", offsetof(cal_copy_column, values),
+              sizeof(((cal_copy_column *)0)->values),
+              _CFFI_OP(_CFFI_OP_NOOP, 20) },
+  { "offsets32", offsetof(cal_copy_column, offsets32),
+                 sizeof(((cal_copy_column *)0)->offsets32),
+                 _CFFI_OP(_CFFI_OP_NOOP, 71) },
+  { "offsets64", offsetof(cal_copy_column, offsets64),
+                 sizeof(((cal_copy_column *)0)->offsets64),
+                 _CFFI_OP(_CFFI_OP_NOOP, 16) },
+  { "item_count", offsetof(cal_copy_column, item_count),
+                  sizeof(((cal_copy_column *)0)->item_count),
+                  _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "item_first", offsetof(cal_copy_column, item_first),
+                  sizeof(((cal_copy_column *)0)->item_first),
+                  _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "item_validity", offsetof(cal_copy_column, item_validity),
+                     sizeof(((cal_copy_column *)0)->item_validity),
+                     _CFFI_OP(_CFFI_OP_NOOP, 20) },
+  { "items32", offsetof(cal_copy_column, items32),
+               sizeof(((cal_copy_column *)0)->items32),
+               _CFFI_OP(_CFFI_OP_NOOP, 71) },
+  { "items64", offsetof(cal_copy_column, items64),
+               sizeof(((cal_copy_column *)0)->items64),
+               _CFFI_OP(_CFFI_OP_NOOP, 16) },
+  { "row", offsetof(cal_copy_fault, row),
+           sizeof(((cal_copy_fault *)0)->row),
+           _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "column", offsetof(cal_copy_fault, column),
+              sizeof(((cal_copy_fault *)0)->column),
+              _CFFI_OP(_CFFI_OP_NOOP, 14) },
+  { "reason", offsetof(cal_copy_fault, reason),
+              sizeof(((cal_copy_fault *)0)->reason),
+              _CFFI_OP(_CFFI_OP_NOOP, 14) },
   { "before", offsetof(cal_lending, before),
               sizeof(((cal_lending *)0)->before),
-              _CFFI_OP(_CFFI_OP_NOOP, 4) },
+              _CFFI_OP(_CFFI_OP_NOOP, 16) },
   { "after", offsetof(cal_lending, after),
              sizeof(((cal_lending *)0)->after),
-             _CFFI_OP(_CFFI_OP_NOOP, 4) },
+             _CFFI_OP(_CFFI_OP_NOOP, 16) },
   { "asks", offsetof(cal_lending, asks),
             sizeof(((cal_lending *)0)->asks),
-            _CFFI_OP(_CFFI_OP_NOOP, 8) },
+            _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "near", offsetof(cal_lending, near),
             sizeof(((cal_lending *)0)->near),
-            _CFFI_OP(_CFFI_OP_NOOP, 26) },
+            _CFFI_OP(_CFFI_OP_NOOP, 38) },
   { "far", offsetof(cal_lending, far),
            sizeof(((cal_lending *)0)->far),
-           _CFFI_OP(_CFFI_OP_NOOP, 26) },
+           _CFFI_OP(_CFFI_OP_NOOP, 38) },
   { "answer", offsetof(cal_lending, answer),
               sizeof(((cal_lending *)0)->answer),
-              _CFFI_OP(_CFFI_OP_NOOP, 26) },
+              _CFFI_OP(_CFFI_OP_NOOP, 38) },
   { "segments", offsetof(cal_postings, segments),
                 sizeof(((cal_postings *)0)->segments),
-                _CFFI_OP(_CFFI_OP_NOOP, 297) },
+                _CFFI_OP(_CFFI_OP_NOOP, 335) },
   { "segment_count", offsetof(cal_postings, segment_count),
                      sizeof(((cal_postings *)0)->segment_count),
-                     _CFFI_OP(_CFFI_OP_NOOP, 5) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "terms", offsetof(cal_postings, terms),
              sizeof(((cal_postings *)0)->terms),
-             _CFFI_OP(_CFFI_OP_NOOP, 5) },
+             _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "first", offsetof(cal_postings, first),
              sizeof(((cal_postings *)0)->first),
-             _CFFI_OP(_CFFI_OP_NOOP, 10) },
+             _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "chain", offsetof(cal_postings, chain),
              sizeof(((cal_postings *)0)->chain),
-             _CFFI_OP(_CFFI_OP_NOOP, 10) },
+             _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "tail", offsetof(cal_postings, tail),
             sizeof(((cal_postings *)0)->tail),
-            _CFFI_OP(_CFFI_OP_NOOP, 10) },
+            _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "left", offsetof(cal_postings, left),
             sizeof(((cal_postings *)0)->left),
-            _CFFI_OP(_CFFI_OP_NOOP, 295) },
+            _CFFI_OP(_CFFI_OP_NOOP, 333) },
   { "level", offsetof(cal_postings, level),
              sizeof(((cal_postings *)0)->level),
-             _CFFI_OP(_CFFI_OP_NOOP, 13) },
+             _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "used", offsetof(cal_postings, used),
             sizeof(((cal_postings *)0)->used),
-            _CFFI_OP(_CFFI_OP_NOOP, 2) },
+            _CFFI_OP(_CFFI_OP_NOOP, 14) },
   { "priority", offsetof(cal_rank_columns, priority),
                 sizeof(((cal_rank_columns *)0)->priority),
-                _CFFI_OP(_CFFI_OP_NOOP, 59) },
+                _CFFI_OP(_CFFI_OP_NOOP, 71) },
   { "relevance", offsetof(cal_rank_columns, relevance),
                  sizeof(((cal_rank_columns *)0)->relevance),
-                 _CFFI_OP(_CFFI_OP_NOOP, 100) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 112) },
   { "age_us", offsetof(cal_rank_columns, age_us),
               sizeof(((cal_rank_columns *)0)->age_us),
-              _CFFI_OP(_CFFI_OP_NOOP, 4) },
+              _CFFI_OP(_CFFI_OP_NOOP, 16) },
   { "tokens", offsetof(cal_rank_columns, tokens),
               sizeof(((cal_rank_columns *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 59) },
+              _CFFI_OP(_CFFI_OP_NOOP, 71) },
   { "tie", offsetof(cal_rank_columns, tie),
            sizeof(((cal_rank_columns *)0)->tie),
-           _CFFI_OP(_CFFI_OP_NOOP, 6) },
+           _CFFI_OP(_CFFI_OP_NOOP, 18) },
   { "group", offsetof(cal_rank_columns, group),
              sizeof(((cal_rank_columns *)0)->group),
-             _CFFI_OP(_CFFI_OP_NOOP, 59) },
+             _CFFI_OP(_CFFI_OP_NOOP, 71) },
   { "section", offsetof(cal_rank_columns, section),
                sizeof(((cal_rank_columns *)0)->section),
-               _CFFI_OP(_CFFI_OP_NOOP, 59) },
+               _CFFI_OP(_CFFI_OP_NOOP, 71) },
   { "rows", offsetof(cal_segment, rows),
             sizeof(((cal_segment *)0)->rows),
-            _CFFI_OP(_CFFI_OP_NOOP, 100) },
+            _CFFI_OP(_CFFI_OP_NOOP, 112) },
   { "norms", offsetof(cal_segment, norms),
              sizeof(((cal_segment *)0)->norms),
-             _CFFI_OP(_CFFI_OP_NOOP, 20) },
+             _CFFI_OP(_CFFI_OP_NOOP, 32) },
   { "codes", offsetof(cal_segment, codes),
              sizeof(((cal_segment *)0)->codes),
-             _CFFI_OP(_CFFI_OP_NOOP, 8) },
+             _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "scales", offsetof(cal_segment, scales),
               sizeof(((cal_segment *)0)->scales),
-              _CFFI_OP(_CFFI_OP_NOOP, 100) },
+              _CFFI_OP(_CFFI_OP_NOOP, 112) },
   { "errors", offsetof(cal_segment, errors),
               sizeof(((cal_segment *)0)->errors),
-              _CFFI_OP(_CFFI_OP_NOOP, 100) },
+              _CFFI_OP(_CFFI_OP_NOOP, 112) },
   { "live", offsetof(cal_segment, live),
             sizeof(((cal_segment *)0)->live),
-            _CFFI_OP(_CFFI_OP_NOOP, 8) },
+            _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "count", offsetof(cal_segment, count),
              sizeof(((cal_segment *)0)->count),
-             _CFFI_OP(_CFFI_OP_NOOP, 5) },
+             _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "unix_ms", offsetof(cal_uuid7_state, unix_ms),
                sizeof(((cal_uuid7_state *)0)->unix_ms),
-               _CFFI_OP(_CFFI_OP_NOOP, 2) },
+               _CFFI_OP(_CFFI_OP_NOOP, 14) },
   { "counter", offsetof(cal_uuid7_state, counter),
                sizeof(((cal_uuid7_state *)0)->counter),
-               _CFFI_OP(_CFFI_OP_NOOP, 47) },
+               _CFFI_OP(_CFFI_OP_NOOP, 59) },
   { "slots", offsetof(cal_words, slots),
              sizeof(((cal_words *)0)->slots),
-             _CFFI_OP(_CFFI_OP_NOOP, 10) },
+             _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "slot_count", offsetof(cal_words, slot_count),
                   sizeof(((cal_words *)0)->slot_count),
-                  _CFFI_OP(_CFFI_OP_NOOP, 5) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "starts", offsetof(cal_words, starts),
               sizeof(((cal_words *)0)->starts),
-              _CFFI_OP(_CFFI_OP_NOOP, 63) },
+              _CFFI_OP(_CFFI_OP_NOOP, 75) },
   { "arena", offsetof(cal_words, arena),
              sizeof(((cal_words *)0)->arena),
-             _CFFI_OP(_CFFI_OP_NOOP, 13) },
+             _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "arena_size", offsetof(cal_words, arena_size),
                   sizeof(((cal_words *)0)->arena_size),
-                  _CFFI_OP(_CFFI_OP_NOOP, 5) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "capacity", offsetof(cal_words, capacity),
                 sizeof(((cal_words *)0)->capacity),
-                _CFFI_OP(_CFFI_OP_NOOP, 5) },
+                _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "count", offsetof(cal_words, count),
              sizeof(((cal_words *)0)->count),
-             _CFFI_OP(_CFFI_OP_NOOP, 5) },
+             _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "seed", offsetof(cal_words, seed),
             sizeof(((cal_words *)0)->seed),
-            _CFFI_OP(_CFFI_OP_NOOP, 2) },
+            _CFFI_OP(_CFFI_OP_NOOP, 14) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_lending", 281, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_lending), offsetof(struct _cffi_align_typedef_cal_lending, y), 0, 6 },
-  { "$cal_postings", 282, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 6, 9 },
-  { "$cal_rank_columns", 283, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 15, 7 },
-  { "$cal_segment", 284, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 22, 7 },
-  { "$cal_uuid7_state", 285, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 29, 2 },
-  { "$cal_words", 286, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 31, 8 },
+  { "$cal_copy_buffer", 313, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_copy_buffer), offsetof(struct _cffi_align_typedef_cal_copy_buffer, y), 0, 9 },
+  { "$cal_copy_column", 314, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_copy_column), offsetof(struct _cffi_align_typedef_cal_copy_column, y), 9, 15 },
+  { "$cal_copy_fault", 315, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_copy_fault), offsetof(struct _cffi_align_typedef_cal_copy_fault, y), 24, 3 },
+  { "$cal_lending", 316, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_lending), offsetof(struct _cffi_align_typedef_cal_lending, y), 27, 6 },
+  { "$cal_postings", 317, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 33, 9 },
+  { "$cal_rank_columns", 318, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 42, 7 },
+  { "$cal_segment", 319, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 49, 7 },
+  { "$cal_uuid7_state", 320, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 56, 2 },
+  { "$cal_words", 321, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 58, 8 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 287, _cffi_prim_int(4, 0),
+  { "$1", 323, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
-    "CAL_E_OVERFLOW" },
-  { "$2", 288, _cffi_prim_int(4, 0),
+    "CAL_E_OVERFLOW,CAL_E_COPY" },
+  { "$10", 322, _cffi_prim_int(4, 0),
+    "CAL_COPY_MISSING,CAL_COPY_UTF8,CAL_COPY_NUL,CAL_COPY_RANGE,CAL_COPY_SIZE,CAL_COPY_DIMENSIONS,CAL_COPY_NON_FINITE,"
+    "CAL_COPY_SPAN,CAL_COPY_ITEM,CAL_COPY_FIELDS,CAL_COPY_LENGTH,CAL_COPY_ARRAY,CAL_COPY_VERSION" },
+  { "$2", 324, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI,CAL_CPU_NEON,CAL_CPU_DOTPROD,CAL_CPU_SHA2" },
-  { "$3", 289, _cffi_prim_int(4, 0),
+  { "$3", 325, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 290, _cffi_prim_int(4, 0),
+  { "$4", 326, _cffi_prim_int(4, 0),
     "CAL_PAIR_ROWS" },
-  { "$5", 291, _cffi_prim_int(4, 0),
+  { "$5", 327, _cffi_prim_int(4, 0),
     "CAL_VOCABULARY_O200K,CAL_VOCABULARY_CL100K,CAL_VOCABULARIES" },
-  { "$6", 292, _cffi_prim_int(4, 0),
+  { "$6", 328, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
-  { "$7", 293, _cffi_prim_int(4, 0),
+  { "$7", 329, _cffi_prim_int(4, 0),
     "CAL_POSTING_SEGMENT,CAL_DOCUMENTS_MAX,CAL_PHRASE_MAX" },
+  { "$8", 330, _cffi_prim_int(4, 0),
+    "CAL_COPY_BOOL,CAL_COPY_INT2,CAL_COPY_INT4,CAL_COPY_INT8,CAL_COPY_FLOAT4,CAL_COPY_FLOAT8,CAL_COPY_UUID,"
+    "CAL_COPY_INSTANT,CAL_COPY_BYTES,CAL_COPY_TEXT,CAL_COPY_JSONB,CAL_COPY_TEXT_ARRAY,CAL_COPY_UUID_ARRAY,"
+    "CAL_COPY_VECTOR,CAL_COPY_HALFVEC" },
+  { "$9", 331, _cffi_prim_int(4, 0),
+    "CAL_COPY_DIMENSIONS_MAX" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_lending", 281 },
-  { "cal_postings", 282 },
-  { "cal_rank_columns", 283 },
-  { "cal_segment", 284 },
-  { "cal_uuid7_state", 285 },
-  { "cal_words", 286 },
+  { "cal_copy_buffer", 313 },
+  { "cal_copy_column", 314 },
+  { "cal_copy_fault", 315 },
+  { "cal_lending", 316 },
+  { "cal_postings", 317 },
+  { "cal_rank_columns", 318 },
+  { "cal_segment", 319 },
+  { "cal_uuid7_state", 320 },
+  { "cal_words", 321 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -4234,12 +4994,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  58,  /* num_globals */
-  6,  /* num_struct_unions */
-  7,  /* num_enums */
-  6,  /* num_typenames */
+  91,  /* num_globals */
+  9,  /* num_struct_unions */
+  10,  /* num_enums */
+  9,  /* num_typenames */
   NULL,  /* no includes */
-  300,  /* num_types */
+  338,  /* num_types */
   0,  /* flags */
 };
 

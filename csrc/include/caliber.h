@@ -49,7 +49,8 @@ enum {
     CAL_E_SECTION = 5,     /* rank: a section number outside [0, sections) */
     CAL_E_GROUP = 6,       /* rank: a group number outside [-1, n), or a group over two sections */
     CAL_E_NEGATIVE = 7,    /* rank: a negative token count, overhead, or budget other than -1 */
-    CAL_E_OVERFLOW = 8     /* a result does not fit its type */
+    CAL_E_OVERFLOW = 8,    /* a result does not fit its type */
+    CAL_E_COPY = 9         /* copy: a value or a byte that may not be; a cal_copy_fault says where and why */
 };
 
 /* CPU features: bits of a set. */
@@ -401,6 +402,119 @@ int32_t cal_words_pack(const uint32_t *words, const int64_t *offsets, size_t cou
 int32_t cal_phrase_matches(const uint8_t *const *documents, const int64_t *sizes, size_t count,
                            const uint64_t *part_starts, const uint32_t *parts, size_t word_count,
                            const uint32_t *phrase, size_t phrase_length, uint32_t *matches);
+
+/* ---- binary COPY of PostgreSQL ------------------------------------------------------------------------- */
+
+/*
+ * Rows between Arrow buffers and the tuples of COPY ... WITH (FORMAT binary): a count of fields, then each field's
+ * length and bytes, numbers in network order. The header before the first tuple is the caller's. Source: PostgreSQL's
+ * documentation of COPY, the *_send and *_recv functions of its types, and pgvector's.
+ */
+enum {
+    CAL_COPY_BOOL = 0,        /* Arrow: bits */
+    CAL_COPY_INT2 = 1,        /* i16, and so on */
+    CAL_COPY_INT4 = 2,
+    CAL_COPY_INT8 = 3,
+    CAL_COPY_FLOAT4 = 4,
+    CAL_COPY_FLOAT8 = 5,
+    CAL_COPY_UUID = 6,        /* 16 bytes */
+    CAL_COPY_INSTANT = 7,     /* i64 microseconds since 1970; TIMESTAMPTZ counts since 2000 */
+    CAL_COPY_BYTES = 8,       /* spans of bytes, as in the next three */
+    CAL_COPY_TEXT = 9,        /* UTF-8 without NUL; json too */
+    CAL_COPY_JSONB = 10,      /* the same, with a version before it */
+    CAL_COPY_TEXT_ARRAY = 11, /* spans of items, which are spans of UTF-8 without NUL */
+    CAL_COPY_UUID_ARRAY = 12, /* spans of 16 bytes an element */
+    CAL_COPY_VECTOR = 13,     /* spans of f32; pgvector */
+    CAL_COPY_HALFVEC = 14     /* the same, rounded to half precision, ties to even */
+};
+
+enum {
+    CAL_COPY_DIMENSIONS_MAX = 16000 /* of a vector */
+};
+
+/* Why a value cannot be copied, or bytes are no tuples. */
+enum {
+    CAL_COPY_MISSING = 1,    /* nothing where there must be a value */
+    CAL_COPY_UTF8 = 2,       /* text that is not UTF-8 */
+    CAL_COPY_NUL = 3,        /* text with a NUL */
+    CAL_COPY_RANGE = 4,      /* outside what the type holds */
+    CAL_COPY_SIZE = 5,       /* longer than 2^30 - 1 bytes */
+    CAL_COPY_DIMENSIONS = 6, /* not as many as asked for, none, or more than there may be */
+    CAL_COPY_NON_FINITE = 7, /* a vector with NaN or infinity */
+    CAL_COPY_SPAN = 8,       /* offsets decrease, are negative, or pass the end */
+    CAL_COPY_ITEM = 9,       /* a missing element of an array */
+    CAL_COPY_FIELDS = 10,    /* a tuple of another number of fields */
+    CAL_COPY_LENGTH = 11,    /* a field whose length its type cannot have */
+    CAL_COPY_ARRAY = 12,     /* no array of one dimension that starts at 1, or one of another type */
+    CAL_COPY_VERSION = 13    /* a form of jsonb, or of a vector, that is not known */
+};
+
+typedef struct {
+    uint64_t row;
+    uint64_t column;
+    uint64_t reason; /* CAL_COPY_MISSING and on */
+} cal_copy_fault;
+
+/*
+ * One column as Arrow has it. Span i is [offsets[i], offsets[i+1]) in elements, or width elements from i * width on
+ * where both offsets are NULL. An element is a byte, a f32, a uuid, or for a TEXT_ARRAY an item.
+ */
+typedef struct {
+    uint64_t kind;
+    uint64_t nullable;       /* 0: a missing value is a fault */
+    uint64_t dimensions;     /* of each vector; 0 for any */
+    uint64_t width;
+    uint64_t first;          /* bit of row 0 in validity, and in the values of a BOOL */
+    uint64_t size;           /* bytes of values; for a BOOL whole bytes of bits */
+    const uint8_t *validity; /* bits; NULL: no value is missing */
+    const uint8_t *values;
+    const int32_t *offsets32;
+    const int64_t *offsets64;
+    uint64_t item_count;     /* TEXT_ARRAY, whose items have one offset more, and UUID_ARRAY */
+    uint64_t item_first;
+    const uint8_t *item_validity;
+    const int32_t *items32;
+    const int64_t *items64;
+} cal_copy_column;
+
+/*
+ * Tuples of rows [from, rows), as many whole ones as capacity holds: *done rows more, *size bytes. *needed: the bytes of
+ * the first tuple that was not written, 0 if all were. CAL_E_COPY for a value that cannot be sent.
+ */
+int32_t cal_copy_encode(const cal_copy_column *columns, size_t column_count, size_t from, size_t rows, uint8_t *out,
+                        size_t capacity, size_t *done, size_t *size, size_t *needed, cal_copy_fault *fault);
+
+/*
+ * Where a column is decoded to: Arrow's buffers. offsets (rows + 1) where values are spans, else NULL; items
+ * (item_count + 1) for a TEXT_ARRAY. Where a value is missing, values hold zeros or an empty span.
+ */
+typedef struct {
+    uint64_t kind;
+    uint64_t dimensions; /* of each vector; 0 for any */
+    uint64_t size;       /* bytes of values */
+    uint64_t item_count;
+    uint64_t missing;    /* returned: how many rows have no value */
+    uint8_t *validity;   /* u8[(rows + 7) / 8] */
+    uint8_t *values;
+    int32_t *offsets;
+    int32_t *items;
+} cal_copy_buffer;
+
+/*
+ * What the whole tuples in data hold, at most rows_max: *rows of them in *consumed bytes; *ended is 1 if the trailer
+ * followed, which is consumed too. sizes[2*c], sizes[2*c+1]: bytes of values and items of column c, of which only kind and
+ * dimensions are read. CAL_E_COPY for bytes that no server sends; size over INT32_MAX: CAL_E_ARGUMENT.
+ */
+int32_t cal_copy_scan(const uint8_t *data, size_t size, const cal_copy_buffer *columns, size_t column_count,
+                      size_t rows_max, size_t *rows, size_t *consumed, int32_t *ended, uint64_t *sizes,
+                      cal_copy_fault *fault);
+
+/*
+ * Decodes `rows` tuples into buffers of at least the sizes that cal_copy_scan found; smaller ones, or fewer tuples in
+ * data: CAL_E_ARGUMENT.
+ */
+int32_t cal_copy_decode(const uint8_t *data, size_t size, cal_copy_buffer *columns, size_t column_count, size_t rows,
+                        cal_copy_fault *fault);
 
 /* cdef end */
 

@@ -21,6 +21,7 @@ TARGETS = {
     "tokens": ("token_spans", 20_000),
     "rank": ("rank_and_fill", 3000),
     "keyword": ("keyword", 6000),
+    "copy": ("copy", 40_000),
 }
 # By file of csrc/: what stands there, and what stands there instead.
 MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
@@ -144,6 +145,49 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
         "equal to the worst of the best dropped": ("score >= best[0]", "score > best[0]"),
         "a phrase that starts in the middle": ("state = (state << 1 | 1) & here;", "state = (state << 1 | 3) & here;"),
         "128 in one byte": ("for (; value >= 0x80; value >>= 7)", "for (; value > 0x80; value >>= 7)"),
+    },
+    "copy/text.c": {
+        "a byte below the first of two is one": ("lead < 0xC2 ||", "lead < 0xC0 ||"),
+        "a character of three in four bytes": ("lead == 0xF0 ? 0x90", "lead == 0xF0 ? 0x80"),
+        "a surrogate is a character": ("lead == 0xED ? 0x9F", "lead == 0xED ? 0xBF"),
+        "a character beyond the last": ("lead == 0xF4 ? 0x8F", "lead == 0xF4 ? 0xBF"),
+        "a third byte that is none": ("(p[i] & 0xC0) != 0x80", "(p[i] & 0x80) != 0x80"),
+        "a byte of zero among eight": ("(eight | (eight - LOW_BITS))", "eight"),
+    },
+    "copy/encode.c": {
+        "the bit of another row": ("bits[at >> 3] >> (at & 7) & 1", "bits[at >> 3] >> (at & 3) & 1"),
+        "validity from the first bit on": ("!bit(c->validity, c->first + row)", "!bit(c->validity, row)"),
+        "a missing value where there must be one": ("return c->nullable ? 0 : CAL_COPY_MISSING;", "return 0;"),
+        "an instant before the first": (">= OLDEST_US + EPOCH_US ?", ">= OLDEST_US ?"),
+        "dimensions of another column": ("(c->dimensions && dimensions != c->dimensions)", "0"),
+        "a vector of none": ("dimensions < 1 ||", "dimensions < 0 ||"),
+        "infinity is a number": ("if (most >= INFINITE) {", "if (most > INFINITE) {"),
+        "a half beyond the largest": ("HALF_OVERFLOW 0x477FF000", "HALF_OVERFLOW 0x477FF001"),
+        "ties go up": ("rest == middle && kept & 1", "rest == middle"),
+        "ties go down": ("(rest > middle || (rest == middle && kept & 1))", "(rest > middle)"),
+        "small halves are zero": ("exponent < 102", "exponent < 113"),
+        "an item that is missing": ("c->item_validity && !bit(", "0 && !bit("),
+        "a list without its dimension": ("(v->to > v->from ? ARRAY_DIMENSION : 0)", "ARRAY_DIMENSION"),
+        "instants since 1970": ("(load_i64(from + v->from) - EPOCH_US)", "load_i64(from + v->from)"),
+        "a row that just fits": ("capacity - at - 4 >= bytes;", "capacity - at - 4 > bytes;"),
+        "what a row needs without those before": ("*needed = at - *size;", "*needed = at;"),
+        "jsonb without its version": ("*out++ = JSONB_VERSION;", "*out++ = 0;"),
+    },
+    "copy/decode.c": {
+        "a half that is subnormal": ("fraction &= 0x3FF;", "fraction &= 0x1FF;"),
+        "a half's exponent": ("(exponent + 112) << 23", "(exponent + 111) << 23"),
+        "missing values are not counted": ("column->missing++;", ""),
+        "a missing number is what was there": ("memset(to, 0, width);", ""),
+        "a bit of the row before": (
+            "column->validity[row / 8] |= (uint8_t)(1U << (row % 8));",
+            "column->validity[row / 8] |= 1;",
+        ),
+        "a trailer is a row": ("if (fields == TRAILER) {", "if (fields == TRAILER - 1) {"),
+        "a row too many": ("if (*rows == rows_max) {", "if (*rows > rows_max) {"),
+        "a row that is not there to its end": ("*consumed = size - in.left;", "*consumed = size;"),
+        "instants since 2000": ("(int64_t)load_u64(f->data) + EPOCH_US", "(int64_t)load_u64(f->data)"),
+        "text that is none": ("return cal_copy_text(p, f->size);", "return 0;"),
+        "an item that is none": ("text ? cal_copy_text(p + at, length) : 0", "0"),
     },
 }
 

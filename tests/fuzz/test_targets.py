@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(native_builds.COMPILER is None, reason="needs a 
 # Inputs made from the seed for each target: what takes about half a second.
 RUNS = {
     "calibrated_tokens": 3000,
+    "copy": 10_000,
     "keyword": 4000,
     "pairs": 100,
     "rank_and_fill": 1000,
@@ -145,6 +146,40 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
     "a joiner looks for the next word beyond the end": (
         "keyword",
         ("keyword/words.c", "if ((size_t)(end - p) <= size) return 0;", "if (size == 3 && end - p < 3) return 0;"),
+        OUT_OF_BOUNDS,
+    ),
+    "a value of an array is read beyond its column": (
+        "copy",
+        ("copy/encode.c", "memcpy(out + 4, c->values + from, size);", "memcpy(out + 4, c->values + from, size + 1);"),
+        OUT_OF_BOUNDS,
+    ),
+    "a field is written where there is no room for its length": (
+        "copy",
+        (
+            "copy/encode.c",
+            "fits && capacity - at >= 4 && capacity - at - 4 >= bytes;",
+            "fits && capacity - at >= bytes;",
+        ),
+        OUT_OF_BOUNDS,
+    ),
+    "a field is read that is not there to its end": (
+        "copy",
+        ("copy/decode.c", "if (in->left - 4 < size) {", "if (in->left < size) {"),
+        OUT_OF_BOUNDS,
+    ),
+    "an array is believed its number of elements": (
+        "copy",
+        ("copy/decode.c", "if (size - at < 4) {", "if (at > size + 4) {"),
+        OUT_OF_BOUNDS,
+    ),
+    "a character is looked for beyond its text": (
+        "copy",
+        ("copy/text.c", "|| left < length)", "|| left + 1 < length)"),
+        OUT_OF_BOUNDS,
+    ),
+    "a column without room is filled": (
+        "copy",
+        ("copy/decode.c", "if (f->bytes > column->size - before || (", "if (f->bytes > column->size + 1 - before || ("),
         OUT_OF_BOUNDS,
     ),
     "an estimate is rounded down": (

@@ -349,6 +349,51 @@ static void ranking(void) {
     RUN(rank_and_fill_groups);
 }
 
+/* ---- binary COPY -------------------------------------------------------------------------------------------- */
+
+#define FIELDS 5
+
+static cal_copy_column copied[FIELDS];
+static cal_copy_buffer decoded[FIELDS];
+static uint8_t *tuples;
+static size_t tuples_size, tuples_capacity;
+static cal_copy_fault fault;
+
+CASE case_copy_encode(void) {
+    size_t done, needed;
+    succeed(cal_copy_encode(copied, FIELDS, 0, SPANS, tuples, tuples_capacity, &done, &tuples_size, &needed, &fault));
+}
+
+CASE case_copy_scan(void) {
+    size_t count, consumed;
+    int32_t ended;
+    uint64_t sizes[2 * FIELDS];
+    succeed(cal_copy_scan(tuples, tuples_size, decoded, FIELDS, SPANS, &count, &consumed, &ended, sizes, &fault));
+}
+
+CASE case_copy_decode(void) { succeed(cal_copy_decode(tuples, tuples_size, decoded, FIELDS, SPANS, &fault)); }
+
+static void copying(void) {
+    static const uint64_t kinds[FIELDS] = {CAL_COPY_UUID, CAL_COPY_INT8, CAL_COPY_INSTANT, CAL_COPY_TEXT, CAL_COPY_VECTOR};
+    static const size_t widths[FIELDS] = {16, 8, 8, SPAN_BYTES, DIMENSIONS * sizeof(float)};
+    tuples_capacity = SPANS * (SPAN_BYTES + DIMENSIONS * sizeof(float) + 128);
+    tuples = room(tuples_capacity);
+    for (size_t c = 0; c < FIELDS; c++) {
+        uint8_t *values = c == 4 ? (uint8_t *)rows : room(SPANS * widths[c]);
+        for (size_t i = 0; c < 4 && i < SPANS * widths[c]; i++) {
+            values[i] = c == 2 ? (uint8_t)(i % 8 == 7 ? 0 : i) : (uint8_t)('a' + i % 26);
+        }
+        copied[c] = (cal_copy_column){.kind = kinds[c], .nullable = 1, .width = c == 4 ? DIMENSIONS : widths[c],
+                                      .size = SPANS * widths[c], .values = values};
+        decoded[c] = (cal_copy_buffer){.kind = kinds[c], .size = SPANS * widths[c], .validity = room(SPANS / 8 + 1),
+                                       .values = room(SPANS * widths[c]),
+                                       .offsets = c < 3 ? NULL : room((SPANS + 1) * sizeof(int32_t))};
+    }
+    RUN(copy_encode);
+    RUN(copy_scan);
+    RUN(copy_decode);
+}
+
 int main(int count, char **arguments) {
     features = count > 1 ? (uint32_t)strtoul(arguments[1], NULL, 10) : 0;
     if (features & ~cal_cpu_features()) {
@@ -360,5 +405,6 @@ int main(int count, char **arguments) {
     bytes();
     keywords();
     ranking();
+    copying();
     return 0;
 }

@@ -90,6 +90,19 @@ def _postings(postings: Any, call: Call) -> dict[str, Length]:
     return {**terms, "segments": (count, [lib.CAL_POSTING_SEGMENT] * count)}
 
 
+def _copy_column(column: Any, call: Call) -> dict[str, Length]:
+    rows, items = call["rows"], column.item_count
+    given = {"values": column.size, "validity": (column.first + rows + 7) // 8}
+    given["item_validity"] = (column.item_first + items + 7) // 8
+    return {**given, "offsets32": rows + 1, "offsets64": rows + 1, "items32": items + 1, "items64": items + 1}
+
+
+def _copy_buffer(buffer: Any, call: Call) -> dict[str, Length]:
+    rows = call.get("rows") if isinstance(call.get("rows"), int) else 0  # a scan looks at no buffer
+    bits = (rows + 7) // 8
+    return {"validity": bits, "values": buffer.size, "offsets": rows + 1, "items": buffer.item_count + 1}
+
+
 # C knows these from what else it is given, as caliber.h says.
 FIELDS: dict[str, Callable[[Any, Call], dict[str, Length]]] = {
     "cal_segment": _segment,
@@ -97,10 +110,15 @@ FIELDS: dict[str, Callable[[Any, Call], dict[str, Length]]] = {
     "cal_words": _words,
     "cal_postings": _postings,
     "cal_lending": _lending,
+    "cal_copy_column": _copy_column,
+    "cal_copy_buffer": _copy_buffer,
 }
 ARGUMENTS: dict[tuple[str, str], Callable[[Call], Length]] = {
     ("cal_topk_f32", "segments"): lambda call: call["segment_count"],
     ("cal_scores_f32", "segments"): lambda call: call["segment_count"],
+    ("cal_copy_encode", "columns"): lambda call: call["column_count"],
+    ("cal_copy_scan", "columns"): lambda call: call["column_count"],
+    ("cal_copy_decode", "columns"): lambda call: call["column_count"],
     ("cal_phrase_matches", "documents"): lambda call: (call["count"], list(call["sizes"])),
 }
 
