@@ -87,6 +87,10 @@ class NoteMask:
             self._cached = (lists, verdicts)
         return Allowed(notes.column("visible_to"), verdicts)
 
+    def among(self, lists: Sequence[str]) -> list[str]:
+        """Return those of stored lists of readers, JSON as in ``visible_to``, that let the principal see a note."""
+        return [text for text in lists if may_see(json.loads(text), self._principal)]
+
     def allows(self, notes: RelationSnapshot, number: int) -> bool:
         """Return whether one row may be seen."""
         if self._principal.admin:

@@ -109,6 +109,16 @@ class GraphConfig(Section):
 class SearchConfig(Section):
     """How search finds, weighs and orders."""
 
+    mode: Literal["resident", "backend"] = knob(
+        "Whether records, vectors and words are searched in memory, or in the database (results say so).", "design"
+    )
+    candidates_max: Int = knob(
+        "With mode backend: most records by words that are looked at closely, besides the nearest.",
+        "ours",
+        unit="records",
+        ge=1_000,
+        le=1_000_000,
+    )
     limit_max: Int = knob("Largest number of hits a caller may ask for.", "K-204", seed=999, ge=1, le=999)
     default_limit: Int = knob("Hits when the command line does not say.", "ours", ge=1, le=999)
     candidate_factor: Int = knob(

@@ -19,6 +19,7 @@ from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import EntityType
 from caliber.model.errors import InvalidConfigValue, NotFound
 from caliber.model.windows import Position
+from caliber.resident.frame import not_resident
 from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapshot
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
 from caliber.resident.verifier import Difference, differences
@@ -57,12 +58,15 @@ class ResidentSnapshot:
     evaluator: Evaluator
 
     def __getitem__(self, relation: str) -> RelationSnapshot:
-        return self.relations[relation]
+        found = self.relations.get(relation)
+        if found is None:
+            raise not_resident(relation)
+        return found
 
     def locate(self, key: bytes) -> tuple[RelationSnapshot, int] | None:
         """Return the relation and row of an id, whatever kind of record it names, or None."""
         for name in _ENTITY_RELATIONS:
-            snapshot = self.relations[name]
+            snapshot = self[name]
             number = snapshot.find(key)
             if number >= 0:
                 return snapshot, number
@@ -93,6 +97,7 @@ class ResidentMemory:
         resident_bytes: int,
         compact_dead_ratio: float,
         evaluator: Evaluator,
+        relations: Sequence[Relation] = MIRRORED,
     ) -> None:
         self._store = store
         self._evaluator = evaluator
@@ -100,7 +105,8 @@ class ResidentMemory:
         self._budget = resident_bytes
         self._compact_dead_ratio = compact_dead_ratio
         self._lock = threading.RLock()
-        self._layouts = {relation.name: Layout(relation) for relation in MIRRORED if relation is not EMBEDDING}
+        self._held = frozenset(relation.name for relation in relations)
+        self._layouts = {relation.name: Layout(relation) for relation in relations if relation is not EMBEDDING}
         self._generations: dict[str, Generation] = {}
         self._indexes: dict[tuple[str, uuid.UUID], VectorIndex] = {}
         self._spaces: dict[uuid.UUID, EmbeddingSpace] = {}
@@ -119,7 +125,8 @@ class ResidentMemory:
             raise InvalidConfigValue(
                 field="resident.resident_bytes",
                 value=str(resident_bytes),
-                reason=f"columns and vectors of this store alone need {resident_bytes + excess} bytes; raise the limit",
+                reason=f"what has to be in memory of this store needs {resident_bytes + excess} bytes; raise the limit,"
+                ' or search it in the database: search.mode = "backend"',
             )
 
     # --- loading ---------------------------------------------------------------------------------
@@ -152,6 +159,8 @@ class ResidentMemory:
         self._enforce_budget(exact=True)
 
     def _load_vectors(self, session: StatementSession) -> None:
+        if EMBEDDING.name not in self._held:
+            return
         codec = self._embedding_codec
         space_at, type_at, owner_at = codec.index("space_id"), codec.index("owner_type"), codec.index("owner_id")
         vector_at, version_at = codec.index("vector"), codec.index("version")
@@ -250,7 +259,8 @@ class ResidentMemory:
         wanted: dict[int, dict[int, int]] = {}
         for _, _, entries in records:
             for code, operation, ordinal, _ in unpack_changes(entries):
-                if code in BY_CODE:  # a newer version beside us may write relations that we do not know
+                # A newer version beside us may write relations that we do not know.
+                if code in BY_CODE and BY_CODE[code].name in self._held:
                     wanted.setdefault(code, {})[ordinal] = operation
         changes: list[RowChange] = []
         deleted: list[tuple[Relation, int]] = []
@@ -277,7 +287,7 @@ class ResidentMemory:
             # process deleted since must not come back.
             if sequence > self._sequence:
                 self._sequence = sequence
-                self._pending.extend(changes)
+                self._pending.extend(change for change in changes if change.relation.name in self._held)
             self.stats.applied_own += len(changes)
             if len(self._pending) > _PENDING_ROWS:
                 self._apply_pending()
@@ -513,4 +523,5 @@ class ResidentMemory:
         with self._lock, self._store.read() as session:
             self.follow(session)  # somebody may have committed in between: compare at the store's boundary
             self._apply_waiting()
-            return differences(session, self._store.plans, self._generations, self._indexes)
+            held = EMBEDDING.name in self._held
+            return differences(session, self._store.plans, self._generations, self._indexes if held else None)

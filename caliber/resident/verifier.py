@@ -30,12 +30,17 @@ def differences(
     session: StatementSession,
     plans: Mapping[str, RelationPlans],
     generations: Mapping[str, Generation],
-    indexes: Mapping[tuple[str, uuid.UUID], VectorIndex],
+    indexes: Mapping[tuple[str, uuid.UUID], VectorIndex] | None,
 ) -> list[Difference]:
-    """Return everything in which memory and store disagree; both must be at the same commit boundary."""
+    """Return everything in which memory and store disagree; both must be at the same commit boundary.
+
+    ``indexes`` None: vectors are not kept in memory, and not compared.
+    """
     out: list[Difference] = []
     for generation in generations.values():
         out.extend(_of_relation(session, plans, generation))
+    if indexes is None:
+        return out
     out.extend(_of_vectors(session, plans, indexes.values()))
     for (owner_type, _), index in indexes.items():
         out.extend(_of_places(generations[owner_type], index))

@@ -39,12 +39,14 @@ from caliber.model.errors import (
 )
 from caliber.model.ids import EventId
 from caliber.model.time import Clock, from_us
+from caliber.resident.frame import FRAME
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime.behind import WriteBehind
 from caliber.runtime.embedder import Embedder, long_text_rule
+from caliber.runtime.full_text import open_stored_search
 from caliber.runtime.repeating import Repeating
 from caliber.runtime.support import refusals
-from caliber.schema.relations import CONFIG_DOCUMENT
+from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING, MIRRORED
 from caliber.search.searcher import Searcher
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory import inputs
@@ -91,9 +93,11 @@ class Engine:
                 resident_bytes=resident.resident_bytes,
                 compact_dead_ratio=resident.compact_dead_ratio,
                 evaluator=self.evaluator,
+                relations=FRAME if config.search.mode == "backend" else MIRRORED,
             )
             self.store.follow(self.memory)
             self.searcher = Searcher(self.memory, config.search)
+            self.stored_search = open_stored_search(self.store, self.memory, config)
             self.memory.on_failure = self.record_error
             self.bus = EventBus(self._subscriber_failed)
             self.behind = WriteBehind(
@@ -153,7 +157,7 @@ class Engine:
                 long_text=long_text,
                 failed=self._embedding_failed,
                 truncated=self._embedding_truncated,
-                has_vector=self.memory.has_vector,
+                has_vector=self.memory.has_vector if self.stored_search is None else self._has_vector,
                 durable_cache=durable,
             )
             self.memory.on_commit = self._committed
@@ -172,6 +176,11 @@ class Engine:
                     got=type(summarization_provider).__name__,
                 )
             self._summarizer = retrying_summarization(summarization_provider, self._retry)
+
+    def _has_vector(self, _: str, space_id: uuid.UUID, owner: bytes) -> bool:
+        """Ask the store whether a record has a vector, where vectors are not in memory."""
+        with self.store.read() as session:
+            return bool(session.run(self.store.plans[EMBEDDING.name].get, (space_id.bytes, owner, 0)))
 
     def _record_evaluator(self) -> None:
         """Put into the event log what kept compiled code from being kept: opening is slower, and nothing else."""

@@ -17,11 +17,12 @@ from caliber.access.visibility import NoteMask
 from caliber.model.enums import EntityType, ReadConsistency, ResultStatus
 from caliber.model.errors import InvalidValue, LlmError, Unavailable
 from caliber.model.time import to_us
-from caliber.model.windows import SearchHit, SearchResult, Understood
+from caliber.model.windows import Position, SearchHit, SearchResult, Understood
 from caliber.runtime.engine import Engine
 from caliber.search import filters
 from caliber.search.fusion import LEGS
 from caliber.search.request import Outcome, Request
+from caliber.search.stored import NOT_RESIDENT, Asked
 from caliber.trajectory import inputs
 
 NO_PROVIDER = "no_embedding_provider"
@@ -90,34 +91,53 @@ class Searching:
         with engine.within(deadline_ms):
             vector, without = self._embedded(query)
         deadline.check("the query was embedded")
-        snapshot = engine.snapshot(consistency)
         now = engine.clock.now_us()
         given = inputs.as_mapping(conditions, "filter")
-        if given:
-            filters.check_filter([snapshot[kind] for kind in wanted], given)
         embedder = engine.embedder
-        outcome = engine.searcher.search(
-            Request(
-                snapshot=snapshot,
-                text=query,
-                vector=vector,
-                without_vector=without,
-                space_id=None if embedder is None else embedder.space.space_id,
-                kinds=wanted,
-                limit=count,
-                conditions=given,
-                notes=self._notes,
-                as_of_us=now if as_of is None else to_us(as_of, "as_of"),
-                now_us=now,
-            )
+        asked = Asked(
+            text=query,
+            vector=vector,
+            without_vector=without,
+            space=None if embedder is None else embedder.space,
+            kinds=wanted,
+            limit=count,
+            conditions=given,
+            notes=self._notes,
+            as_of_us=now if as_of is None else to_us(as_of, "as_of"),
+            now_us=now,
         )
+        if engine.stored_search is None:
+            outcome, position = self._in_memory(asked, consistency)
+            reason = outcome.degraded
+        else:
+            outcome, position = engine.stored_search.search(asked)
+            reason = ", ".join(filter(None, (NOT_RESIDENT, outcome.degraded)))
         deadline.check("memory was searched")
         hits = self._hits(outcome)
         if outcome.traversed and engine.config.write_behind.usage_enabled:
             engine.behind.used(EntityType.EDGE.value, outcome.traversed, now)
-        status = ResultStatus.DEGRADED if outcome.degraded else ResultStatus.OK if hits else ResultStatus.EMPTY
+        status = ResultStatus.DEGRADED if reason else ResultStatus.OK if hits else ResultStatus.EMPTY
         pending = 0 if embedder is None else embedder.waiting()
-        return SearchResult(hits, status, outcome.degraded, snapshot.position, pending, _understood(outcome))
+        return SearchResult(hits, status, reason, position, pending, _understood(outcome))
+
+    def _in_memory(self, asked: Asked, consistency: ReadConsistency | str | None) -> tuple[Outcome, Position]:
+        snapshot = self._engine.snapshot(consistency)
+        if asked.conditions:
+            filters.check_filter([snapshot[kind] for kind in asked.kinds], asked.conditions)
+        request = Request(
+            snapshot=snapshot,
+            text=asked.text,
+            vector=asked.vector,
+            without_vector=asked.without_vector,
+            space_id=None if asked.space is None else asked.space.space_id,
+            kinds=asked.kinds,
+            limit=asked.limit,
+            conditions=asked.conditions,
+            notes=asked.notes,
+            as_of_us=asked.as_of_us,
+            now_us=asked.now_us,
+        )
+        return self._engine.searcher.search(request), snapshot.position
 
     def _embedded(self, query: str) -> tuple[NDArray[np.float32] | None, str | None]:
         """Return the query's vector, or why there is none: an outage costs one leg, not the search (M-040)."""

@@ -5,6 +5,8 @@ Filters are masks, so k hits come back whenever k records match. Source: M §1.2
 
 from __future__ import annotations
 
+import contextlib
+import math
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,10 @@ from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
 from caliber.model.time import to_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifact_mask, valid_notes
-from caliber.schema.relation import Residence
+from caliber.schema.relation import Column, ColumnType, Residence
+from caliber.schema.relations import BY_NAME
+from caliber.storage.codec import dump_json
+from caliber.storage.full_text import filterable as stored_filterable
 
 KINDS = ("note", "artifact", "turn", "scope")
 """What can be searched; ``scope`` stands for the summaries of closed scopes."""
@@ -103,11 +108,7 @@ def _as_stored(dtype: np.dtype[Any], value: float) -> float | None:
 
 def filterable(snapshot: RelationSnapshot) -> tuple[str, ...]:
     """Return the columns a search of this kind can be filtered by."""
-    return tuple(
-        column.name
-        for column in snapshot.relation.columns
-        if column.residence in (Residence.COLUMN, Residence.INTERNED) and column.name not in ("version", "visible_to")
-    )
+    return stored_filterable(snapshot.relation)
 
 
 def check_vector(value: Any, field: str, dimensions: int | None) -> NDArray[np.float32]:
@@ -169,6 +170,40 @@ def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidValue(field=f"filter.{name}", reason="must be a number or a datetime")
     return value
+
+
+def encoded_filter(kind: str, conditions: Mapping[str, Any]) -> tuple[str | None, ...] | None:
+    """Return conditions as the parameters of a database: a JSON list of values for each column, None for no condition.
+
+    None where the kind lacks a column. Values that no row can have are left out.
+    """
+    relation = BY_NAME[kind]
+    columns = stored_filterable(relation)
+    if not set(conditions) <= set(columns):
+        return None
+    out: list[str | None] = []
+    for name in columns:
+        if name not in conditions:
+            out.append(None)
+            continue
+        values = [_stored(relation.column(name), value) for value in _values(conditions[name])]
+        out.append(dump_json([value for value in values if value is not None]))
+    return tuple(out)
+
+
+def _stored(column: Column, value: Any) -> str | int | float | None:
+    """Return a value as the database compares it; None for one that the column cannot hold."""
+    if isinstance(value, datetime):
+        value = to_us(value)
+    if column.type is ColumnType.UUID:
+        with contextlib.suppress(ValueError):
+            return (value if isinstance(value, uuid.UUID) else uuid.UUID(str(value))).hex.upper()
+        return None
+    if column.type in (ColumnType.TEXT, ColumnType.ENUM):
+        return str(value) if isinstance(value, str) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value if abs(value) < 2**63 else None
 
 
 def masks(

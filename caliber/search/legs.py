@@ -9,6 +9,7 @@ import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,19 +56,41 @@ class Searched:
 # --- words ----------------------------------------------------------------------------------------
 
 
+class Figures(Protocol):
+    """What is counted over a whole store, of which a search sees only a part."""
+
+    @property
+    def texts(self) -> int:
+        """How many texts are in sight, over all kinds that are searched."""
+        ...
+
+    def counts(self, terms: Sequence[str]) -> NDArray[np.int64]:
+        """Return how many texts in sight hold each term."""
+        ...
+
+    def mean_length(self, kind: str) -> float:
+        """Return how many terms a text of a kind has in the mean; 0 without any."""
+        ...
+
+
 def keyword_leg(
-    searched: Sequence[Searched], query: Query, settings: KeywordConfig, similar: SimilarTerms | None
+    searched: Sequence[Searched],
+    query: Query,
+    settings: KeywordConfig,
+    similar: SimilarTerms | None,
+    figures: Figures | None = None,
 ) -> None:
     """Score every visible row by the words of the query: ``own``, and ``keyword`` with what neighbours lend.
 
     How many texts there are, how many hold a term and how long they are is counted over what is visible, so that
-    what is hidden leaves no trace.
+    what is hidden leaves no trace. ``figures`` has counted it where the rows are only a part of a store.
     """
     groups = _groups(searched, query, similar)
-    total = sum(int(np.count_nonzero(item.visible)) for item in searched)
-    words = _weighed(searched, groups, total, settings.similar_max)
+    total = sum(int(np.count_nonzero(item.visible)) for item in searched) if figures is None else figures.texts
+    words = _weighed(searched, groups, total, settings.similar_max, figures)
     for item in searched:
-        item.own, item.keyword = _scores(item, words, settings)
+        mean = _mean_length(item) if figures is None else figures.mean_length(item.kind)
+        item.own, item.keyword = _scores(item, words, settings, mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +132,20 @@ def _spelt_so(searched: Sequence[Searched], term: int, parts: Sequence[int]) -> 
     return False
 
 
-def _weighed(searched: Sequence[Searched], groups: Sequence[_Group], total: int, most: int) -> list[QueryWord]:
+def _weighed(
+    searched: Sequence[Searched], groups: Sequence[_Group], total: int, most: int, figures: Figures | None
+) -> list[QueryWord]:
     """Return the words with the strengths of their terms; a similar common word never counts as a rare one."""
     every = np.concatenate([group.terms for group in groups]) if groups else np.zeros(0, np.int64)
     if not len(every):
         return []
-    counts = np.zeros(len(every), np.int64)
-    for item in searched:
-        counts += item.words.counts(every, item.visible)
+    if figures is None:
+        counts = np.zeros(len(every), np.int64)
+        for item in searched:
+            counts += item.words.counts(every, item.visible)
+    else:
+        vocabulary = searched[0].words.dictionary
+        counts = figures.counts([vocabulary.term_texts(term, term + 1)[0] for term in every.tolist()])
     rarity = _rarities(counts, total)
     out = []
     start = 0
@@ -148,14 +177,21 @@ def _idf(count: int, total: int) -> float:
     return math.log(1 + (total - count + 0.5) / (count + 0.5))
 
 
-def _scores(item: Searched, words: Sequence[QueryWord], settings: KeywordConfig) -> tuple[Floats, Floats]:
-    length = item.owners.length
+def _mean_length(item: Searched) -> float:
+    """Return how many terms a visible text has in the mean; 0 without any."""
     visible = int(np.count_nonzero(item.visible))
+    if not visible:
+        return 0.0
     # Lengths are counts of terms: their sum is exact in any order.
-    terms = int(np.dot(item.words.lengths[:length].astype(np.int64), item.visible)) if visible else 0
-    if not words or not terms:
-        return np.zeros(length), np.zeros(length)
-    rule = KeywordRule(settings.k1, settings.b, terms / visible, settings.saturate)
+    return int(np.dot(item.words.lengths[: item.owners.length].astype(np.int64), item.visible)) / visible
+
+
+def _scores(
+    item: Searched, words: Sequence[QueryWord], settings: KeywordConfig, mean_length: float
+) -> tuple[Floats, Floats]:
+    if not words or not mean_length:
+        return np.zeros(item.owners.length), np.zeros(item.owners.length)
+    rule = KeywordRule(settings.k1, settings.b, mean_length, settings.saturate)
     return item.words.scores(words, item.visible, rule, _lending(item, settings))
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from caliber.resident.memory import ResidentSnapshot
 from caliber.search.filters import Found, SeenNotes
 from caliber.search.query import Query
+from caliber.search.stored_figures import StoredFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Request:
     notes: SeenNotes
     as_of_us: int
     now_us: int
+    figures: StoredFigures | None = None
+    """The query, and what is counted over the whole store, where the snapshot holds only a part of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Source: M §1.3, B-092 to B-098, K-119, K-202; docs/search.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -42,7 +42,7 @@ class Searcher:
 
     def __init__(self, memory: ResidentMemory, settings: SearchConfig) -> None:
         self._settings = settings
-        analyzer = Analyzer(settings.keyword.language)
+        self.analyzer = analyzer = Analyzer(settings.keyword.language)
         self._reader = QueryReader(analyzer, analyzer.lexicon, max_words=settings.keyword.query_words_max)
         self.keywords = Keywords(memory, analyzer)
         self._similar: SimilarTerms | None = None
@@ -53,6 +53,14 @@ class Searcher:
             )
         self._names = Names(self._reader.name)
         self._graph = GraphLeg(settings.graph)
+
+    def read(self, text: str, clock: Callable[[], date]) -> Query:
+        """Return what a text asks for; ``clock`` tells the day that "last week" is meant from."""
+        return self._reader.read(text, clock)
+
+    def terms_of(self, part: str) -> tuple[str, ...]:
+        """Return the terms that a part of a word is found by."""
+        return self.analyzer.cached(part).terms
 
     def searched(self, request: Request) -> list[Searched]:
         """Return the kinds that can be searched as asked; a kind without a filtered column is left out."""
@@ -69,7 +77,8 @@ class Searcher:
         searched = self.searched(request)
         if not request.text.strip():
             return Outcome(recent_rows(searched, request, self._settings), None, {}, None)
-        query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
+        figures = request.figures
+        query = self.read(request.text, lambda: _today(searched, request.now_us)) if figures is None else figures.query
         if not searched:
             weights, degraded = self._weights(request, searched)
             return Outcome([], query, weights, degraded)
@@ -112,7 +121,7 @@ class Searcher:
         """Return the scores of every row, what links led to, the legs' weights, what is missing, and who is named."""
         weights, degraded = self._weights(request, searched)
         nearest = self._nearest(searched, request, weights)
-        keyword_leg(searched, query, self._settings.keyword, self._similar)
+        keyword_leg(searched, query, self._settings.keyword, self._similar, request.figures)
         names = self._names.named(searched, query.parts)
         joined, reached = self._joined(searched, nearest, query, names, weights, request)
         return joined, reached, weights, degraded, names
@@ -125,7 +134,12 @@ class Searcher:
     def _missing(self, request: Request, searched: Sequence[Searched]) -> tuple[list[str], str | None]:
         """Return the legs that are not to be had, and what to say of it if the configuration counts on them."""
         counts = self._settings.weights.graph > 0
-        missing = [] if counts and self._graph.has_links(request, searched) else ["graph"]
+        linked = counts and (
+            self._graph.has_links(request, searched)
+            if request.figures is None
+            else request.figures.linked or self._settings.graph.conversation
+        )
+        missing = [] if linked else ["graph"]
         if request.vector is not None:
             return missing, None
         wanted = self._settings.weights.vector > 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from caliber.storage.full_text import FullText
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
@@ -48,6 +49,7 @@ class Store(Protocol):
     plans: dict[str, RelationPlans]
     statements: dict[str, Plan]
     capabilities: frozenset[str]
+    full_text: FullText
 
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         """Run ``work`` in a write transaction and return its result once it is durable."""

@@ -9,41 +9,41 @@ from caliber.storage.embedding_statements import embedding_statements
 from caliber.storage.plan import Plan, quote
 from caliber.storage.statements import IRREGULAR
 
-_ROW = {name: ", ".join(quote(column) for column in codec_of(relation).names) for name, relation in BY_NAME.items()}
+ROW = {name: ", ".join(quote(column) for column in codec_of(relation).names) for name, relation in BY_NAME.items()}
 
 
 _TEXTS = {
     "append.scope": (
         "UPDATE scope SET next_sequence = next_sequence + ?4, turn_count = turn_count + ?4,"
         " tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3,"
-        f" version = version + 1 WHERE scope_id = ?5 AND closed_at IS NULL RETURNING {_ROW['scope']}"
+        f" version = version + 1 WHERE scope_id = ?5 AND closed_at IS NULL RETURNING {ROW['scope']}"
     ),
     "append.trajectory": (
         "UPDATE trajectory SET turn_count = turn_count + ?4, tokens_input = tokens_input + ?1,"
         " tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1"
-        f" WHERE trajectory_id = ?5 RETURNING {_ROW['trajectory']}"
+        f" WHERE trajectory_id = ?5 RETURNING {ROW['trajectory']}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
-    "turn.by_idempotency": f"SELECT {_ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND idempotency_key = ?2",
+    "turn.by_idempotency": f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND idempotency_key = ?2",
     "artifact.by_idempotency": (
-        f"SELECT {_ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND idempotency_key = ?2"
+        f"SELECT {ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND idempotency_key = ?2"
     ),
     "artifact.active_by_hash": (
-        f"SELECT {_ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND content_hash = ?2 AND artifact_type = ?3"
+        f"SELECT {ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND content_hash = ?2 AND artifact_type = ?3"
         " AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
     ),
     "artifact.expiring": (
-        f"SELECT {_ROW['artifact']} FROM artifact WHERE expires_at <= ?1"
+        f"SELECT {ROW['artifact']} FROM artifact WHERE expires_at <= ?1"
         " AND retired_at IS NULL AND rolled_back_at IS NULL"
     ),
-    "note.by_idempotency": f"SELECT {_ROW['note']} FROM note WHERE idempotency_key = ?1",
+    "note.by_idempotency": f"SELECT {ROW['note']} FROM note WHERE idempotency_key = ?1",
     "note.by_fingerprint": (
-        f"SELECT {_ROW['note']} FROM note WHERE fingerprint = ?1 AND archived_at IS NULL AND superseded_by IS NULL"
+        f"SELECT {ROW['note']} FROM note WHERE fingerprint = ?1 AND archived_at IS NULL AND superseded_by IS NULL"
         " AND idempotency_key IS NULL"
     ),
     # Ids are whole multiples of 16 bytes in the array; a match elsewhere is not an id.
     "note.of_trajectory": (
-        f"SELECT {_ROW['note']} FROM note WHERE instr(source_trajectory_ids, ?1) % 16 = 1 ORDER BY created_at, ordinal"
+        f"SELECT {ROW['note']} FROM note WHERE instr(source_trajectory_ids, ?1) % 16 = 1 ORDER BY created_at, ordinal"
     ),
     "lock.held": "SELECT token FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3",
     # The newest row of a resource stays, expired or not: tokens must go on rising.
@@ -76,7 +76,7 @@ _TEXTS = {
         "INSERT INTO usage (owner_type, owner_id, access_count, last_accessed_at, version) VALUES (?1, ?2, ?3, ?4, 1)"
         " ON CONFLICT (owner_id) DO UPDATE SET access_count = access_count + excluded.access_count,"
         " last_accessed_at = max(last_accessed_at, excluded.last_accessed_at), version = version + 1"
-        f" RETURNING {_ROW['usage']}"
+        f" RETURNING {ROW['usage']}"
     ),
     "checkpoint.prune": (
         "DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal NOT IN (SELECT ordinal FROM checkpoint"

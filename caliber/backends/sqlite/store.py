@@ -21,6 +21,7 @@ from caliber.backends.sqlite.connection import (
     check_version,
 )
 from caliber.backends.sqlite.dialect import DIALECT
+from caliber.backends.sqlite.full_text import SqliteFullText
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.enums import ContextPersistence
@@ -236,7 +237,7 @@ class SqliteStore:
     """One open SQLite tenant. Source: C-474, K-178, design sections 3 and 4."""
 
     adapter = "sqlite"
-    capabilities = frozenset({"feed", "group_commit"})
+    capabilities = frozenset({"feed", "group_commit", "full_text"})
 
     def __init__(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> None:
         check_version()
@@ -270,6 +271,7 @@ class SqliteStore:
             busy_timeout_ms=storage.busy_timeout_ms,
             clock_us=clock_us,
         )
+        self.full_text = SqliteFullText(self._writer.full_text, PLANS, self._reading, self._transaction, clock_us)
         self._readers_max = storage.readers
         self._readers: queue.LifoQueue[SqliteConnection | None] = queue.LifoQueue()
         for _ in range(self._readers_max):
@@ -283,6 +285,11 @@ class SqliteStore:
 
     @contextmanager
     def read(self) -> Iterator[StatementSession]:
+        with self._reading() as connection:
+            yield connection
+
+    @contextmanager
+    def _reading(self) -> Iterator[SqliteConnection]:
         self._check_open()
         connection = self._readers.get()
         if self._closed:
@@ -387,6 +394,18 @@ class SqliteStore:
         with self._writer.exclusive():
             self._check_open()  # it may have been closed while this waited
             yield
+
+    @contextmanager
+    def _transaction(self) -> Iterator[SqliteConnection]:
+        """Run a write transaction of the store's own."""
+        with self._exclusive():
+            self._connection.command("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.command("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.command("ROLLBACK")
 
     def _check_open(self) -> None:
         if self._closed:

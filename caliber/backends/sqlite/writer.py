@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from caliber.backends.sqlite.connection import SqliteConnection
+from caliber.backends.sqlite.full_text import FullTextWriter
 from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
 from caliber.storage.changes import pack_changes
@@ -66,6 +67,7 @@ class SqliteWriter:
         self._lock = threading.Lock()
         self._waiting: deque[_Request] = deque()
         self.follower: Follower | None = None
+        self.full_text = FullTextWriter()
         self.identity = os.urandom(16)
         self.commits = 0
 
@@ -134,6 +136,8 @@ class SqliteWriter:
             succeeded = self._work(batch)
             changes = [change for request in succeeded if request.unit for change in request.unit.changes]
             sequence = self._record(changes)
+            if sequence:
+                self.full_text.written(connection, sequence, changes)
             connection.command("COMMIT")
         except BaseException as error:
             self._roll_back()

@@ -1,0 +1,278 @@
+"""Full text in SQLite: FTS5 tables without content, kept in the transactions that write texts.
+
+The tables exist only in stores that have an index: a small store stays small, and its writes pay nothing. That a
+store has one is found without a statement: building and dropping write a change record, and a gap in their numbers
+is what makes a writer look again.
+
+Source: K-170, K-171; docs/decisions/0081.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+from caliber.backends.sqlite.connection import SqliteConnection
+from caliber.backends.sqlite.full_text_statements import STATEMENTS
+from caliber.backends.sqlite.statements import STATEMENTS as IRREGULAR_STATEMENTS
+from caliber.schema.relation import Relation
+from caliber.storage.changes import DELETE
+from caliber.storage.codec import Row
+from caliber.storage.full_text import TEXTS, FullTextState, IndexerOf, Progress, TextEntry, TextIndexer
+from caliber.storage.plan import Plan, RelationPlans
+from caliber.storage.session import StatementSession
+from caliber.storage.unit_of_work import RowChange
+
+_BATCH_ROWS: Final = 1_000
+"""Rows indexed in one transaction while an index is built: others write between two of them."""
+
+# Tokens come with one space between two: everything else in ASCII belongs to them, and everything beyond anyway.
+_SIGNS = "".join(chr(code) for code in range(33, 127) if not chr(code).isalnum())
+_TOKENIZER = "ascii tokenchars '" + _SIGNS.replace("'", "''") + "'"
+_KINDS = {relation.name: relation for relation in TEXTS}
+
+
+def _create(kind: str) -> tuple[str, ...]:
+    tokenizer = _TOKENIZER.replace("'", "''")
+    options = f"tokens, content='', contentless_delete=1, tokenize='{tokenizer}'"
+    return (
+        f"CREATE TABLE text_{kind}_entry (ordinal INTEGER PRIMARY KEY, terms INTEGER NOT NULL, digest BLOB) STRICT",
+        f"CREATE VIRTUAL TABLE text_{kind} USING fts5({options})",
+        f"CREATE VIRTUAL TABLE text_{kind}_places USING fts5vocab(text_{kind}, instance)",
+        f"CREATE VIRTUAL TABLE text_{kind}_words USING fts5vocab(text_{kind}, row)",
+    )
+
+
+_STATE = (
+    "CREATE TABLE text_state (id INTEGER PRIMARY KEY CHECK (id = 1), analyzer TEXT NOT NULL,"
+    " complete INTEGER NOT NULL CHECK (complete IN (0, 1))) STRICT"
+)
+_CREATE = (_STATE, *(statement for kind in _KINDS for statement in _create(kind)))
+_DROP = (
+    *(f"DROP TABLE IF EXISTS text_{kind}{part}" for kind in _KINDS for part in ("_places", "_words", "", "_entry")),
+    "DROP TABLE IF EXISTS text_state",
+)
+
+_EXISTS = Plan("text.exists", "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'text_state'", ())
+_ASK = Plan("text.state", "SELECT analyzer, complete FROM text_state", ())
+_BEGIN = Plan("text.begin", "INSERT INTO text_state VALUES (1, ?1, 0)", ("analyzer",))
+_MARK = Plan("text.mark", "UPDATE text_state SET complete = ?1", ("complete",))
+
+
+class _Statements:
+    """The statements that keep the entries of one relation."""
+
+    def __init__(self, kind: str) -> None:
+        self.known = Plan(
+            f"text.known_{kind}", f"SELECT digest FROM text_{kind}_entry WHERE ordinal = ?1", ("ordinal",)
+        )
+        self.enter = Plan(
+            f"text.enter_{kind}", f"INSERT OR REPLACE INTO text_{kind}_entry VALUES (?1, ?2, ?3)", ("ordinal",)
+        )
+        self.index = Plan(
+            f"text.index_{kind}", f"INSERT OR REPLACE INTO text_{kind} (rowid, tokens) VALUES (?1, ?2)", ()
+        )
+        self.forget = Plan(f"text.forget_{kind}", f"DELETE FROM text_{kind}_entry WHERE ordinal = ?1", ("ordinal",))
+        self.unindex = Plan(f"text.unindex_{kind}", f"DELETE FROM text_{kind} WHERE rowid = ?1", ("ordinal",))
+        self.entries = Plan(
+            f"text.entries_{kind}",
+            f"SELECT ordinal, digest FROM text_{kind}_entry WHERE ordinal > ?1 AND ordinal <= ?2 ORDER BY ordinal",
+            ("after", "last"),
+        )
+        self.unlike = Plan(
+            f"text.unlike_{kind}",
+            f"SELECT (SELECT count(*) FROM text_{kind}_entry WHERE ordinal NOT IN (SELECT id FROM text_{kind}_docsize))"
+            f" + (SELECT count(*) FROM text_{kind}_docsize WHERE id NOT IN (SELECT ordinal FROM text_{kind}_entry))",
+            (),
+        )
+
+
+_OF = {kind: _Statements(kind) for kind in _KINDS}
+
+
+def read_state(connection: StatementSession) -> FullTextState | None:
+    """Return what the store says of its index; None when it has none."""
+    if not connection.run(_EXISTS, ()):
+        return None
+    rows = connection.run(_ASK, ())
+    return FullTextState(rows[0][0], bool(rows[0][1])) if rows else None
+
+
+def _put(connection: SqliteConnection, kind: str, row: Row, entry: TextEntry) -> None:
+    of = _OF[kind]
+    connection.run(of.enter, (row[0], entry.terms, entry.digest))
+    connection.run(of.index, (row[0], entry.tokens))
+
+
+def _remove(connection: SqliteConnection, kind: str, ordinal: int) -> None:
+    if connection.changed(_OF[kind].forget, (ordinal,)):
+        connection.run(_OF[kind].unindex, (ordinal,))
+
+
+def _nobody(_: str) -> TextIndexer | None:
+    return None
+
+
+class FullTextWriter:
+    """Keeps the index in the transactions of one writer."""
+
+    def __init__(self) -> None:
+        self._indexer_of: IndexerOf = _nobody
+        self._sequence = -1
+        self._state: FullTextState | None = None
+        self._indexer: TextIndexer | None = None
+
+    def keep(self, indexer_of: IndexerOf) -> None:
+        """Say who makes entries; what is known of the index is asked anew."""
+        self._indexer_of = indexer_of
+        self._sequence = -1
+
+    def forget(self) -> None:
+        """Ask anew at the next write, whatever came between."""
+        self._sequence = -1
+
+    def written(self, connection: SqliteConnection, sequence: int, changes: Sequence[RowChange]) -> None:
+        """Bring the index up to the changes of the transaction under way, which got change number ``sequence``."""
+        if sequence != self._sequence + 1:
+            self._state = read_state(connection)
+            self._indexer = None if self._state is None else self._indexer_of(self._state.analyzer)
+        self._sequence = sequence
+        if self._state is None:
+            return
+        # The last change of a row is what it says now.
+        last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in _KINDS}
+        if not last:
+            return
+        if self._indexer is None:
+            connection.run(_MARK, (0,))
+            return
+        for kind in _KINDS:
+            of_kind = [change for (name, _), change in last.items() if name == kind]
+            if of_kind:
+                self._bring_up(connection, self._indexer, kind, of_kind)
+
+    def _bring_up(
+        self, connection: SqliteConnection, indexer: TextIndexer, kind: str, changes: Iterable[RowChange]
+    ) -> None:
+        fresh = []
+        for change in changes:
+            digest = None if change.operation == DELETE else indexer.digest(kind, change.row)
+            if digest is None:
+                _remove(connection, kind, change.row[0])
+            elif connection.run(_OF[kind].known, (change.row[0],)) != [(digest,)]:
+                fresh.append(change.row)
+        _index(connection, indexer, kind, fresh)
+
+
+def _index(connection: SqliteConnection, indexer: TextIndexer, kind: str, rows: Sequence[Row]) -> None:
+    for row, entry in zip(rows, indexer.entries(kind, rows), strict=True):
+        if entry is not None:
+            _put(connection, kind, row, entry)
+
+
+class SqliteFullText:
+    """The full text of one open store."""
+
+    statements = STATEMENTS
+
+    def __init__(
+        self,
+        writer: FullTextWriter,
+        plans: dict[str, RelationPlans],
+        read: Callable[[], AbstractContextManager[SqliteConnection]],
+        transaction: Callable[[], AbstractContextManager[SqliteConnection]],
+        clock_us: Callable[[], int],
+    ) -> None:
+        self._writer = writer
+        self._plans = plans
+        self._read = read
+        self._transaction = transaction
+        self._clock_us = clock_us
+
+    def state(self, session: StatementSession | None = None) -> FullTextState | None:
+        if session is not None:
+            return read_state(session)
+        with self._read() as connection:
+            return read_state(connection)
+
+    def keep(self, indexer_of: IndexerOf) -> None:
+        self._writer.keep(indexer_of)
+
+    def drop(self) -> bool:
+        with self._transaction() as connection:
+            there = bool(connection.run(_EXISTS, ()))
+            if there:
+                self._announced(connection, _DROP)
+        return there
+
+    def _announced(self, connection: SqliteConnection, statements: Sequence[str]) -> None:
+        """Change the schema, and write a change record: by its number other writers see that something is new."""
+        for statement in statements:
+            connection.command(statement)
+        connection.run(IRREGULAR_STATEMENTS["change.insert"], (bytes(16), b"", self._clock_us()))
+        self._writer.forget()
+
+    def rebuild(self, indexer: TextIndexer, progress: Progress | None = None) -> int:
+        with self._transaction() as connection:
+            self._announced(connection, (*_DROP, *_CREATE))
+            connection.run(_BEGIN, (indexer.name,))
+            total = sum(connection.run(self._plans[kind].count, ())[0][0] for kind in _KINDS)
+        done = held = 0
+        for kind in _KINDS:
+            last = -1
+            while True:
+                with self._transaction() as connection:
+                    state = read_state(connection)
+                    if state is None or state.analyzer != indexer.name:
+                        return held  # somebody else dropped it, or builds another
+                    rows = connection.run(self._plans[kind].page, (last, _BATCH_ROWS))
+                    wanted = [row for row in rows if indexer.digest(kind, row) is not None]
+                    _index(connection, indexer, kind, wanted)
+                done, held = done + len(rows), held + len(wanted)
+                if progress is not None:
+                    progress(done, max(done, total))
+                if len(rows) < _BATCH_ROWS:
+                    break
+                last = rows[-1][0]
+        with self._transaction() as connection:
+            connection.run(_MARK, (1,))
+            self._writer.forget()
+        return held
+
+    def check(self, indexer: TextIndexer) -> list[str]:
+        with self._transaction() as connection:
+            state = read_state(connection)
+            if state is None:
+                return []
+            if state.analyzer != indexer.name or not state.complete:
+                return ["full text is not complete, or was made by other rules; run `caliber db rebuild-search`"]
+            found = []
+            for kind, relation in _KINDS.items():
+                found += self._check_kind(connection, indexer, relation)
+                try:
+                    connection.command(f"INSERT INTO text_{kind} (text_{kind}) VALUES ('integrity-check')")
+                except Exception as error:
+                    found.append(f"full text of {kind}: the database finds its index damaged ({type(error).__name__})")
+            return found
+
+    def _check_kind(self, connection: SqliteConnection, indexer: TextIndexer, relation: Relation) -> list[str]:
+        kind, of = relation.name, _OF[relation.name]
+        found: list[str] = []
+        last = -1
+        while True:
+            rows = connection.run(self._plans[kind].page, (last, _BATCH_ROWS))
+            upto = rows[-1][0] if len(rows) == _BATCH_ROWS else 2**62
+            entered: dict[int, bytes] = dict(connection.run(of.entries, (last, upto)))
+            for row in rows:
+                digest = indexer.digest(kind, row)
+                if entered.pop(row[0], None) != digest:
+                    found.append(f"full text of {kind} {row[0]}: says something else than the record")
+            found += [f"full text of {kind} {ordinal}: there is no such record" for ordinal in entered]
+            if len(rows) < _BATCH_ROWS:
+                break
+            last = upto
+        unlike = connection.run(of.unlike, ())[0][0]
+        if unlike:
+            found.append(f"full text of {kind}: {unlike} texts are entered but not indexed, or the other way round")
+        return found

@@ -1,0 +1,144 @@
+"""The statements of full text in SQLite's words; contracts in ``caliber.storage.full_text``.
+
+Terms are looked up by equality in FTS5's own vocabulary tables, as bound values: there is no MATCH, hence no query
+syntax. Each searched relation has an FTS5 table ``text_K`` without content, its vocabularies ``text_K_places`` and
+``text_K_words``, and ``text_K_entry``, which says how many terms a text has.
+"""
+
+from __future__ import annotations
+
+from caliber.backends.sqlite.statements import ROW
+from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relations import BY_NAME
+from caliber.schema.relations.trajectory import NEVER_US
+from caliber.storage.codec import codec_of
+from caliber.storage.full_text import FULL_TEXT, TEXTS, filterable
+from caliber.storage.plan import Plan, quote
+
+# As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. A parameter that a
+# relation has no use for is named all the same, so that every relation takes the same ones.
+_IN_FORCE = {
+    "note": (
+        "{o}.archived_at IS NULL AND {o}.superseded_by IS NULL"
+        " AND ({o}.valid_from IS NULL OR {o}.valid_from <= {at})"
+        f" AND coalesce({{o}}.valid_until, {NEVER_US}) > {{at}}"
+        " AND ({o}.visible_to IS NULL OR {o}.visible_to IN (SELECT value FROM json_each({seen})))"
+    ),
+    "artifact": (
+        "{o}.superseded_by IS NULL AND {o}.rolled_back_at IS NULL AND {o}.retired_at IS NULL"
+        f" AND coalesce({{o}}.expires_at, {NEVER_US}) > {{at}} AND {{seen}} IS NOT NULL"
+    ),
+    "turn": "{at} IS NOT NULL AND {seen} IS NOT NULL",
+    "scope": "{o}.summary_tokens > 0 AND {at} IS NOT NULL AND {seen} IS NOT NULL",
+}
+_IDS = "SELECT unhex(value) FROM json_each({0})"
+
+
+def _in_sight(kind: str, seen: str = "?2", at: str = "?3", row: str = "o") -> str:
+    return _IN_FORCE[kind].format(o=row, seen=seen, at=at)
+
+
+def _filters(relation: Relation, first: int) -> str:
+    """Return the conditions of every column that can be filtered by; one whose parameter is NULL holds."""
+    parts = []
+    for at, name in enumerate(filterable(relation), start=first):
+        column = f"o.{quote(name)}"
+        if relation.column(name).type is ColumnType.UUID:
+            column = f"hex({column})"
+        parts.append(f"(?{at} IS NULL OR {column} IN (SELECT value FROM json_each(?{at})))")
+    return " AND ".join(parts)
+
+
+def _time(kind: str) -> str:
+    return "o.opened_at" if kind == "scope" else "coalesce(o.occurred_at, o.created_at)"
+
+
+def _of(relation: Relation) -> dict[str, str]:
+    kind, key = relation.name, relation.key[0]
+    importance = "coalesce(o.importance, ?5)" if kind == "note" else "?5"
+    readers = "SELECT DISTINCT visible_to FROM note WHERE visible_to IS NOT NULL"
+    return {
+        f"search.readers_{kind}": readers if kind == "note" else "SELECT NULL WHERE 0",
+        f"search.figures_{kind}": (
+            f"SELECT count(*), coalesce(sum(e.terms), 0), max({_time(kind)}) FROM {kind} AS o"
+            f" JOIN text_{kind}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(kind, '?1', '?2')}"
+        ),
+        f"search.count_{kind}": (
+            f"SELECT count(*) FROM (SELECT DISTINCT doc FROM text_{kind}_places WHERE term = ?1) AS v"
+            f" CROSS JOIN {kind} AS o ON o.ordinal = v.doc WHERE {_in_sight(kind)}"
+        ),
+        f"search.best_{kind}": (
+            "SELECT v.doc, v.hits, e.terms"
+            f" FROM (SELECT doc, count(*) AS hits FROM text_{kind}_places WHERE term = ?1 GROUP BY doc) AS v"
+            f" CROSS JOIN {kind} AS o ON o.ordinal = v.doc CROSS JOIN text_{kind}_entry AS e ON e.ordinal = v.doc"
+            f" WHERE {_in_sight(kind)} AND {_filters(relation, 7)}"
+            " ORDER BY v.hits / (v.hits + ?4 + ?5 * e.terms) DESC, v.doc DESC LIMIT ?6"
+        ),
+        f"search.tokens_{kind}": f"SELECT term FROM text_{kind}_words WHERE term >= ?1 AND term < ?2 LIMIT ?3",
+        f"search.recent_{kind}": (
+            f"SELECT o.ordinal FROM {kind} AS o LEFT JOIN usage AS u ON u.owner_id = o.{key}"
+            f" WHERE {_in_sight(kind)} AND {_filters(relation, 7)}"
+            f" ORDER BY 0.5 / (1.0 + max(?1 - max({_time(kind)}, coalesce(u.last_accessed_at, {_time(kind)})), 0)"
+            f" * 1.0 / ?4) + 0.05 * {importance} DESC, o.ordinal DESC LIMIT ?6"
+        ),
+        f"search.of_days_{kind}": (
+            f"SELECT o.ordinal FROM {kind} AS o WHERE {_in_sight(kind)} AND {_filters(relation, 6)}"
+            f" AND {_time(kind)} BETWEEN ?1 AND ?4 ORDER BY {_time(kind)} DESC, o.ordinal DESC LIMIT ?5"
+        ),
+        f"search.vectors_{kind}": (
+            f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM embedding AS e"
+            f" CROSS JOIN {kind} AS o ON o.{key} = e.owner_id"
+            f" WHERE e.ordinal > ?4 AND e.space_id = ?1 AND e.owner_type = '{kind}'"
+            f" AND {_in_sight(kind)} AND {_filters(relation, 6)} ORDER BY e.ordinal LIMIT ?5"
+        ),
+        f"search.by_key_{kind}": (
+            f"SELECT {ROW[kind]} FROM {kind} AS o WHERE o.{key} IN ({_IDS.format('?1')}) AND {_in_sight(kind)}"
+        ),
+    }
+
+
+def _end_in_sight(end: str) -> str:
+    """Return whether a principal may see one end of edge ``l``, whatever kind of record it is."""
+    return " OR ".join(
+        f"(l.{end}_type = '{relation.name}' AND EXISTS (SELECT 1 FROM {relation.name} AS o"
+        f" WHERE o.{relation.key[0]} = l.{end}_id"
+        f" AND {_in_sight(relation.name, '?1', '?2' if relation.name == 'note' else '?3')}))"
+        for relation in TEXTS
+    )
+
+
+_BESIDE = (
+    "SELECT b.ordinal FROM turn AS b WHERE b.scope_id = s.scope_id AND b.sequence {0} s.sequence"
+    " ORDER BY b.sequence {1} LIMIT ?2"
+)
+_TEXTS = {
+    **{name: text for relation in TEXTS for name, text in _of(relation).items()},
+    "search.around": (
+        "SELECT DISTINCT t.ordinal FROM json_each(?1) AS w CROSS JOIN turn AS s ON s.ordinal = w.value"
+        f" CROSS JOIN turn AS t ON t.ordinal IN (SELECT ordinal FROM ({_BESIDE.format('<', 'DESC')})"
+        f" UNION ALL SELECT ordinal FROM ({_BESIDE.format('>', 'ASC')}))"
+    ),
+    "search.vectors_of": (
+        f"SELECT {ROW['embedding']} FROM embedding WHERE space_id = ?1 AND owner_id IN ({_IDS.format('?2')})"
+        " ORDER BY ordinal"
+    ),
+    "search.usage_of": f"SELECT {ROW['usage']} FROM usage WHERE owner_id IN ({_IDS.format('?1')}) ORDER BY ordinal",
+    "search.edges_of": (
+        f"SELECT {ROW['edge']} FROM edge WHERE removed_at IS NULL AND source_id IN ({_IDS.format('?1')})"
+        f" UNION SELECT {ROW['edge']} FROM edge WHERE removed_at IS NULL AND target_id IN ({_IDS.format('?1')})"
+    ),
+    # Links count only between two records that may be seen: hidden ones must not show in the weights.
+    "search.linked": (
+        "SELECT EXISTS (SELECT 1 FROM edge AS l WHERE l.removed_at IS NULL"
+        f" AND ({_end_in_sight('source')}) AND ({_end_in_sight('target')}))"
+    ),
+}
+
+
+def _plan(name: str) -> Plan:
+    contract = FULL_TEXT[name]
+    results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
+    return Plan(name, _TEXTS[name], contract.parameters, results)
+
+
+STATEMENTS: dict[str, Plan] = {name: _plan(name) for name in FULL_TEXT}

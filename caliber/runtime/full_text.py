@@ -1,0 +1,67 @@
+"""A store's own full text: kept by whoever writes, asked where ``search.mode`` says so, made anew on request."""
+
+from __future__ import annotations
+
+from caliber.backends import backend
+from caliber.config import CaliberConfig
+from caliber.model.time import SystemClock
+from caliber.resident.memory import ResidentMemory
+from caliber.search.full_text import WordIndexer, indexer_of
+from caliber.search.stored import StoredSearch, check_state
+from caliber.storage.full_text import TEXTS, Progress
+from caliber.storage.protocol import Store
+
+
+def open_stored_search(store: Store, memory: ResidentMemory, config: CaliberConfig) -> StoredSearch | None:
+    """Return what searches through the database; None where ``search.mode`` keeps records in memory.
+
+    A store without records gets its index at once. In either mode our writes keep the index that a store has.
+
+    Raises: SchemaMismatch for a store whose index is missing, incomplete, or of another language.
+    """
+    store.full_text.keep(indexer_of)
+    if config.search.mode != "backend":
+        return None
+    state = store.full_text.state()
+    if state is None and _is_empty(store):
+        store.full_text.rebuild(WordIndexer(config.search.keyword.language))
+        state = store.full_text.state()
+    check_state(state, config.search, str(store.facts()["path"]))
+    resident = config.resident
+    return StoredSearch(store, memory, config.search, memory.snapshot.evaluator, resident.segment_rows)
+
+
+def _is_empty(store: Store) -> bool:
+    with store.read() as session:
+        return not any(session.run(store.plans[relation.name].page, (-1, 1)) for relation in TEXTS)
+
+
+def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -> int:
+    """Make the full text of a store anew; return how many texts it holds. Others may go on writing meanwhile.
+
+    Raises: Unavailable, SchemaMismatch
+    """
+    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
+    try:
+        store.full_text.keep(indexer_of)
+        return store.full_text.rebuild(WordIndexer(config.search.keyword.language), progress)
+    finally:
+        store.close()
+
+
+def drop_full_text(config: CaliberConfig) -> bool:
+    """Remove the full text of a store, which writes pay for; return whether there was one."""
+    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
+    try:
+        return store.full_text.drop()
+    finally:
+        store.close()
+
+
+def check_full_text(store: Store, config: CaliberConfig) -> list[str]:
+    """Return in what full text and records disagree; empty when sound, or when there is none."""
+    state = store.full_text.state()
+    if state is None:
+        return []
+    indexer = indexer_of(state.analyzer)
+    return store.full_text.check(WordIndexer(config.search.keyword.language) if indexer is None else indexer)

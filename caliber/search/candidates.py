@@ -1,0 +1,291 @@
+"""Which records a search through the database looks at: best by each word, nearest, newest, and those beside.
+
+Everything here is asked of one session, hence of one commit boundary, and counts only what the principal may see. What
+comes out is bounded by ``search.candidates_max``; while no more records than that match, nothing is left out.
+
+Source: design, section 5; docs/decisions/0082.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.access.visibility import NoteMask
+from caliber.config.search import SearchConfig
+from caliber.kernels import VectorMatrix
+from caliber.model.entities import EmbeddingSpace
+from caliber.model.time import from_us
+from caliber.schema.relations import BY_NAME
+from caliber.search.filters import encoded_filter
+from caliber.storage.codec import Row, dump_json
+from caliber.storage.full_text import PART_MARK, filterable
+from caliber.storage.plan import Plan
+from caliber.storage.session import StatementSession
+
+_PAGE_VECTORS: Final = 4_096
+_TOKENS_MAX: Final = 1_024
+"""Spellings looked at for one beginning of words, a kind."""
+
+_LAST: Final = "\U0010ffff"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How many texts of one kind a principal may see, how many terms they have, and when the newest happened."""
+
+    texts: int
+    terms: int
+    newest_us: int | None
+
+
+class Sight:
+    """What one principal sees of the store in one session, and the statements to ask for it."""
+
+    def __init__(
+        self,
+        session: StatementSession,
+        statements: Mapping[str, Plan],
+        kinds: Sequence[str],
+        conditions: Mapping[str, Any],
+        notes: NoteMask,
+        as_of_us: int,
+        now_us: int,
+    ) -> None:
+        self._session = session
+        self._statements = statements
+        self._instants = {"note": as_of_us}
+        self.now_us = now_us
+        lists = [row[0] for row in self.ask("search.readers_note")]
+        self.seen = dump_json(notes.among(lists))
+        self._filters = {kind: encoded_filter(kind, conditions) for kind in kinds}
+        self.kinds = tuple(kind for kind in kinds if self._filters[kind] is not None)
+        self.filtered = bool(conditions)
+        self.figures = {kind: Figures(*self.ask(f"search.figures_{kind}", *self.of(kind))[0]) for kind in self.kinds}
+
+    def ask(self, statement: str, *parameters: Any) -> list[Row]:
+        """Run one statement of full text."""
+        return self._session.run(self._statements[statement], parameters)
+
+    def of(self, kind: str) -> tuple[str, int]:
+        """Return the lists of readers that count, and the instant at which records of a kind must be in force."""
+        return self.seen, self._instants.get(kind, self.now_us)
+
+    def filters(self, kind: str) -> tuple[str | None, ...]:
+        """Return a parameter for each column that a kind can be filtered by."""
+        found = self._filters[kind]
+        assert found is not None  # kinds without a column are not searched
+        return found
+
+    @property
+    def texts(self) -> int:
+        """How many texts may be seen, over all kinds."""
+        return sum(figures.texts for figures in self.figures.values())
+
+    def today(self) -> date:
+        """Return the day of the newest record in sight, or today if that is earlier."""
+        known = [figures.newest_us for figures in self.figures.values() if figures.newest_us is not None]
+        return from_us(min(self.now_us, max(known)) if known else self.now_us).date()
+
+    def count(self, term: str) -> int:
+        """Return how many texts in sight hold a term."""
+        return sum(int(self.ask(f"search.count_{kind}", term, *self.of(kind))[0][0]) for kind in self.kinds)
+
+    def linked(self) -> bool:
+        """Return whether any two records in sight are linked."""
+        return bool(self.ask("search.linked", *self.of("note"), self.now_us)[0][0])
+
+    def beginning(self, beginning: str) -> list[str]:
+        """Return the spellings in sight that begin with a text, in the order of their letters.
+
+        Hidden ones are not counted before they are cut off: they push nobody out.
+        """
+        found: set[str] = set()
+        for kind in self.kinds:
+            for start in (beginning, PART_MARK + beginning):
+                low, seen = start, 0
+                while seen < _TOKENS_MAX:
+                    page = [row[0] for row in self.ask(f"search.tokens_{kind}", low, start + _LAST, _TOKENS_MAX)]
+                    known = [token for token in page if token in found or self.count(token)]
+                    found.update(known)
+                    seen += len(known)
+                    if len(page) < _TOKENS_MAX:
+                        break
+                    low = page[-1] + "\0"
+        return sorted(found)
+
+
+@dataclass(slots=True)
+class Candidates:
+    """Ordinals of the records to look at, by kind."""
+
+    most: int
+    rows: dict[str, set[int]] = field(default_factory=dict)
+
+    def add(self, kind: str, ordinals: Iterable[int]) -> None:
+        """Add records of a kind."""
+        self.rows.setdefault(kind, set()).update(ordinals)
+
+
+def by_words(sight: Sight, terms: Mapping[str, float], settings: SearchConfig, out: Candidates) -> None:
+    """Add the best by words. ``terms`` has each token that is looked for, with its rarity."""
+    lending = any((settings.keyword.lend_near, settings.keyword.lend_far, settings.keyword.lend_answer))
+    best: dict[tuple[str, int], float] = {}
+    lenders: dict[tuple[str, int], float] = {}
+    for kind in sight.kinds:
+        every = (None,) * len(filterable(BY_NAME[kind]))
+        _best(sight, kind, terms, settings, sight.filters(kind), best)
+        if kind == "turn" and lending and sight.filtered:
+            _best(sight, kind, terms, settings, every, lenders)
+    for found in (best, lenders):
+        order = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: out.most]
+        for (kind, ordinal), _ in order:
+            out.add(kind, (ordinal,))
+
+
+def _best(
+    sight: Sight,
+    kind: str,
+    terms: Mapping[str, float],
+    settings: SearchConfig,
+    filters: Sequence[str | None],
+    out: dict[tuple[str, int], float],
+) -> None:
+    figures, keyword = sight.figures[kind], settings.keyword
+    if not figures.terms:
+        return
+    flat = keyword.k1 * (1 - keyword.b)
+    slope = keyword.k1 * keyword.b * figures.texts / figures.terms
+    for term, rarity in terms.items():
+        rows = sight.ask(f"search.best_{kind}", term, *sight.of(kind), flat, slope, settings.candidates_max, *filters)
+        for ordinal, count, length in rows:
+            score = rarity * count * (keyword.k1 + 1) / (count + flat + slope * length)
+            out[kind, ordinal] = out.get((kind, ordinal), 0.0) + score
+
+
+def by_vector(
+    sight: Sight, space: EmbeddingSpace, query: NDArray[np.float32], settings: SearchConfig, limit: int, out: Candidates
+) -> None:
+    """Add the records nearest to a query: every vector in sight is read once, a page at a time, and scored exactly."""
+    wanted = max(settings.vector_candidates, settings.candidate_factor * limit)
+    best: list[tuple[float, bytes, str, int]] = []
+    for kind in sight.kinds:
+        last = -1
+        while True:
+            rows = sight.ask(
+                f"search.vectors_{kind}",
+                space.space_id.bytes,
+                *sight.of(kind),
+                last,
+                _PAGE_VECTORS,
+                *sight.filters(kind),
+            )
+            if rows:
+                best = _nearest(best, kind, rows, space, query, settings.min_similarity, wanted)
+                last = rows[-1][0]
+            if len(rows) < _PAGE_VECTORS:
+                break
+    for _, _, kind, ordinal in best:
+        out.add(kind, (ordinal,))
+
+
+def _nearest(
+    best: list[tuple[float, bytes, str, int]],
+    kind: str,
+    rows: Sequence[Row],
+    space: EmbeddingSpace,
+    query: NDArray[np.float32],
+    least: float,
+    wanted: int,
+) -> list[tuple[float, bytes, str, int]]:
+    """Return the ``wanted`` nearest records of those known and of one page; a record counts by its nearest vector."""
+    matrix = VectorMatrix(space.dimensions, space.metric.value)
+    page = np.frombuffer(b"".join(row[3] for row in rows), "<f4").reshape(len(rows), space.dimensions)
+    numbers = matrix.append(np.ascontiguousarray(page, np.float32))
+    scores = matrix.snapshot().scores(query, numbers)
+    near = np.flatnonzero(scores >= np.float32(least)).tolist()
+    found = {(item[2], item[3]): item for item in best}
+    for at in near:
+        _, ordinal, key, _ = rows[at]
+        score = float(scores[at])
+        known = found.get((kind, ordinal))
+        if known is None or known[0] < score:
+            found[kind, ordinal] = (score, key, kind, ordinal)
+    return sorted(found.values(), key=lambda item: (-item[0], item[1]))[:wanted]
+
+
+def beside(sight: Sight, settings: SearchConfig, out: Candidates) -> None:
+    """Add the turns that stand beside those found, as far as they lend or are linked."""
+    turns = out.rows.get("turn")
+    if not turns or "turn" not in sight.kinds:
+        return
+    keyword, graph = settings.keyword, settings.graph
+    lending = any((keyword.lend_near, keyword.lend_far, keyword.lend_answer))
+    steps = max(2 if lending else 0, graph.depth if graph.conversation and settings.weights.graph else 0)
+    if steps:
+        out.add("turn", (row[0] for row in sight.ask("search.around", dump_json(sorted(turns)), steps)))
+
+
+def recent(sight: Sight, settings: SearchConfig, limit: int, out: Candidates) -> None:
+    """Add what an empty query asks for: what is recent and important."""
+    half_us = settings.boosts.recency_half_life_ms * 1_000
+    # Scores are compared in f32 and then by id: a few more, so that a tie at the end is broken as in memory.
+    count = limit + max(limit, 64)
+    for kind in sight.kinds:
+        rows = sight.ask(
+            f"search.recent_{kind}",
+            sight.now_us,
+            *sight.of(kind),
+            half_us,
+            settings.neutral_importance,
+            count,
+            *sight.filters(kind),
+        )
+        out.add(kind, (row[0] for row in rows))
+
+
+def of_days(sight: Sight, first_us: int, last_us: int, out: Candidates) -> None:
+    """Add what is of the days that a query of nothing else names."""
+    for kind in sight.kinds:
+        rows = sight.ask(f"search.of_days_{kind}", first_us, *sight.of(kind), last_us, out.most, *sight.filters(kind))
+        out.add(kind, (row[0] for row in rows))
+
+
+def linked_rows(
+    sight: Sight, seeds: Sequence[uuid.UUID], depth: int, most: int
+) -> tuple[list[Row], dict[str, list[Row]]]:
+    """Return the edges within ``depth`` hops of seeds, and the records in sight at their ends, by kind."""
+    edge = BY_NAME["edge"]
+    ends = [(edge.index(f"{end}_type") + 1, edge.index(f"{end}_id") + 1) for end in ("source", "target")]
+    edges: dict[int, Row] = {}
+    records: dict[str, list[Row]] = {}
+    known: set[bytes] = set()
+    frontier = {seed.bytes for seed in seeds}
+    for _ in range(depth):
+        rows = sight.ask("search.edges_of", _hex(frontier))
+        edges.update((row[0], row) for row in rows[:most])
+        known |= frontier
+        reached: dict[str, set[bytes]] = {}
+        for row in rows[:most]:
+            for kind, key in ((row[type_at], row[id_at]) for type_at, id_at in ends):
+                if key not in known:
+                    reached.setdefault(kind, set()).add(key)
+        frontier = set()
+        for kind, keys in reached.items():
+            if f"search.by_key_{kind}" in sight._statements:
+                found = sight.ask(f"search.by_key_{kind}", _hex(keys), *sight.of(kind))
+                records.setdefault(kind, []).extend(found)
+                frontier |= {row[1] for row in found}
+        if not frontier or len(known) > most:
+            break
+    return list(edges.values()), records
+
+
+def _hex(keys: Iterable[bytes]) -> str:
+    return dump_json(sorted(key.hex().upper() for key in keys))

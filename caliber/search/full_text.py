@@ -1,0 +1,98 @@
+"""What a backend's full text holds of each record: the terms and parts that the keyword leg in memory would find it by.
+
+Source: K-171, P-039; docs/decisions/0081.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from caliber.kernels import Vocabulary
+from caliber.resident.documents import document_of
+from caliber.search.words import Analyzer, languages
+from caliber.storage.codec import Row, codec_of
+from caliber.storage.full_text import PART_MARK, TEXTS, TextEntry
+
+RULES: Final = 1
+"""Raised with every change to what words stand for: an index made by other rules has to be made anew."""
+
+_WORDS_KEPT: Final = 200_000
+"""Distinct words whose terms are remembered; then they are worked out anew."""
+
+_TEXT_PLACES: Final = {
+    relation.name: codec_of(relation).index("summary" if relation.name == "scope" else "content") for relation in TEXTS
+}
+
+
+def indexer_name(language: str) -> str:
+    """Return the name of the rules that words of a language are analysed by."""
+    return f"{language}/{RULES}"
+
+
+def indexer_of(name: str) -> WordIndexer | None:
+    """Return the indexer of a name; None for rules that this version does not have."""
+    language, _, rules = name.partition("/")
+    return WordIndexer(language) if rules == str(RULES) and language in languages() else None
+
+
+class WordIndexer:
+    """Makes index entries of records in one language. Safe to share between threads.
+
+    Raises:  InvalidValue for an unknown language
+    """
+
+    def __init__(self, language: str) -> None:
+        self.name = indexer_name(language)
+        self._analyzer = Analyzer(language)
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._vocabulary = Vocabulary(self._analyzer)
+        self._tokens: list[tuple[str, int, tuple[str, ...]]] = []  # a word: its terms, how many, its other parts
+
+    def digest(self, kind: str, row: Row) -> bytes | None:
+        """Return the digest of what a row says; None for a scope without a summary."""
+        text = row[_TEXT_PLACES[kind]]
+        if text is None:
+            return None
+        return hashlib.blake2b(document_of(kind, row, text), digest_size=8).digest()
+
+    def entries(self, kind: str, rows: Sequence[Row]) -> list[TextEntry | None]:
+        """Return the entry of each row; None for a row without a text."""
+        place = _TEXT_PLACES[kind]
+        documents = [document_of(kind, row, row[place]) for row in rows]
+        with self._lock:
+            if len(self._tokens) > _WORDS_KEPT:
+                self._forget()
+            words, offsets = self._vocabulary.intern(documents)
+            self._learn()
+            spans = [words[start:end].tolist() for start, end in itertools.pairwise(offsets.tolist())]
+            made = [self._entry(document, span) for document, span in zip(documents, spans, strict=True)]
+        return [None if row[place] is None else entry for row, entry in zip(rows, made, strict=True)]
+
+    def _entry(self, document: bytes, words: Sequence[int]) -> TextEntry:
+        known = [self._tokens[word] for word in words]
+        spelt = dict.fromkeys(part for _, _, parts in known for part in parts)
+        tokens = " ".join([terms for terms, _, _ in known if terms] + list(spelt))
+        digest = hashlib.blake2b(document, digest_size=8).digest()
+        return TextEntry(tokens, sum(count for _, count, _ in known), digest)
+
+    def _learn(self) -> None:
+        """Take over the words that the vocabulary has met since."""
+        vocabulary = self._vocabulary
+        terms, parts = (
+            vocabulary.term_texts(0, len(vocabulary.terms)),
+            vocabulary.part_texts(0, len(vocabulary.parts)),
+        )
+        term_starts, term_ids = vocabulary.term_starts.array, vocabulary.term_ids.array
+        part_starts, part_ids = vocabulary.part_starts.array, vocabulary.part_ids.array
+        for word in range(len(self._tokens), len(vocabulary)):
+            mine = [terms[at] for at in term_ids[int(term_starts[word]) : int(term_starts[word + 1])].tolist()]
+            spelt = [parts[at] for at in part_ids[int(part_starts[word]) : int(part_starts[word + 1])].tolist()]
+            others = tuple(f"{PART_MARK}{part}" for part in dict.fromkeys(spelt) if part not in mine)
+            self._tokens.append((" ".join(mine), len(mine), others))

@@ -1,0 +1,243 @@
+"""Searches through the database, for a tenant whose records are not in memory (``search.mode = "backend"``).
+
+The database says how many texts hold each word and which records come into question; those are read, and searched by
+the same ``Searcher`` as resident memory, over a mirror of them alone. What counts texts is asked of all records in
+sight, so scores are those of a search in memory.
+
+Source: design, section 5; docs/decisions/0082.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.access.visibility import NoteMask
+from caliber.config.search import SearchConfig
+from caliber.kernels.evaluator import Evaluator
+from caliber.model.entities import EmbeddingSpace
+from caliber.model.errors import SchemaMismatch
+from caliber.model.windows import Position
+from caliber.resident.memory import ResidentMemory, ResidentSnapshot
+from caliber.resident.mirror import Generation, Layout, RelationSnapshot
+from caliber.resident.vectors import VectorIndex, VectorSnapshot
+from caliber.schema.relations import BY_NAME
+from caliber.search import candidates as find
+from caliber.search.candidates import Candidates, Sight
+from caliber.search.filters import KINDS, check_filter
+from caliber.search.full_text import indexer_name
+from caliber.search.request import Outcome, Request
+from caliber.search.searcher import Searcher
+from caliber.search.stored_figures import StoredFigures
+from caliber.storage.codec import Row, dump_json
+from caliber.storage.full_text import PART_MARK, FullTextState
+from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
+
+NOT_RESIDENT: Final = "not_resident"
+"""Why every result of this mode is degraded."""
+
+_WORDS_KEPT: Final = 200_000
+"""Distinct words of records read that are remembered between searches."""
+
+_SEEDS: Final = 64
+"""Best hits whose links are read, if more than the graph leg starts from."""
+
+_RELATIONS: Final = (*KINDS, "usage", "edge")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is searched for in a store, and by whom; fields as in ``Request``."""
+
+    text: str
+    vector: NDArray[np.float32] | None
+    without_vector: str | None
+    space: EmbeddingSpace | None
+    kinds: Sequence[str]
+    limit: int
+    conditions: Mapping[str, Any]
+    notes: NoteMask
+    as_of_us: int
+    now_us: int
+
+
+def check_state(state: FullTextState | None, settings: SearchConfig, store: str) -> None:
+    """Refuse to search a full text that is missing, incomplete, or made by other rules.
+
+    Raises: SchemaMismatch, saying what to run
+    """
+    wanted = indexer_name(settings.keyword.language)
+    if state is None:
+        reason = 'search.mode is "backend", and it has no full text'
+    elif state.analyzer != wanted:
+        reason = f"its full text was made by the rules {state.analyzer}, and {wanted} are configured"
+    elif not state.complete:
+        reason = "its full text is not complete"
+    else:
+        return
+    raise SchemaMismatch(store=store, reason=f"{reason}; run `caliber db rebuild-search`")
+
+
+class StoredSearch:
+    """Searches of one store that is not in memory. Safe to share between threads.
+
+    Similar words are not looked for: their vectors would have to be in memory.
+    """
+
+    def __init__(
+        self, store: Store, memory: ResidentMemory, settings: SearchConfig, evaluator: Evaluator, segment_rows: int
+    ) -> None:
+        exact = settings.keyword.model_copy(update={"similar_words": "none"})
+        self._settings = settings.model_copy(update={"keyword": exact})
+        self._store = store
+        self._name = str(store.facts()["path"])
+        self._memory = memory
+        self._evaluator = evaluator
+        self._segment_rows = segment_rows
+        self._layouts = {name: Layout(BY_NAME[name]) for name in _RELATIONS}
+        self._lock = threading.Lock()
+        self._searcher = Searcher(memory, self._settings)
+        self.blank = {name: self._snapshot(name, ()) for name in _RELATIONS}
+        """Snapshots of no rows: what filters are checked by."""
+
+    def search(self, asked: Asked) -> tuple[Outcome, Position]:
+        """Return the best hits, and the position they are true for. Raises: InvalidValue; StorageError kinds."""
+        check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
+        searcher = self._current()
+        with self._store.read() as session:
+            check_state(self._store.full_text.state(session), self._settings, self._name)
+            sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
+            position = Position(self._store.epoch, sequence)
+            statements = self._store.full_text.statements
+            sight = Sight(session, statements, asked.kinds, asked.conditions, asked.notes, asked.as_of_us, asked.now_us)
+            return self._search(session, sight, searcher, asked, position), position
+
+    def _current(self) -> Searcher:
+        """Return the searcher, a fresh one when this one remembers too many words."""
+        with self._lock:
+            if len(self._searcher.keywords.dictionary) > _WORDS_KEPT:
+                self._searcher = Searcher(self._memory, self._settings)
+            return self._searcher
+
+    def _search(
+        self, session: StatementSession, sight: Sight, searcher: Searcher, asked: Asked, position: Position
+    ) -> Outcome:
+        settings = self._settings
+        found = Candidates(settings.candidates_max)
+        figures = None
+        if asked.text.strip():
+            query = searcher.read(asked.text, sight.today)
+            figures = StoredFigures(query, sight, linked=bool(settings.weights.graph) and sight.linked())
+            find.by_words(sight, _terms(figures, searcher), settings, found)
+            if query.when is not None and not (query.terms or query.beginnings):
+                find.of_days(sight, query.when.first_us, query.when.last_us, found)
+            if asked.vector is not None and asked.space is not None and settings.weights.vector:
+                find.by_vector(sight, asked.space, asked.vector, settings, asked.limit, found)
+            find.beside(sight, settings, found)
+        else:
+            find.recent(sight, settings, asked.limit, found)
+        rows = {kind: self._rows(session, kind, ordinals) for kind, ordinals in found.rows.items()}
+        request = self._request(sight, asked, position, rows, figures)
+        if figures is not None and figures.linked:
+            seeds = max(_SEEDS, settings.graph.seeds)
+            best = searcher.search(dataclasses.replace(request, limit=max(seeds, asked.limit), conditions={})).found
+            ids = [hit.relation.entity_id(hit.row) for hit in best[:seeds]]
+            edges, reached = find.linked_rows(sight, ids, settings.graph.depth, found.most)
+            for kind, more in reached.items():
+                rows[kind] = _merged(rows.get(kind, []), more)
+            rows["edge"] = _merged([], edges)
+            request = self._request(sight, asked, position, rows, figures)
+        return searcher.search(request)
+
+    # --- a mirror of what was found --------------------------------------------------------------
+
+    def _rows(self, session: StatementSession, kind: str, ordinals: Iterable[int]) -> list[Row]:
+        plan = self._store.plans[kind].get_many
+        assert plan is not None
+        return sorted(session.run(plan, (dump_json(sorted(ordinals)),)), key=lambda row: int(row[0]))
+
+    def _snapshot(self, name: str, rows: Sequence[Row]) -> RelationSnapshot:
+        generation = Generation(self._layouts[name], self._segment_rows)
+        generation.load(rows)
+        return RelationSnapshot(generation, self._evaluator)
+
+    def _request(
+        self,
+        sight: Sight,
+        asked: Asked,
+        position: Position,
+        rows: Mapping[str, Sequence[Row]],
+        figures: StoredFigures | None,
+    ) -> Request:
+        keys = [row[1] for kind in KINDS for row in rows.get(kind, ())]
+        if figures is None:
+            packed = dump_json([key.hex().upper() for key in keys])
+            rows = {**rows, "usage": sight.ask("search.usage_of", packed)}
+        relations = {name: self._snapshot(name, rows.get(name, ())) for name in _RELATIONS}
+        spaces: dict[uuid.UUID, EmbeddingSpace] = {} if asked.space is None else {asked.space.space_id: asked.space}
+        vectors = self._vectors(sight, asked, keys, relations) if figures is not None else {}
+        return Request(
+            snapshot=ResidentSnapshot(position, relations, vectors, spaces, self._evaluator),
+            text=asked.text,
+            vector=asked.vector,
+            without_vector=asked.without_vector,
+            space_id=None if asked.space is None else asked.space.space_id,
+            kinds=sight.kinds,
+            limit=asked.limit,
+            conditions=asked.conditions,
+            notes=asked.notes,
+            as_of_us=asked.as_of_us,
+            now_us=asked.now_us,
+            figures=figures,
+        )
+
+    def _vectors(
+        self, sight: Sight, asked: Asked, keys: Sequence[bytes], relations: Mapping[str, RelationSnapshot]
+    ) -> dict[tuple[str, uuid.UUID], VectorSnapshot]:
+        """Return the vectors of the records that were read."""
+        space = asked.space
+        if space is None or asked.vector is None or not keys:
+            return {}
+        codec = self._store.plans["embedding"].codec
+        type_at, owner_at, vector_at = codec.index("owner_type"), codec.index("owner_id"), codec.index("vector")
+        packed = dump_json([key.hex().upper() for key in keys])
+        found: dict[str, list[Row]] = {}
+        for row in sight.ask("search.vectors_of", space.space_id.bytes, packed):
+            found.setdefault(row[type_at], []).append(row)
+        out: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}
+        for kind, rows in found.items():
+            index = VectorIndex(space.dimensions, space.metric.value, self._segment_rows)
+            index.load(
+                [row[0] for row in rows],
+                [row[codec.version_place] for row in rows],
+                [row[owner_at] for row in rows],
+                [row[vector_at] for row in rows],
+                relations[kind].generation.index,
+            )
+            out[kind, space.space_id] = VectorSnapshot(index, space.model_id)
+        return out
+
+
+def _merged(rows: Sequence[Row], more: Sequence[Row]) -> list[Row]:
+    """Return rows by ordinal, each once."""
+    by_ordinal = {int(row[0]): row for row in (*rows, *more)}
+    return [by_ordinal[ordinal] for ordinal in sorted(by_ordinal)]
+
+
+def _terms(figures: StoredFigures, searcher: Searcher) -> dict[str, float]:
+    """Return what is looked up for a query, with its rarity: terms, and for beginnings also spellings."""
+    wanted = dict.fromkeys(figures.query.terms)
+    for beginning in figures.query.beginnings:
+        for token in figures.sight.beginning(beginning):
+            wanted[token] = None
+            if token.startswith(PART_MARK):
+                wanted.update(dict.fromkeys(searcher.terms_of(token.removeprefix(PART_MARK))))
+    return {term: figures.rarity(term) for term in wanted if figures.count(term)}

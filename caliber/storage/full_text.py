@@ -1,0 +1,150 @@
+"""A backend's own full text: an inverted index inside the database, for tenants that do not fit into memory.
+
+The index holds our own terms, made by the analyzer that searches in memory use, so that both find the same records; a
+backend stores and counts them. It is kept in the transactions that write texts, as long as the store has one: whether
+it does is said by the store, never by a configuration, so that processes of any mode keep it whole.
+
+Source: K-170, K-171, P-039; design, sections 3 and 5; docs/decisions/0081.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from caliber.schema.relation import Relation, Residence
+from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
+from caliber.storage.codec import Row
+from caliber.storage.plan import Plan
+from caliber.storage.session import StatementSession
+from caliber.storage.statements import Irregular
+
+TEXTS: Final[tuple[Relation, ...]] = (NOTE, ARTIFACT, TURN, SCOPE)
+"""The relations whose texts are indexed."""
+
+PART_MARK: Final = "^"
+"""Stands before a token that is a part of a word as it is spelt, and no term: what beginnings of words find."""
+
+Progress = Callable[[int, int], None]
+"""Told how many rows are done, and of how many."""
+
+
+class TextEntry(NamedTuple):
+    """What is indexed of one text: tokens with a space between two, how many of them are terms, and its digest.
+
+    Terms stand as often as in the text; behind them each part that is spelt otherwise, once, after ``PART_MARK``. No
+    token holds a space. ``digest`` (8 bytes) says whether a text has changed.
+    """
+
+    tokens: str
+    terms: int
+    digest: bytes
+
+
+class TextIndexer(Protocol):
+    """What makes index entries of rows. ``name`` says which rules made them: entries of others do not fit."""
+
+    name: str
+
+    def digest(self, kind: str, row: Row) -> bytes | None:
+        """Return the digest of what a row says; None for a row that is not indexed."""
+        ...
+
+    def entries(self, kind: str, rows: Sequence[Row]) -> list[TextEntry | None]:
+        """Return the entry of each row; None for a row that is not indexed."""
+        ...
+
+
+IndexerOf = Callable[[str], TextIndexer | None]
+"""Gives the indexer of a name; None for one that this version does not have."""
+
+
+class FullTextState(NamedTuple):
+    """Whose rules an index follows, and whether it holds every text."""
+
+    analyzer: str
+    complete: bool
+
+
+class FullText(Protocol):
+    """The full text of one open store."""
+
+    statements: dict[str, Plan]
+
+    def state(self, session: StatementSession | None = None) -> FullTextState | None:
+        """Return what the store says of its index, at the boundary of a session if given; None when it has none."""
+        ...
+
+    def keep(self, indexer_of: IndexerOf) -> None:
+        """Say who makes entries for the writes of this handle.
+
+        A write whose entries nobody can make marks the index as incomplete, in its own transaction.
+        """
+        ...
+
+    def rebuild(self, indexer: TextIndexer, progress: Progress | None = None) -> int:
+        """Make the index anew, in short transactions that others write between; return how many texts it holds.
+
+        Cut short, it leaves an index that is marked as incomplete.
+        """
+        ...
+
+    def drop(self) -> bool:
+        """Remove the index, so that writes no longer pay for it; return whether there was one."""
+        ...
+
+    def check(self, indexer: TextIndexer) -> list[str]:
+        """Return in what index and texts disagree, and what the database finds wrong with it; empty when sound."""
+        ...
+
+
+# --- statements -----------------------------------------------------------------------------------
+
+
+def filterable(relation: Relation) -> tuple[str, ...]:
+    """Return the columns that searches of a relation can be filtered by."""
+    return tuple(
+        column.name
+        for column in relation.columns
+        if column.residence in (Residence.COLUMN, Residence.INTERNED) and column.name not in ("version", "visible_to")
+    )
+
+
+def _of(relation: Relation) -> dict[str, Irregular]:
+    """Return the statements that search one relation.
+
+    ``seen`` are the lists of readers that the principal is on, as JSON; ``at_us`` the instant at which records must be
+    in force; a filter is a JSON list of values, bytes in hexadecimal digits, or None. All count and find only what is
+    in force and may be seen.
+    """
+    name = relation.name
+    filters = tuple(f"filter_{column}" for column in filterable(relation))
+    sight = ("seen", "at_us")
+    return {
+        f"search.readers_{name}": Irregular((), results=("visible_to",)),
+        f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),
+        f"search.count_{name}": Irregular(("term", *sight), results=("texts",)),
+        f"search.best_{name}": Irregular(
+            ("term", *sight, "flat", "slope", "limit", *filters), results=("ordinal", "count", "terms")
+        ),
+        f"search.tokens_{name}": Irregular(("low", "high", "limit"), results=("token",)),
+        f"search.recent_{name}": Irregular(
+            ("now_us", *sight, "half_us", "neutral", "limit", *filters), results=("ordinal",)
+        ),
+        f"search.of_days_{name}": Irregular(("first_us", *sight, "last_us", "limit", *filters), results=("ordinal",)),
+        f"search.vectors_{name}": Irregular(
+            ("space_id", *sight, "after", "limit", *filters), results=("place", "ordinal", "key", "vector")
+        ),
+        f"search.by_key_{name}": Irregular(("keys", *sight), rows_of=name),
+    }
+
+
+FULL_TEXT: dict[str, Irregular] = {
+    **{name: contract for relation in TEXTS for name, contract in _of(relation).items()},
+    "search.around": Irregular(("ordinals", "steps"), results=("ordinal",)),
+    "search.vectors_of": Irregular(("space_id", "keys"), rows_of="embedding"),
+    "search.usage_of": Irregular(("keys",), rows_of="usage"),
+    "search.edges_of": Irregular(("keys",), rows_of="edge"),
+    "search.linked": Irregular(("seen", "at_us", "now_us"), results=("linked",)),
+}
+"""The statements of full text, by name; every backend that has one writes its own text for each."""

@@ -1,0 +1,280 @@
+"""Search through the database: the same answers as from memory, said to be degraded, and no trace of what is hidden.
+
+Source: issue "Search in native memory", 1; design, section 5; docs/decisions/0082.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.providers import CountingEmbeddings, outage
+
+from caliber.model import (
+    AgentRole,
+    Edge,
+    EdgeRelation,
+    EntityRef,
+    EntityType,
+    FixedClock,
+    Principal,
+    PrincipalKind,
+    ResultStatus,
+)
+from caliber.model.errors import InvalidValue
+
+WORDS = {"vector": 0.0, "keyword": 0.9, "graph": 0.1, "importance": 0.0}
+MARCH, MAY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (3, 5))
+READER = Principal(PrincipalKind.AGENT, "reader", AgentRole.EXECUTOR)
+NOBODY = ["agent:nobody"]
+QUERIES = (
+    "lakes", "boat", "was Omar at the lake?", "lak* happine*", "happi*", "happ*", "backup_host", "BackupHost",
+    '"lake was"', "in May 2023", "when was the boat in May?", "last week", "", "zebra", "to be or not", "Ines Weber 7",
+    "b*", "^lakes",
+)  # fmt: skip
+
+
+def words_only(backend: Any, mode: str, **options: Any) -> Any:
+    """Open a handle that searches by words alone; exact stems, as vectors of words are not in a database."""
+    overrides = {"search__weights": WORDS, "search__keyword__similar_words": "none", "embedding_provider": None}
+    return backend.open(backend.config(search__mode=mode, **{**overrides, **options}), clock=FixedClock())
+
+
+def told(result: Any) -> Any:
+    """Return all that a result says, apart from being degraded."""
+    hits = [(hit.id, hit.kind, hit.content, hit.score, hit.breakdown, hit.found_by, hit.snippet) for hit in result.hits]
+    return hits, result.understood, result.position
+
+
+def newest(memory: Any, query: str, **options: Any) -> Any:
+    """Search memory once it has seen what others wrote."""
+    return memory.search(query, consistency="latest", **options)
+
+
+def fill(agent: Any) -> None:
+    for at in range(30):
+        day = MAY if at % 4 else MARCH
+        agent.say(f"turn {at} of the lakes {'boat' if at % 3 else 'and so?'}", name="Ines" if at % 2 else "Omar")
+        agent.note(
+            f"the lake was {'happy' if at % 2 else 'happiness'} {at} BackupHost",
+            entity="Ines Weber" if at % 5 == 0 else "thing",
+            occurred_at=day,
+            importance=1 + at % 10,
+        )
+        agent.keep(f"artifact {at} backup_host {'lake' * (at % 2)}")
+    agent.note("a long text " * 200 + "that ends with zebra", valid_from=MARCH, valid_until=MAY)
+    agent.note("to be or not to be")
+
+
+@pytest.fixture
+def pair(backend: Any, start: Any) -> Any:
+    """Two handles on one store: one searches the database, the other memory."""
+    backend.needs("sharing")
+    stored = start(words_only(backend, "backend"))
+    fill(stored)
+    return stored.memory, words_only(backend, "resident")
+
+
+def test_same_hits_scores_and_reasons_as_from_memory(pair: Any) -> None:
+    stored, resident = pair
+    for query, options in itertools.product(
+        QUERIES,
+        (
+            {},
+            {"limit": 3},
+            {"kinds": ["note"]},
+            {"kinds": ["turn", "artifact"]},
+            {"filter": {"entity": "Ines Weber"}},
+            {"filter": {"name": "Ines", "role": ["user", "assistant"]}},
+            {"kinds": ["note"], "filter": {"importance": [3, 4.0], "note_type": "fact"}},
+            {"filter": {"entity": []}},
+            {"as_of": MARCH},
+        ),
+    ):
+        result, expected = stored.search(query, **options), newest(resident, query, **options)
+        assert told(result) == told(expected), (query, options)
+        assert (result.status, result.reason) == (ResultStatus.DEGRADED, "not_resident")
+
+
+def test_summaries_sessions_and_ids_are_filtered_alike(pair: Any, start: Any) -> None:
+    stored, resident = pair
+    agent = start(stored)
+    agent.say("we met at the lakes")
+    stored.close_scope(agent.scope_id)
+    for options in (
+        {"kinds": ["scope"]},
+        {"filter": {"trajectory_id": agent.trajectory_id}},
+        {"filter": {"trajectory_id": str(agent.trajectory_id)}, "kinds": ["turn"]},
+        {"filter": {"scope_id": agent.scope_id}},
+        {"filter": {"scope_id": uuid.uuid4()}},
+    ):
+        result, expected = stored.search("lakes met", **options), newest(resident, "lakes met", **options)
+        assert told(result) == told(expected), options
+    assert stored.search("lakes met", kinds=["scope"]).hits
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"limit": 0}, "limit"), ({"kinds": ["poem"]}, "note, artifact"), ({"filter": {"colour": "red"}}, "colour"),
+     ({"kinds": ["note"], "filter": {"role": "user"}}, "role"), ({"filter": {"role": "king"}}, "role"),
+     ({"filter": {"trajectory_id": "x"}}, "id")],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused(backend: Any, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidValue, match=says):
+        words_only(backend, "backend").search("x", **options)
+
+
+SYNTAX = ["NEAR(lake boat, 2)", 'lake" OR "boat', "lake AND NOT boat", "tokens:lake", "lake*", "*", '"', '""""', "^lake",
+    "(lake", "lake)", "{a b}: lake", "lake + boat", "-lake", "a\x00b lake", "\x00", "'; DROP TABLE text_note; --",
+    "text_note", "lake OR 1=1", "ﷺ ﷺ", "\u200blake", "東京 lake", "𝓵𝓪𝓴𝓮", "%", "_", "rank", "l'lake"]  # fmt: skip
+
+
+def test_user_text_is_never_query_syntax(pair: Any) -> None:
+    # issue, 1: "user text is never query syntax"
+    stored, resident = pair
+    for query in SYNTAX:
+        said = query.encode("utf-8", "replace").decode()
+        stored.add_note(entity="x", entity_type="t", note_type="fact", content=f"says {said} so", confidence=0.5)
+        assert told(stored.search(said)) == told(newest(resident, said)), query
+    with pytest.raises(InvalidValue):
+        stored.search("lake\ud800")
+    assert stored.verify() == []
+
+
+def test_texts_of_a_megabyte_and_bytes_are_indexed_to_their_end(backend: Any, start: Any) -> None:
+    # P-039: the whole text, never a preview
+    agent = start(words_only(backend, "backend"))
+    agent.say("filler words " * 80_000 + "quokka")
+    agent.say(b"\x00\xff\xfe wombat \xc3" + bytes(range(256)))
+    agent.keep("x" * 1_000_000)
+    agent.say("")
+    assert agent.memory.search("quokka").hits[0].content.endswith("quokka")
+    assert len(agent.memory.search("wombat").hits[0].content) > 200
+    assert len(agent.memory.search("x" * 256).hits) == 1
+    result = agent.memory.search("quokka " + " ".join(f"w{at}" for at in range(150_000)))
+    assert result.understood.cut
+    assert result.hits[0].content.endswith("quokka")
+
+
+def test_full_text_follows_every_change(backend: Any, start: Any) -> None:
+    agent = start(words_only(backend, "backend"))
+    memory, notes = agent.memory, agent.memory.storage.notes
+    kept = [agent.note(f"walrus number {at}") for at in range(6)]
+    notes.update(kept[0].note_id, content="an otter")
+    notes.update(kept[1].note_id, entity="otter")
+    notes.update(kept[2].note_id, archived_at=MAY)
+    notes.delete(kept[3].note_id)
+    assert {hit.id for hit in memory.search("walrus").hits} == {kept[at].note_id for at in (1, 4, 5)}
+    assert {hit.id for hit in memory.search("otter").hits} == {kept[0].note_id, kept[1].note_id}
+    turn = agent.say("a seal")
+    memory.storage.turns.delete_by_scope(agent.scope_id)
+    assert memory.search("seal").hits == ()
+    memory.storage.turns.insert(turn)
+    assert [hit.id for hit in memory.search("seal").hits] == [turn.turn_id]
+    assert memory.verify() == []
+
+
+def test_vectors_are_searched_exactly_and_an_outage_is_said(backend: Any, start: Any) -> None:
+    backend.needs("sharing")
+    provider = CountingEmbeddings()
+    options = {"search__keyword__similar_words": "none", "search__diversity": 0.3}
+    agent = start(backend.open(search__mode="backend", embedding_provider=provider, clock=FixedClock(), **options))
+    fill(agent)
+    agent.memory.flush()
+    resident = backend.open(embedding_provider=CountingEmbeddings(), clock=FixedClock(), **options)
+    for query in ("happy boats of lakes", "zebra", "something else"):
+        for asked in ({}, {"filter": {"entity": "Ines Weber"}, "limit": 50}, {"kinds": ["artifact"]}):
+            result = agent.memory.search(query, **asked)
+            assert told(result) == told(newest(resident, query, **asked)), (query, asked)
+            assert result.reason == "not_resident"
+    assert any("vector" in hit.found_by for hit in agent.memory.search("something else").hits)
+    provider.failure = outage
+    result = agent.memory.search("an unasked lake")
+    assert result.reason is not None
+    assert result.reason.startswith("not_resident, query_not_embedded")
+    assert result.hits
+
+
+def link(memory: Any, one: Any, other: Any) -> None:
+    ends = [EntityRef(EntityType.NOTE, note.note_id) for note in (one, other)]
+    memory.storage.edges.insert(Edge(uuid.uuid4(), *ends, EdgeRelation.SUPPORTS, 1.0, 1.0, MAY))
+
+
+def test_links_bring_hits(pair: Any, start: Any) -> None:
+    stored, resident = pair
+    agent = start(stored)
+    found, boat, rope, far, hidden = (
+        agent.note(text, visible_to=seen)
+        for text, seen in (("ferret", None), ("a mast", None), ("rope", None), ("sail", None), ("secret", NOBODY))
+    )
+    for one, other in ((found, boat), (rope, boat), (rope, far), (found, hidden), (hidden, far)):
+        link(stored, one, other)
+    for memory in (stored, stored.acting_as(READER)):
+        mirror = resident if memory is stored else resident.acting_as(READER)
+        result = memory.search("ferret", limit=5)
+        assert told(result) == told(newest(mirror, "ferret", limit=5))
+    names = {hit.content for hit in stored.acting_as(READER).search("ferret").hits}
+    assert {"ferret", "a mast", "rope"} <= names
+    assert "secret" not in names
+
+
+texts = st.lists(
+    st.sampled_from(["happy", "happiness", "boat", "boats", "ines", "lake", "abandoning"]), min_size=1, max_size=5
+)
+notes = st.tuples(texts.map(" ".join), st.sampled_from(["Ines", "Ines Weber", "the lake"]), st.booleans())
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(told_of=st.lists(notes, min_size=1, max_size=7))
+def test_hidden_notes_leave_no_trace(tmp_path_factory: Any, told_of: list[Any]) -> None:
+    """A store with hidden notes tells a reader what one without them does, ids apart."""
+    from support.configs import config
+
+    import caliber
+
+    answers = []
+    for hidden in (True, False):
+        keyword = {"search__weights": WORDS, "search__keyword__similar_words": "none", "embedding_provider": None}
+        with caliber.open(config(":memory:", search__mode="backend", **keyword), clock=FixedClock()) as memory:
+            for at, (text, entity, secret) in enumerate(told_of):
+                if hidden or not secret:
+                    memory.add_note(
+                        entity=entity, entity_type="t", note_type="fact", content=f"{text} n{at}", confidence=0.9,
+                        visible_to=NOBODY if secret else None,
+                    )  # fmt: skip
+            reader = memory.acting_as(READER)
+            results = [
+                reader.search(query, limit=50) for query in ("happi*", "did Ines Weber go boating?", "lake", "", "a*")
+            ]
+            answers.append(
+                [
+                    ([(hit.content, hit.score, hit.breakdown) for hit in result.hits], result.understood)
+                    for result in results
+                ]
+            )
+    assert answers[0] == answers[1]
+
+
+def test_more_matches_than_are_looked_at_give_the_best(backend: Any, start: Any) -> None:
+    """Beyond ``candidates_max`` the best by words are kept; k hits still come back whenever k match a filter."""
+    agent = start(words_only(backend, "backend", search__candidates_max=1_000))
+    agent.memory.append_turns(
+        agent.scope_id,
+        [
+            {"role": "user", "content": "lake " * (1 + at % 3) + f"w{at}", "name": "Bo" if at >= 1_290 else None}
+            for at in range(1_300)
+        ],
+    )
+    hits = agent.memory.search("lake", limit=999).hits
+    assert len(hits) == 999
+    found = agent.memory.search("lake", filter={"name": "Bo"}, limit=50).hits
+    assert len(found) == 10
+    rare = agent.memory.search("lake w7", limit=1).hits
+    assert "w7" in rare[0].content
+    assert np.isfinite([hit.score for hit in hits]).all()

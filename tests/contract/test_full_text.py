@@ -1,0 +1,168 @@
+"""A store's full text: made, kept by whoever writes, checked, refused when it cannot be trusted.
+
+Source: issue "Search in native memory", 1; K-170, K-171; docs/decisions/0081.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch
+from caliber.runtime.full_text import check_full_text, drop_full_text, rebuild_full_text
+from caliber.schema.relations import BY_NAME
+from caliber.search.full_text import RULES, WordIndexer, indexer_of
+from caliber.storage.codec import codec_of
+from caliber.storage.full_text import FULL_TEXT, PART_MARK, TEXTS
+
+WORDS = {"vector": 0.0, "keyword": 0.9, "graph": 0.1, "importance": 0.0}
+
+
+def settings_of(backend: Any, mode: str, **options: Any) -> Any:
+    return backend.config(search__mode=mode, search__weights=WORDS, embedding_provider=None, **options)
+
+
+@pytest.fixture
+def filled(backend: Any, start: Any) -> Any:
+    """A store that was made for search in memory: it has records and no full text."""
+    backend.needs("reopen")
+    agent = start(backend.open(settings_of(backend, "resident")))
+    agent.say("we sail the lakes", name="Ines")
+    agent.note("the lake was cold")
+    agent.keep("a boat")
+    agent.memory.close()
+    return backend
+
+
+def test_every_statement_is_there_with_its_contract(backend: Any) -> None:
+    store = backend.store()
+    store.full_text.rebuild(WordIndexer("english"))
+    assert set(store.full_text.statements) == set(FULL_TEXT)
+    lists = {"seen": "[]", "keys": "[]", "ordinals": "[1]", "term": "lake", "low": "a", "high": "z"}
+    with store.read() as session:
+        for name, contract in FULL_TEXT.items():
+            plan = store.full_text.statements[name]
+            expected = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
+            assert (plan.name, plan.binds, plan.results) == (name, contract.parameters, expected)
+            arguments = [None if bind.startswith("filter_") else lists.get(bind, 1) for bind in plan.binds]
+            assert all(len(row) == len(plan.results) for row in session.run(plan, arguments))
+            with pytest.raises(CaliberError):
+                session.run(plan, [*arguments, 1])
+
+
+def test_store_in_memory_mode_has_no_index_and_pays_nothing(filled: Any) -> None:
+    store = filled.store()
+    assert store.full_text.state() is None
+    assert not store.full_text.drop()
+
+
+def test_opening_without_full_text_is_refused_and_says_what_to_run(filled: Any) -> None:
+    with pytest.raises(SchemaMismatch, match="caliber db rebuild-search"):
+        filled.open(settings_of(filled, "backend"))
+    seen: list[tuple[int, int]] = []
+    assert rebuild_full_text(settings_of(filled, "backend"), lambda done, total: seen.append((done, total))) == 3
+    assert seen[-1] == (4, 4)  # the open scope has no summary to index
+    memory = filled.open(settings_of(filled, "backend"))
+    assert {hit.kind for hit in memory.search("lake boat sail").hits} == {"turn", "note", "artifact"}
+
+
+def test_index_of_another_language_is_refused(filled: Any) -> None:
+    rebuild_full_text(settings_of(filled, "backend"))
+    german = settings_of(filled, "backend", search__keyword__language="german", search__keyword__similar_words="none")
+    with pytest.raises(SchemaMismatch, match=r"english/\d+.*german/\d+.*rebuild-search"):
+        filled.open(german)
+
+
+def test_writers_of_either_mode_keep_the_index(filled: Any, start: Any) -> None:
+    resident = start(filled.open(settings_of(filled, "resident")))
+    resident.note("written before there was an index")
+    rebuild_full_text(settings_of(filled, "backend"))
+    stored = filled.open(settings_of(filled, "backend"))
+    resident.note("a zebra, written by one that was open before")
+    assert [hit.content[:7] for hit in stored.search("zebra").hits] == ["a zebra"]
+    late = start(filled.open(settings_of(filled, "resident")))
+    late.note("another zebra")
+    assert len(stored.search("zebra").hits) == 2
+    drop_full_text(settings_of(filled, "resident"))
+    late.note("one more zebra, and no index")
+    with pytest.raises(SchemaMismatch, match="rebuild-search"):
+        stored.search("zebra")
+
+
+def test_write_that_nobody_can_index_marks_the_index_incomplete(filled: Any) -> None:
+    rebuild_full_text(settings_of(filled, "backend"))
+    old = filled.store()  # knows no rules at all
+    plans = old.plans["note"]
+    with old.read() as session:
+        note = plans.codec.decode(session.run(plans.page, (-1, 1))[0])
+    old.write(lambda uow: uow.delete(BY_NAME["note"], uow.get(BY_NAME["note"], note.note_id.bytes)))
+    assert not old.full_text.state().complete
+    with pytest.raises(SchemaMismatch, match="not complete"):
+        filled.open(settings_of(filled, "backend"))
+    rebuild_full_text(settings_of(filled, "backend"))
+    assert filled.open(settings_of(filled, "backend")).search("cold").hits == ()
+
+
+def test_interrupted_building_leaves_an_index_that_is_not_trusted(filled: Any) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        rebuild_full_text(settings_of(filled, "backend"), stop)
+    with pytest.raises(SchemaMismatch, match="not complete"):
+        filled.open(settings_of(filled, "backend"))
+
+
+def test_check_finds_planted_faults(filled: Any) -> None:
+    settings = settings_of(filled, "backend")
+    rebuild_full_text(settings)
+    store = filled.store()
+    assert check_full_text(store, settings) == []
+    for planted, says in (
+        ("UPDATE text_note_entry SET digest = zeroblob(8)", "something else"),
+        ("DELETE FROM text_turn WHERE rowid = 1", "not indexed"),
+        ("INSERT INTO text_artifact_entry VALUES (77, 1, zeroblob(8))", "no such record"),
+        ("DELETE FROM text_turn_entry", "something else"),
+        ("UPDATE text_state SET complete = 0", "not complete"),
+    ):
+        with store._transaction() as connection:
+            connection.command(planted)
+        found = check_full_text(store, settings)
+        assert any(says in line for line in found), (planted, found)
+        rebuild_full_text(settings)
+        assert check_full_text(store, settings) == []
+
+
+def test_columns_that_do_not_fit_say_that_the_database_can_be_searched(filled: Any) -> None:
+    big = "x" * 500
+    memory = filled.open(settings_of(filled, "resident"))
+    for at in range(900):
+        memory.add_note(
+            entity=f"{at}{big}", entity_type="t", note_type="fact", content=f"lake {at}", confidence=0.5, tags=[big]
+        )
+    memory.close()
+    with pytest.raises(InvalidConfigValue, match=r'search\.mode = "backend"'):
+        filled.open(settings_of(filled, "resident", resident__resident_bytes=1 << 20))
+    small = settings_of(filled, "backend", resident__resident_bytes=1 << 20)
+    rebuild_full_text(small)
+    assert len(filled.open(small).search("lake", limit=999, kinds=["note"]).hits) == 901
+
+
+def test_entries_hold_terms_as_often_as_the_text_and_other_spellings_once() -> None:
+    indexer = indexer_of(f"english/{RULES}")
+    assert indexer is not None
+    turn = BY_NAME["turn"]
+    row = [None] * (len(turn.columns) + 1)
+    row[codec_of(turn).index("content")] = b"Lakes, lake_side lake \x00 lakes"  # type: ignore[call-overload]
+    (entry,) = indexer.entries("turn", [tuple(row)])
+    assert entry is not None
+    tokens = entry.tokens.split(" ")
+    assert tokens[: entry.terms] == ["lake", "lake", "side", "lake_side", "lake", "lake"]
+    assert tokens[entry.terms :] == [f"{PART_MARK}lakes"]
+    assert indexer_of("english/999") is None
+    assert indexer_of("klingon/1") is None
+    assert len(TEXTS) == 4
