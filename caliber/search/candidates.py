@@ -134,16 +134,18 @@ class Candidates:
 
 
 def by_words(sight: Sight, terms: Mapping[str, float], settings: SearchConfig, out: Candidates) -> None:
-    """Add the best by words. ``terms`` has each token that is looked for, with its rarity."""
-    lending = any((settings.keyword.lend_near, settings.keyword.lend_far, settings.keyword.lend_answer))
+    """Add the best by words. ``terms`` has each token that is looked for, with its rarity.
+
+    Where a filter leaves some out, the best without it are looked at too: they lend, and say who is named.
+    """
     best: dict[tuple[str, int], float] = {}
-    lenders: dict[tuple[str, int], float] = {}
+    others: dict[tuple[str, int], float] = {}
     for kind in sight.kinds:
         every = (None,) * len(filterable(BY_NAME[kind]))
         _best(sight, kind, terms, settings, sight.filters(kind), best)
-        if kind == "turn" and lending and sight.filtered:
-            _best(sight, kind, terms, settings, every, lenders)
-    for found in (best, lenders):
+        if sight.filtered and kind in ("turn", "note"):
+            _best(sight, kind, terms, settings, every, others)
+    for found in (best, others):
         order = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: out.most]
         for (kind, ordinal), _ in order:
             out.add(kind, (ordinal,))

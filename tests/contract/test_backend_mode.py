@@ -130,9 +130,11 @@ def test_what_cannot_be_asked_is_refused(backend: Any, options: dict[str, Any], 
         words_only(backend, "backend").search("x", **options)
 
 
-SYNTAX = ["NEAR(lake boat, 2)", 'lake" OR "boat', "lake AND NOT boat", "tokens:lake", "lake*", "*", '"', '""""', "^lake",
+SYNTAX = [
+    "NEAR(lake boat, 2)", 'lake" OR "boat', "lake AND NOT boat", "tokens:lake", "lake*", "*", '"', '""""', "^lake",
     "(lake", "lake)", "{a b}: lake", "lake + boat", "-lake", "a\x00b lake", "\x00", "'; DROP TABLE text_note; --",
-    "text_note", "lake OR 1=1", "ﷺ ﷺ", "\u200blake", "東京 lake", "𝓵𝓪𝓴𝓮", "%", "_", "rank", "l'lake"]  # fmt: skip
+    "text_note", "lake OR 1=1", "ﷺ ﷺ", "\u200blake", "東京 lake", "𝓵𝓪𝓴𝓮", "%", "_", "rank", "l'lake",
+]  # fmt: skip
 
 
 def test_user_text_is_never_query_syntax(pair: Any) -> None:
