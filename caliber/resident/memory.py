@@ -21,6 +21,7 @@ from caliber.model.errors import InvalidConfigValue, NotFound
 from caliber.model.windows import Position
 from caliber.resident.frame import not_resident
 from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapshot
+from caliber.resident.partial import PartialMirrors
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
 from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
@@ -56,6 +57,8 @@ class ResidentSnapshot:
     vectors: dict[tuple[str, uuid.UUID], VectorSnapshot]
     spaces: dict[uuid.UUID, EmbeddingSpace]
     evaluator: Evaluator
+    elsewhere: Callable[[str, bytes], RelationSnapshot] | None = None
+    """Reads the record under an id of a relation that is not in memory; None while all of them are."""
 
     def __getitem__(self, relation: str) -> RelationSnapshot:
         found = self.relations.get(relation)
@@ -66,7 +69,8 @@ class ResidentSnapshot:
     def locate(self, key: bytes) -> tuple[RelationSnapshot, int] | None:
         """Return the relation and row of an id, whatever kind of record it names, or None."""
         for name in _ENTITY_RELATIONS:
-            snapshot = self[name]
+            held = name in self.relations or self.elsewhere is None
+            snapshot = self[name] if held else self.elsewhere(name, key)  # type: ignore[misc]
             number = snapshot.find(key)
             if number >= 0:
                 return snapshot, number
@@ -106,6 +110,8 @@ class ResidentMemory:
         self._compact_dead_ratio = compact_dead_ratio
         self._lock = threading.RLock()
         self._held = frozenset(relation.name for relation in relations)
+        self._mirrors = PartialMirrors(evaluator)
+        self._elsewhere = None if self._held.issuperset(_ENTITY_RELATIONS) else self._read_record
         self._layouts = {relation.name: Layout(relation) for relation in relations if relation is not EMBEDDING}
         self._generations: dict[str, Generation] = {}
         self._indexes: dict[tuple[str, uuid.UUID], VectorIndex] = {}
@@ -212,8 +218,18 @@ class ResidentMemory:
             for key in vectors_changed:
                 vectors[key] = VectorSnapshot(self._indexes[key], self._spaces[key[1]].model_id)
         self._published = ResidentSnapshot(
-            Position(self._store.epoch, self._sequence), relations, vectors, dict(self._spaces), self._evaluator
+            Position(self._store.epoch, self._sequence),
+            relations,
+            vectors,
+            dict(self._spaces),
+            self._evaluator,
+            self._elsewhere,
         )
+
+    def _read_record(self, name: str, key: bytes) -> RelationSnapshot:
+        """Return a mirror of the one record under an id, or of none."""
+        with self._store.read() as session:
+            return self._mirrors.mirror(name, session.run(self._store.plans[name].get, (key,)))
 
     @property
     def snapshot(self) -> ResidentSnapshot:

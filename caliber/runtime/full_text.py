@@ -27,8 +27,7 @@ def open_stored_search(store: Store, memory: ResidentMemory, config: CaliberConf
         store.full_text.rebuild(WordIndexer(config.search.keyword.language))
         state = store.full_text.state()
     check_state(state, config.search, str(store.facts()["path"]))
-    resident = config.resident
-    return StoredSearch(store, memory, config.search, memory.snapshot.evaluator, resident.segment_rows)
+    return StoredSearch(store, memory, config.search, memory.snapshot.evaluator)
 
 
 def _is_empty(store: Store) -> bool:

@@ -26,9 +26,8 @@ from caliber.model.entities import EmbeddingSpace
 from caliber.model.errors import SchemaMismatch
 from caliber.model.windows import Position
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
-from caliber.resident.mirror import Generation, Layout, RelationSnapshot
-from caliber.resident.vectors import VectorIndex, VectorSnapshot
-from caliber.schema.relations import BY_NAME
+from caliber.resident.partial import PartialMirrors
+from caliber.resident.vectors import VectorSnapshot
 from caliber.search import candidates as find
 from caliber.search.candidates import Candidates, Sight
 from caliber.search.filters import KINDS, check_filter
@@ -92,20 +91,17 @@ class StoredSearch:
     Similar words are not looked for: their vectors would have to be in memory.
     """
 
-    def __init__(
-        self, store: Store, memory: ResidentMemory, settings: SearchConfig, evaluator: Evaluator, segment_rows: int
-    ) -> None:
+    def __init__(self, store: Store, memory: ResidentMemory, settings: SearchConfig, evaluator: Evaluator) -> None:
         exact = settings.keyword.model_copy(update={"similar_words": "none"})
         self._settings = settings.model_copy(update={"keyword": exact})
         self._store = store
         self._name = str(store.facts()["path"])
         self._memory = memory
         self._evaluator = evaluator
-        self._segment_rows = segment_rows
-        self._layouts = {name: Layout(BY_NAME[name]) for name in _RELATIONS}
+        self._mirrors = PartialMirrors(evaluator)
         self._lock = threading.Lock()
         self._searcher = Searcher(memory, self._settings)
-        self.blank = {name: self._snapshot(name, ()) for name in _RELATIONS}
+        self.blank = {name: self._mirrors.mirror(name, ()) for name in _RELATIONS}
         """Snapshots of no rows: what filters are checked by."""
 
     def search(self, asked: Asked) -> tuple[Outcome, Position]:
@@ -152,8 +148,8 @@ class StoredSearch:
             ids = [hit.relation.entity_id(hit.row) for hit in best[:seeds]]
             edges, reached = find.linked_rows(sight, ids, settings.graph.depth, found.most)
             for kind, more in reached.items():
-                rows[kind] = _merged(rows.get(kind, []), more)
-            rows["edge"] = _merged([], edges)
+                rows[kind] = [*rows.get(kind, []), *more]
+            rows["edge"] = edges
             request = self._request(sight, asked, position, rows, figures)
         return searcher.search(request)
 
@@ -162,12 +158,7 @@ class StoredSearch:
     def _rows(self, session: StatementSession, kind: str, ordinals: Iterable[int]) -> list[Row]:
         plan = self._store.plans[kind].get_many
         assert plan is not None
-        return sorted(session.run(plan, (dump_json(sorted(ordinals)),)), key=lambda row: int(row[0]))
-
-    def _snapshot(self, name: str, rows: Sequence[Row]) -> RelationSnapshot:
-        generation = Generation(self._layouts[name], self._segment_rows)
-        generation.load(rows)
-        return RelationSnapshot(generation, self._evaluator)
+        return session.run(plan, (dump_json(sorted(ordinals)),))
 
     def _request(
         self,
@@ -178,12 +169,15 @@ class StoredSearch:
         figures: StoredFigures | None,
     ) -> Request:
         keys = [row[1] for kind in KINDS for row in rows.get(kind, ())]
+        packed = dump_json([key.hex().upper() for key in keys])
         if figures is None:
-            packed = dump_json([key.hex().upper() for key in keys])
             rows = {**rows, "usage": sight.ask("search.usage_of", packed)}
-        relations = {name: self._snapshot(name, rows.get(name, ())) for name in _RELATIONS}
+        relations = {name: self._mirrors.mirror(name, rows.get(name, ())) for name in _RELATIONS}
         spaces: dict[uuid.UUID, EmbeddingSpace] = {} if asked.space is None else {asked.space.space_id: asked.space}
-        vectors = self._vectors(sight, asked, keys, relations) if figures is not None else {}
+        vectors: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}
+        if figures is not None and asked.space is not None and asked.vector is not None:
+            found = sight.ask("search.vectors_of", asked.space.space_id.bytes, packed)
+            vectors = self._mirrors.vectors(asked.space, found, relations)
         return Request(
             snapshot=ResidentSnapshot(position, relations, vectors, spaces, self._evaluator),
             text=asked.text,
@@ -198,38 +192,6 @@ class StoredSearch:
             now_us=asked.now_us,
             figures=figures,
         )
-
-    def _vectors(
-        self, sight: Sight, asked: Asked, keys: Sequence[bytes], relations: Mapping[str, RelationSnapshot]
-    ) -> dict[tuple[str, uuid.UUID], VectorSnapshot]:
-        """Return the vectors of the records that were read."""
-        space = asked.space
-        if space is None or asked.vector is None or not keys:
-            return {}
-        codec = self._store.plans["embedding"].codec
-        type_at, owner_at, vector_at = codec.index("owner_type"), codec.index("owner_id"), codec.index("vector")
-        packed = dump_json([key.hex().upper() for key in keys])
-        found: dict[str, list[Row]] = {}
-        for row in sight.ask("search.vectors_of", space.space_id.bytes, packed):
-            found.setdefault(row[type_at], []).append(row)
-        out: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}
-        for kind, rows in found.items():
-            index = VectorIndex(space.dimensions, space.metric.value, self._segment_rows)
-            index.load(
-                [row[0] for row in rows],
-                [row[codec.version_place] for row in rows],
-                [row[owner_at] for row in rows],
-                [row[vector_at] for row in rows],
-                relations[kind].generation.index,
-            )
-            out[kind, space.space_id] = VectorSnapshot(index, space.model_id)
-        return out
-
-
-def _merged(rows: Sequence[Row], more: Sequence[Row]) -> list[Row]:
-    """Return rows by ordinal, each once."""
-    by_ordinal = {int(row[0]): row for row in (*rows, *more)}
-    return [by_ordinal[ordinal] for ordinal in sorted(by_ordinal)]
 
 
 def _terms(figures: StoredFigures, searcher: Searcher) -> dict[str, float]:

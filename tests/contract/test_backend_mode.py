@@ -27,7 +27,7 @@ from caliber.model import (
     PrincipalKind,
     ResultStatus,
 )
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import InvalidValue, NotFound
 
 WORDS = {"vector": 0.0, "keyword": 0.9, "graph": 0.1, "importance": 0.0}
 MARCH, MAY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (3, 5))
@@ -106,7 +106,7 @@ def test_summaries_sessions_and_ids_are_filtered_alike(pair: Any, start: Any) ->
     stored, resident = pair
     agent = start(stored)
     agent.say("we met at the lakes")
-    stored.close_scope(agent.scope_id)
+    stored.storage.scopes.close(agent.scope_id, summary="the lakes, where we met")
     for options in (
         {"kinds": ["scope"]},
         {"filter": {"trajectory_id": agent.trajectory_id}},
@@ -280,3 +280,19 @@ def test_more_matches_than_are_looked_at_give_the_best(backend: Any, start: Any)
     rare = agent.memory.search("lake w7", limit=1).hits
     assert "w7" in rare[0].content
     assert np.isfinite([hit.score for hit in hits]).all()
+
+
+def test_get_reads_any_record_and_hides_what_may_not_be_seen(backend: Any, start: Any) -> None:
+    agent = start(words_only(backend, "backend"))
+    memory = agent.memory
+    made = [agent.say("a turn"), agent.note("a note"), agent.keep("an artifact")]
+    for entity, name in zip(made, ("turn_id", "note_id", "artifact_id"), strict=True):
+        assert memory.get(getattr(entity, name)) == entity
+    assert memory.get(agent.trajectory_id).trajectory_id == agent.trajectory_id
+    assert memory.get(agent.scope_id).turn_count == 1
+    secret = agent.note("a secret", visible_to=NOBODY)
+    for wanted in (secret.note_id, uuid.uuid4()):
+        with pytest.raises(NotFound):
+            memory.acting_as(READER).get(wanted)
+    assert memory.verify() == []
+    assert memory.stats()["records"]["note"] == 2

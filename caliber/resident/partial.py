@@ -1,0 +1,58 @@
+"""Mirrors of a few rows, read for one call: what memory holds of a tenant whose records are not resident.
+
+Source: design, section 5; docs/decisions/0082.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+from caliber.kernels.evaluator import Evaluator
+from caliber.model.entities import EmbeddingSpace
+from caliber.resident.mirror import Generation, Layout, RelationSnapshot
+from caliber.resident.vectors import VectorIndex, VectorSnapshot
+from caliber.schema.relations import BY_NAME, EMBEDDING
+from caliber.storage.codec import Row, codec_of
+
+_LEAST_ROWS = 64
+
+
+class PartialMirrors:
+    """Makes mirrors of rows that the caller has read. Safe to share between threads."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._layouts: dict[str, Layout] = {}
+
+    def mirror(self, name: str, rows: Sequence[Row]) -> RelationSnapshot:
+        """Return a mirror of rows of one relation, in the order of their ordinals, each once."""
+        layout = self._layouts.get(name)
+        if layout is None:
+            layout = self._layouts[name] = Layout(BY_NAME[name])
+        generation = Generation(layout, max(_LEAST_ROWS, len(rows)))
+        by_ordinal = {int(row[0]): row for row in rows}
+        generation.load([by_ordinal[ordinal] for ordinal in sorted(by_ordinal)])
+        return RelationSnapshot(generation, self._evaluator)
+
+    def vectors(
+        self, space: EmbeddingSpace, rows: Sequence[Row], owners: Mapping[str, RelationSnapshot]
+    ) -> dict[tuple[str, uuid.UUID], VectorSnapshot]:
+        """Return the vectors of one space, from rows of ``embedding`` whose owners are mirrored."""
+        codec = codec_of(EMBEDDING)
+        type_at, owner_at, vector_at = codec.index("owner_type"), codec.index("owner_id"), codec.index("vector")
+        found: dict[str, list[Row]] = {}
+        for row in rows:
+            found.setdefault(row[type_at], []).append(row)
+        out: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}
+        for kind, mine in found.items():
+            index = VectorIndex(space.dimensions, space.metric.value, max(_LEAST_ROWS, len(mine)))
+            index.load(
+                [row[0] for row in mine],
+                [row[codec.version_place] for row in mine],
+                [row[owner_at] for row in mine],
+                [row[vector_at] for row in mine],
+                owners[kind].generation.index,
+            )
+            out[kind, space.space_id] = VectorSnapshot(index, space.model_id)
+        return out
