@@ -122,13 +122,15 @@ class SearchConfig(Section):
     limit_max: Int = knob("Largest number of hits a caller may ask for.", "K-204", seed=999, ge=1, le=999)
     default_limit: Int = knob("Hits when the command line does not say.", "ours", ge=1, le=999)
     candidate_factor: Int = knob(
-        "Candidates the vector leg contributes, times the limit, if more than vector_candidates.",
+        "Nearest records, times the limit, that fill up what is left of a limit beyond vector_candidates.",
         "B-093",
         seed=2,
         ge=1,
         le=100,
     )
-    vector_candidates: Int = knob("Candidates the vector leg contributes, at least.", "M-035", seed=20, ge=1, le=10_000)
+    vector_candidates: Int = knob(
+        "Candidates of the vector leg, whatever the limit.", "M-035", seed=20, ge=1, le=10_000
+    )
     min_similarity: Real = knob("Least similarity of a hit found by vector.", "M-035", seed=0.7, ge=-1, le=1)
     normalisation: Literal["peak", "saturation"] = knob(
         "How scores become 0 to 1: peak divides by the best (a vector's lie between the last candidate and the best), "

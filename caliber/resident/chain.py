@@ -1,4 +1,4 @@
-"""Rows of a stretch in the order they were written, each linked to the one before and the one after."""
+"""Rows of a stretch in their own order, each linked to the one before and the one after."""
 
 from __future__ import annotations
 
@@ -13,31 +13,52 @@ NOBODY = -1
 
 
 class Chain:
-    """Rows before and after each row of one generation. Written by one thread at a time."""
+    """Rows before and after each row of one generation. Written by one thread at a time.
 
-    __slots__ = ("after", "before", "last", "length", "moved")
+    A newer version of a row takes its place. A row that is gone stays linked, for readers of boundaries that know it:
+    the others walk on.
+    """
+
+    __slots__ = ("after", "before", "codes", "last", "length", "moved", "places")
 
     def __init__(self) -> None:
         self.before = Growing(np.int64, fill=NOBODY)
         self.after = Growing(np.int64, fill=NOBODY)
+        self.codes = Growing(np.int64, fill=NOBODY)
+        self.places = Growing(np.int64, fill=NOBODY)
         self.last: dict[int, int] = {}
         self.length = 0
-        self.moved = False  # whether a row has ever taken the place of another
+        self.moved = False  # whether a row has ever come anywhere but to the end of its stretch
 
-    def extend(self, codes: NDArray[Any], replaced: NDArray[np.int64]) -> None:
-        """Add the rows that come next: the stretch each belongs to, and the older version of it or -1."""
+    def extend(self, codes: NDArray[Any], places: NDArray[np.int64], replaced: NDArray[np.int64]) -> None:
+        """Add the rows that come next: their stretch, their place in it, and the older version of each or -1."""
         start, end = self.length, self.length + len(codes)
-        self.before.reserve(end)
-        self.after.reserve(end)
+        for column in (self.before, self.after, self.codes, self.places):
+            column.reserve(end)
+        self.codes.array[start:end] = codes
+        self.places.array[start:end] = places
         if start == 0 and (replaced < 0).all():
-            self._load(codes)
+            self._load(codes, places)
         else:
+            forked = False
             for row, code, old in zip(range(start, end), codes.tolist(), replaced.tolist(), strict=True):
+                if not forked and not self._comes_last(row, code, old):
+                    # Who reads an older boundary goes on reading what was linked there.
+                    self.before.array, self.after.array = self.before.array.copy(), self.after.array.copy()
+                    forked = self.moved = True
                 self._add(row, code, old)
         self.length = end
 
-    def _load(self, codes: NDArray[Any]) -> None:
-        order = np.argsort(codes, kind="stable")
+    def _comes_last(self, row: int, code: int, old: int) -> bool:
+        places = self.places.array
+        earlier = self.last.get(code, NOBODY)
+        return not self._replaces(row, code, old) and (earlier < 0 or places[earlier] < places[row])
+
+    def _replaces(self, row: int, code: int, old: int) -> bool:
+        return old >= 0 and bool(self.codes.array[old] == code and self.places.array[old] == self.places.array[row])
+
+    def _load(self, codes: NDArray[Any], places: NDArray[np.int64]) -> None:
+        order = np.lexsort((places, codes))
         same = codes[order[1:]] == codes[order[:-1]]
         earlier, later = order[:-1][same], order[1:][same]
         self.before.array[later] = earlier
@@ -46,13 +67,14 @@ class Chain:
         self.last = dict(zip(codes[ends].tolist(), ends.tolist(), strict=True))
 
     def _add(self, row: int, code: int, old: int) -> None:
-        before, after = self.before.array, self.after.array
-        if old < 0:
-            earlier = self.last.get(code, NOBODY)
-            later = NOBODY
-        else:
+        before, after, places = self.before.array, self.after.array, self.places.array
+        if self._replaces(row, code, old):
             earlier, later = int(before[old]), int(after[old])
-            self.moved = True
+        else:
+            earlier, later = self.last.get(code, NOBODY), NOBODY
+            # Commits of another process may come to be known in another order than they were made in.
+            while earlier >= 0 and places[earlier] > places[row]:
+                earlier, later = int(before[earlier]), earlier
         before[row], after[row] = earlier, later
         if earlier >= 0:
             after[earlier] = row
@@ -63,4 +85,5 @@ class Chain:
 
     @property
     def nbytes(self) -> int:
-        return self.before.nbytes + self.after.nbytes + 100 * len(self.last)
+        columns = (self.before, self.after, self.codes, self.places)
+        return sum(column.nbytes for column in columns) + 100 * len(self.last)

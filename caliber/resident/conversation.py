@@ -1,7 +1,8 @@
 """Which turn was said before and after which: the chain of each scope, beside the mirror of turns.
 
 Like postings it is made by the reader that first needs it, and grows with the mirror. A turn that changes takes the
-place of its older version; readers of an older boundary walk back to the row they know.
+place of its older version; readers of an older boundary walk back to the row they know. A turn that is gone stands
+between nobody: those around it are neighbours, before a compaction or a reopening as after it.
 """
 
 from __future__ import annotations
@@ -28,37 +29,44 @@ class Neighbours:
         self._moved = chain.moved
 
     def before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the row before each of ``rows``, -1 where there is none or it is gone."""
-        return self._resolved(self._before, rows)
+        """Return the row before each of ``rows``, -1 where there is none."""
+        return self._walked(self._before, rows)
 
     def after(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the row after each of ``rows``, -1 where there is none or it is gone."""
-        return self._resolved(self._after, rows)
+        """Return the row after each of ``rows``, -1 where there is none."""
+        return self._walked(self._after, rows)
 
     def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return before and after of every row; what is not below the snapshot's length is nobody."""
         length = self._snapshot.length
-        if not self._moved:
+        if not self._moved and self._snapshot.live_mask.all():
             return self._before[:length], self._after[:length]
         rows = np.arange(length)
         return self._walked(self._before, rows), self._walked(self._after, rows)
 
-    def _resolved(self, column: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        found = self._walked(column, rows)
-        dead = found >= 0
-        dead[dead] = ~self._snapshot.live_mask[found[dead]]
-        found[dead] = NOBODY
-        return found
-
     def _walked(self, column: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the next row of each that lives at this boundary."""
+        snapshot = self._snapshot
         found = np.where(rows >= 0, column[rows], NOBODY)
-        for at in np.flatnonzero(found >= self._snapshot.length).tolist():
-            found[at] = self._snapshot.current(int(found[at]))
-        return found
+        while True:
+            for at in np.flatnonzero(found >= snapshot.length).tolist():
+                found[at] = self._known(column, int(found[at]))
+            gone = np.flatnonzero(found >= 0)
+            gone = gone[~snapshot.live_mask[found[gone]]]
+            if not len(gone):
+                return found
+            found[gone] = column[found[gone]]
+
+    def _known(self, column: NDArray[np.int64], number: int) -> int:
+        """Return the version of a later row that stood here at this boundary, or else of the next row on."""
+        while number >= self._snapshot.length:
+            earlier = self._snapshot.current(number)
+            number = earlier if earlier >= 0 else int(column[number])
+        return number
 
 
 def neighbours(snapshot: RelationSnapshot, column: str) -> Neighbours:
-    """Return who stands beside whom among the rows with equal ``column``, in the order they were written."""
+    """Return who stands beside whom among the turns with equal ``column``, in the order they were said."""
     generation = snapshot.generation
     with _lock:
         chain = generation.chain
@@ -66,6 +74,6 @@ def neighbours(snapshot: RelationSnapshot, column: str) -> Neighbours:
             chain = generation.chain = Chain()
         start = chain.length
         if start < snapshot.length:
-            codes = snapshot.column(column)[start:]
-            chain.extend(codes, generation.previous.view(snapshot.length)[start:])
+            codes, places = snapshot.column(column)[start:], snapshot.column("turn_number")[start:]
+            chain.extend(codes, places, generation.previous.view(snapshot.length)[start:])
         return Neighbours(snapshot, chain)

@@ -219,10 +219,13 @@ class VectorSnapshot:
         scores[present] = np.maximum.reduceat(self._matrix.scores(query, chunks), starts)
         return scores, present
 
-    def vector(self, owners: RelationSnapshot, row: int) -> NDArray[np.float32] | None:
-        """Return the vector of one owner's row, or None when it has none. Shapes: ``f32[d]``."""
-        number = int(self._bound_to(owners).number_of[row])
-        return None if number < 0 else self._matrix.rows(np.array([number], np.int64))[0]
+    def vectors(self, owners: RelationSnapshot, row: int) -> NDArray[np.float32]:
+        """Return the vectors of one owner's row, one a chunk, none where it has none. Shapes: ``f32[chunks, d]``."""
+        bound = self._bound_to(owners)
+        number = int(bound.number_of[row])
+        if number < 0 or bound.single:
+            return self._matrix.rows(np.array([number][: number >= 0], np.int64))
+        return self._matrix.rows(bound.chunks_of(np.array([row], np.int64))[0])
 
 
 class _Bound:

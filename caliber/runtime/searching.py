@@ -20,7 +20,6 @@ from caliber.model.time import to_us
 from caliber.model.windows import Position, SearchHit, SearchResult, Understood
 from caliber.runtime.engine import Engine
 from caliber.search import filters
-from caliber.search.fusion import LEGS
 from caliber.search.request import Outcome, Request
 from caliber.search.stored import NOT_RESIDENT, Asked
 from caliber.trajectory import inputs
@@ -165,10 +164,8 @@ class Searching:
             kind = item.relation.relation.name
             raw = next(streams[kind])
             text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else (raw or "")
-            breakdown = item.breakdown
-            legs = tuple(leg for leg in LEGS if leg in breakdown or (leg == "keyword" and "lent" in breakdown))
             key = item.relation.entity_id(item.row)
-            hits.append(SearchHit(key, kind, text, item.score, breakdown, legs, words))
+            hits.append(SearchHit(key, kind, text, item.score, item.breakdown, item.found_by, words))
         return tuple(hits)
 
 

@@ -15,6 +15,9 @@ from datetime import UTC, date, datetime, timedelta
 from caliber.model.time import to_us
 from caliber.search.lexicon import Lexicon
 
+_YEARS_BACK = 9
+"""Years in which the latest 29 February is."""
+
 DAY_US = 24 * 60 * 60 * 1_000_000
 
 
@@ -62,17 +65,17 @@ class DateReader:
         if name is not None and name.casefold() in self._lexicon.ambiguous_months and not name[0].isupper():
             return None
         number = groups.get("number")
-        month = self._lexicon.months[name.casefold()] if name else int(number) if number else None
+        month = self._lexicon.months.get(name.casefold(), 0) if name else int(number) if number else None
         day = groups.get("day")
         given = groups.get("year")
-        year = int(given) if given else clock.year
-        try:
-            first, last = _days(year, month, None if day is None else int(day))
-            if not given and first > clock:
-                first, last = _days(year - 1, month, None if day is None else int(day))
-        except (ValueError, KeyError):  # 31 June, month 13
-            return None
-        return Interval(first, last, *match.span())
+        for year in (int(given),) if given else range(clock.year, max(clock.year - _YEARS_BACK, 0), -1):
+            try:
+                first, last = _days(year, month, None if day is None else int(day))
+            except ValueError:  # 31 June, month 13, a month spelt with a dotless i; 29 February in most years
+                continue
+            if given or first <= clock:
+                return Interval(first, last, *match.span())
+        return None
 
     def _from_clock(self, match: re.Match[str], clock: date) -> Interval:
         lexicon = self._lexicon

@@ -47,6 +47,7 @@ class Found:
     row: int
     score: float
     breakdown: dict[str, float]
+    found_by: tuple[str, ...]
 
 
 def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from caliber.search.legs import Bools, Floats, Nearest, Searched
 from caliber.search.words import NAMES_A_TIME
 
 LEGS = ("vector", "keyword", "graph", "importance")
-_LEAST = 1e-6
+LEAST = 1e-6
 """Score of what a leg found and nothing speaks for: it comes last, and is there."""
 
 _TOP_IMPORTANCE = 10.0
@@ -37,11 +37,16 @@ class Joined:
 
     score: Floats
     parts: dict[str, tuple[float, Floats]] = field(default_factory=dict)
+    finders: dict[str, Bools] = field(default_factory=dict)
 
     def breakdown(self, row: int) -> dict[str, float]:
         """Return what each part adds to the score of a row, without those that add nothing."""
         found = {name: share * float(scores[row]) for name, (share, scores) in self.parts.items()}
         return {name: part for name, part in found.items() if part}
+
+    def found_by(self, row: int) -> tuple[str, ...]:
+        """Return the legs that found a row, whatever they count for."""
+        return tuple(leg for leg in LEGS if leg in self.finders and self.finders[leg][row])
 
 
 def weights_in_force(weights: SearchWeights, missing: Sequence[str]) -> dict[str, float]:
@@ -145,13 +150,19 @@ def names_time(item: Searched) -> Bools:
 # --- order ----------------------------------------------------------------------------------------
 
 
-def joined(evaluator: Evaluator, weighted: Sequence[tuple[str, float, Floats]], found: Bools, total: float) -> Joined:
+def joined(
+    evaluator: Evaluator,
+    weighted: Sequence[tuple[str, float, Floats]],
+    found: Bools,
+    total: float,
+    finders: dict[str, Bools],
+) -> Joined:
     """Return weighted parts, as shares of ``total``, the most that any row could have, and their sum.
 
     The score of what was not found is 0.
     """
     parts = {name: (weight / total, scores) for name, weight, scores in weighted if weight}
-    return Joined(evaluator.combine(list(parts.values()), found, _LEAST), parts)
+    return Joined(evaluator.combine(list(parts.values()), found, LEAST), parts, finders)
 
 
 def best_rows(searched: Sequence[Searched], scored: Sequence[Floats], limit: int) -> list[tuple[int, int, float]]:

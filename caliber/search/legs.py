@@ -233,6 +233,15 @@ class Nearest:
     kinds: NDArray[np.int64]
     rows: NDArray[np.int64]
     similarities: NDArray[np.float32]
+    start: int = 0
+    """How many are nearer than the first."""
+
+    def parted(self, count: int) -> tuple[Nearest, Nearest]:
+        """Return the first ``count``, and the rest."""
+        return (
+            Nearest(self.kinds[:count], self.rows[:count], self.similarities[:count]),
+            Nearest(self.kinds[count:], self.rows[count:], self.similarities[count:], count),
+        )
 
 
 def vector_leg(

@@ -40,6 +40,7 @@ def recent_rows(searched: Sequence[Searched], request: Request, settings: Search
             row,
             score,
             {"recency": float(recency[place][row]), "importance": float(importance[place][row])},
+            ("importance",),
         )
         for place, row, score in fusion.best_rows(searched, scores, request.limit)
     ]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig
+from caliber.kernels import cosine_batch
 from caliber.llm.word_vectors import WordVectors
 from caliber.model.time import from_us
 from caliber.resident.keywords import Keywords
@@ -30,8 +31,8 @@ from caliber.search.request import Outcome, Pool, Relevance, Request
 from caliber.search.similar import SimilarTerms
 from caliber.search.words import Analyzer
 
-_DIVERSE_POOL = 4
-"""Hits looked at for each that is wanted, when they are to differ from each other."""
+_DIVERSE_POOL = 100
+"""Hits that are to differ from each other; however many are wanted, so that a larger limit only adds to a smaller."""
 
 
 class Searcher:
@@ -82,10 +83,15 @@ class Searcher:
         if not searched:
             weights, degraded = self._weights(request, searched)
             return Outcome([], query, weights, degraded)
-        joined, reached, weights, degraded, names = self._scored(searched, query, request)
+        joined, reached, weights, degraded, names, beyond = self._scored(searched, query, request)
         best = self._best(searched, joined, request)
         edges = [edge for place, row, _ in best for edge in reached.edges_to(place, row)]
-        found = [Found(searched[place].owners, row, score, joined[place].breakdown(row)) for place, row, score in best]
+        found = [
+            Found(searched[place].owners, row, score, joined[place].breakdown(row), joined[place].found_by(row))
+            for place, row, score in best
+        ]
+        for place, row, score in _filled_up(joined, beyond, request.limit - len(best)):
+            found.append(Found(searched[place].owners, row, float(np.float32(score)), {"vector": score}, ("vector",)))
         named = tuple(" ".join(name) for name in names)
         return Outcome(found, query, weights, degraded, named, edge_ids(request.snapshot, edges))
 
@@ -104,27 +110,28 @@ class Searcher:
         out, degraded = [], None
         for pool, item in zip(pools, searched, strict=True):
             asked = replace(request, kinds=(pool.kind,), limit=pool.limit)
-            joined, _, _, degraded, _ = self._scored([item], query, asked)
-            rows = pool.rows
-            if rows is None:
-                rows = np.array([row for _, row, _ in self._best([item], joined, asked)], np.int64)
+            joined, _, _, degraded, _, beyond = self._scored([item], query, asked)
             (scored,) = joined
-            score = scored.score[rows].astype(np.float32)
-            found = score > 0
-            parts = {name: share * (scores[rows] * found) for name, (share, scores) in scored.parts.items()}
-            out.append(Relevance(rows, score, parts))
+            if pool.rows is not None:
+                out.append(_relevance(scored, pool.rows))
+                continue
+            best = self._best([item], joined, asked)
+            rest = _filled_up(joined, beyond, pool.limit - len(best))
+            out.append(_relevance(scored, np.array([row for _, row, _ in best], np.int64), rest))
         return out, degraded
 
     def _scored(
         self, searched: Sequence[Searched], query: Query, request: Request
-    ) -> tuple[list[fusion.Joined], Reached, dict[str, float], str | None, Sequence[tuple[str, ...]]]:
-        """Return the scores of every row, what links led to, the legs' weights, what is missing, and who is named."""
+    ) -> tuple[list[fusion.Joined], Reached, dict[str, float], str | None, Sequence[tuple[str, ...]], Nearest]:
+        """Return the scores of every row, what links led to, the legs' weights, what is missing, who is named, and
+        what is near beyond the candidates.
+        """
         weights, degraded = self._weights(request, searched)
-        nearest = self._nearest(searched, request, weights)
+        nearest, beyond = self._nearest(searched, request, weights)
         keyword_leg(searched, query, self._settings.keyword, self._similar, request.figures)
         names = self._names.named(searched, query.parts)
         joined, reached = self._joined(searched, nearest, query, names, weights, request)
-        return joined, reached, weights, degraded, names
+        return joined, reached, weights, degraded, names, beyond
 
     def _weights(self, request: Request, searched: Sequence[Searched]) -> tuple[dict[str, float], str | None]:
         """Return what each leg counts for, and what to say of one that the configuration counts on."""
@@ -145,12 +152,16 @@ class Searcher:
         wanted = self._settings.weights.vector > 0
         return [*missing, "vector"], request.without_vector if wanted else None
 
-    def _nearest(self, searched: Sequence[Searched], request: Request, weights: Mapping[str, float]) -> Nearest:
+    def _nearest(
+        self, searched: Sequence[Searched], request: Request, weights: Mapping[str, float]
+    ) -> tuple[Nearest, Nearest]:
+        """Return the candidates of the vector leg, as many whatever the limit is, and what is near beyond them."""
         settings = self._settings
         if request.vector is None or request.space_id is None or not weights["vector"]:
             nothing = np.zeros(0, np.int64)
-            return Nearest(nothing, nothing, np.zeros(0, np.float32))
-        return vector_leg(
+            none = Nearest(nothing, nothing, np.zeros(0, np.float32))
+            return none, none
+        nearest = vector_leg(
             searched,
             request.snapshot.vectors,
             request.space_id,
@@ -158,6 +169,7 @@ class Searcher:
             candidates=max(settings.vector_candidates, settings.candidate_factor * request.limit),
             min_similarity=settings.min_similarity,
         )
+        return nearest.parted(settings.vector_candidates)
 
     def _joined(
         self,
@@ -172,20 +184,23 @@ class Searcher:
         by_word = fusion.keyword_scores(searched, settings)
         by_vector = fusion.vector_scores(searched, nearest, settings)
         own, lent = [scores for scores, _ in by_word], [scores for _, scores in by_word]
-        found = [_found(item, query) for item in searched]
-        for place in range(len(searched)):
-            found[place][nearest.rows[nearest.kinds == place]] = True
         reached = self._graph.reach(request, searched, _base(own, lent, by_vector, weights), weights["graph"])
         by_graph = reached.scores
-        for hits, scores, item in zip(found, by_graph, searched, strict=True):
-            hits |= scores > 0
-            hits &= item.allowed
+        finders: list[dict[str, Bools]] = []
+        found: list[Bools] = []
+        for place, item in enumerate(searched):
+            near = np.zeros(item.owners.length, np.bool_)
+            near[nearest.rows[nearest.kinds == place]] = True
+            legs_of = {"vector": near, "keyword": item.keyword > 0, "graph": by_graph[place] > 0}
+            finders.append(legs_of)
+            found.append((near | legs_of["keyword"] | legs_of["graph"] | _of_days(item, query)) & item.allowed)
         if settings.fusion == "rrf":
             whole = [own_ + lent_ for own_, lent_ in by_word]
             fusion.rank_scores(searched, (whole, by_vector, by_graph), settings)
             own, lent = whole, [np.zeros(len(scores)) for scores in whole]
         boosts = self._boosts(searched, query, names, request.now_us)
-        total = sum(weights.values()) + sum(max(weight, 0.0) for _, weight, _ in boosts)
+        # No leg left, and nothing that moves up: what counts against a hit counts in full.
+        total = (sum(weights.values()) + sum(max(weight, 0.0) for _, weight, _ in boosts)) or 1.0
         out = []
         for place, item in enumerate(searched):
             legs = [
@@ -198,7 +213,7 @@ class Searcher:
                 importance = fusion.importance_scores(item.owners, settings.neutral_importance)
                 legs.append(("importance", weights["importance"], importance))
             legs.extend((name, weight, scores[place]) for name, weight, scores in boosts)
-            out.append(fusion.joined(item.owners.evaluator, legs, found[place], total))
+            out.append(fusion.joined(item.owners.evaluator, legs, found[place], total, finders[place]))
         return out, reached
 
     def _boosts(
@@ -232,13 +247,45 @@ class Searcher:
     ) -> list[tuple[int, int, float]]:
         """Return place of the kind, row and score of each hit."""
         share = self._settings.diversity
-        pool = request.limit * _DIVERSE_POOL if share else request.limit
-        best = fusion.best_rows(searched, [item.score for item in joined], pool)
+        wanted = max(request.limit, _DIVERSE_POOL) if share else request.limit
+        best = fusion.best_rows(searched, [item.score for item in joined], wanted)
         if share and len(best) > 1:
-            scores = np.array([score for _, _, score in best], np.float64)
-            like = _likeness(searched, request, [(place, row) for place, row, _ in best])
-            best = [best[at] for at in fusion.diversified(scores, like, share, request.limit)]
-        return best
+            pool, rest = best[:_DIVERSE_POOL], best[_DIVERSE_POOL:]
+            scores = np.array([score for _, _, score in pool], np.float64)
+            like = _likeness(searched, request, [(place, row) for place, row, _ in pool])
+            best = [pool[at] for at in fusion.diversified(scores, like, share, request.limit)] + rest
+        return best[: request.limit]
+
+
+def _filled_up(joined: Sequence[fusion.Joined], beyond: Nearest, most: int) -> list[tuple[int, int, float]]:
+    """Return what fills up a limit, the nearest first: what is near beyond the candidates and was not found.
+
+    Its scores lie below those of all that was found, and are the same whatever the limit is.
+    """
+    candidates = beyond.start
+    out: list[tuple[int, int, float]] = []
+    for rank, (place, row) in enumerate(zip(beyond.kinds.tolist(), beyond.rows.tolist(), strict=True), start=1):
+        if len(out) >= most:
+            break
+        if not joined[place].score[row] > 0:
+            out.append((place, row, fusion.LEAST * candidates / (candidates + rank)))
+    return out
+
+
+def _relevance(
+    scored: fusion.Joined, rows: NDArray[np.int64], rest: Sequence[tuple[int, int, float]] = ()
+) -> Relevance:
+    """Return how relevant ``rows`` are, and after them what fills up their limit."""
+    score = scored.score[rows].astype(np.float32)
+    found = score > 0
+    none = np.zeros(len(rest))
+    near = np.array([value for _, _, value in rest], np.float64)
+    parts = {
+        name: np.concatenate((share * (scores[rows] * found), near if name == "vector" else none))
+        for name, (share, scores) in scored.parts.items()
+    }
+    more = np.array([row for _, row, _ in rest], np.int64)
+    return Relevance(np.concatenate((rows, more)), np.concatenate((score, near.astype(np.float32))), parts)
 
 
 def _base(
@@ -253,10 +300,10 @@ def _base(
     ]
 
 
-def _found(item: Searched, query: Query) -> Bools:
-    """Return the rows that words found; a query of nothing but days finds what is of them."""
+def _of_days(item: Searched, query: Query) -> Bools:
+    """Return the rows that a query of nothing but days finds: what is of them."""
     if query.terms or query.beginnings or query.when is None:
-        return item.keyword > 0
+        return np.zeros(item.owners.length, np.bool_)
     times = fusion.times_us(item.owners)
     of_days: Bools = (times >= query.when.first_us) & (times <= query.when.last_us)
     return of_days
@@ -273,15 +320,18 @@ def _today(searched: Sequence[Searched], now_us: int) -> date:
 
 
 def _likeness(searched: Sequence[Searched], request: Request, best: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
-    """Return the cosine of each pair of hits, 0 where one has no vector. Shapes: ``[n, n]``."""
-    rows = np.zeros((len(best), 0 if request.vector is None else len(request.vector)), np.float64)
+    """Return the cosine of each pair of hits, of their most alike chunks, 0 where one has no vector. Shapes: [n, n]"""
+    vectors: list[NDArray[np.float32]] = []
+    owner: list[int] = []
     for at, (place, row) in enumerate(best):
         item = searched[place]
         index = None if request.space_id is None else request.snapshot.vectors.get((item.kind, request.space_id))
-        vector = None if index is None else index.vector(item.owners, row)
-        if vector is not None:
-            rows[at] = vector
-    norms = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
-    unit = rows / np.where(norms > 0, norms, 1.0)
-    likeness: NDArray[np.float64] = unit @ unit.T
+        if index is not None and request.vector is not None:
+            own = index.vectors(item.owners, row)
+            vectors.append(own)
+            owner.extend([at] * len(own))
+    likeness = np.zeros((len(best), len(best)), np.float64)
+    if owner:
+        rows = np.concatenate(vectors)
+        np.maximum.at(likeness, np.ix_(owner, owner), cosine_batch(rows, rows).astype(np.float64))
     return likeness

@@ -370,3 +370,35 @@ def test_edges_bring_hits_and_count_as_used(words: Any) -> None:
     used = {usage.owner_id for usage in memory.storage.usages.all()}
     assert {edge.edge_id for edge in edges} <= used
     assert unused.edge_id not in used
+
+
+# --- turns and those beside them ------------------------------------------------------------------
+
+LENDING = {
+    "weights": {"vector": 0.0, "keyword": 1.0, "graph": 0.0, "importance": 0.0},
+    "keyword": {"lend_near": 0.4, "lend_far": 0.2, "lend_answer": 0.3},
+}
+
+
+def test_turns_that_change_or_go_leave_their_neighbours_side_by_side(backend: Any, start: Any) -> None:
+    """Also after a compaction or a reload: what a turn borrows does not depend on how it came into memory."""
+    knobs = {f"search__{section}__{name}": value for section in LENDING for name, value in LENDING[section].items()}
+    agent = start(backend.open(backend.config(embedding_provider=None, **knobs)))
+    memory, turns = agent.memory, agent.memory.storage.turns
+    said = [agent.say(text) for text in ("a walrus?", "gone soon", "yes it was", "ah", "by the bay", "more")]
+
+    def lent() -> dict[str, float]:
+        return {hit.content: round(hit.breakdown.get("lent", 0), 6) for hit in memory.search("walrus").hits}
+
+    assert set(lent()) == {"a walrus?", "gone soon", "yes it was"}
+    turns.delete(said[1].turn_id)
+    assert set(lent()) == {"a walrus?", "yes it was", "ah"}
+    turns.update(said[2].turn_id, content=b"yes indeed")
+    agent.say("and so on")
+    before = lent()
+    assert set(before) == {"a walrus?", "yes indeed", "ah"}
+    assert before["yes indeed"] > before["ah"] > 0
+    memory._engine.memory.compact()
+    assert lent() == before
+    memory._engine.memory.reload()
+    assert lent() == before

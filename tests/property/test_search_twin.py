@@ -1,0 +1,118 @@
+"""Search equals its plain Python twin, whatever is stored, asked and configured.
+
+Source: issue "Search in native memory", Done when. Twin: tests/support/search_twin.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.configs import HASH_PROVIDER, config
+from support.evidence import scale
+from support.providers import CountingEmbeddings
+from support.search_checks import assert_same, given_of, twin_answer, world
+from support.search_worlds import FILTERS, INSTANTS, KINDS, KNOBS, NOW_US, QUERIES, STORES, Builder, merged
+
+import caliber
+from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind
+from caliber.model.errors import InvalidValue
+
+READER = Principal(PrincipalKind.AGENT, "reader", AgentRole.EXECUTOR)
+ASKED = st.tuples(
+    QUERIES,
+    st.fixed_dictionaries({"limit": st.sampled_from([None, 1, 3, 50]), "kinds": KINDS, "filter": FILTERS}),
+    st.one_of(st.none(), st.none(), INSTANTS),
+    st.booleans(),
+)
+DIMENSIONS = 12
+COLUMNS = {
+    "note": ("entity", "note_type", "importance", "namespace"),
+    "artifact": ("artifact_type",),
+    "turn": ("role", "name"),
+    "scope": (),
+}
+
+
+def open_store(knobs: dict[str, Any], provider: Any, **overrides: Any) -> tuple[Any, FixedClock]:
+    base = config(":memory:").search.model_dump()
+    base["keyword"]["similar_words"] = "none"
+    chosen = merged(base, knobs)
+    clock = FixedClock(NOW_US)
+    values = {"search": chosen, "vector.distance_metric": overrides.pop("metric", "cosine"), **overrides}
+    values["vector.dimensions"] = DIMENSIONS
+    values["embedding_provider"] = {**HASH_PROVIDER, "dimensions": DIMENSIONS}
+    memory = caliber.open(config(":memory:", **values), clock=clock, embedding_provider=provider)
+    return memory, clock
+
+
+@settings(max_examples=scale(60, 20_000), suppress_health_check=list(HealthCheck))
+@given(
+    steps=STORES,
+    knobs=KNOBS,
+    asked=st.lists(ASKED, min_size=1, max_size=5),
+    metric=st.sampled_from(["cosine", "cosine", "l2", "inner_product"]),
+    long_text=st.sampled_from(["chunk_mean", "chunks"]),
+)
+def test_search_equals_its_twin(steps: Any, knobs: Any, asked: Any, metric: str, long_text: str) -> None:
+    # issue, Done when: results equal a plain Python twin of the whole pipeline on random stores
+    provider = CountingEmbeddings(DIMENSIONS)
+    longest = {"embedding.long_text": long_text, "embedding.long_text_tokens": 8}
+    memory, clock = open_store(knobs, provider, metric=metric, **longest)
+    with memory:
+        Builder(memory, clock).build(steps)
+        memory.flush()
+        held = world(memory)
+        for query, options, as_of, as_reader in asked:
+            handle = memory.acting_as(READER) if as_reader else memory
+            compare(handle, held, query, {**options, "as_of": as_of})
+
+
+def compare(handle: Any, held: Any, query: str, options: dict[str, Any]) -> None:
+    """Ask store and twin the same, and hold one answer to the other."""
+    if not_filterable(options):
+        with pytest.raises(InvalidValue, match="cannot be filtered by"):
+            handle.search(query, **options)
+        return
+    expected = twin_answer(handle, held, query, given_of(handle, query), options)
+    assert_same(handle.search(query, **options), expected, query)
+
+
+def not_filterable(options: dict[str, Any]) -> bool:
+    """Return whether a filter names a column that no searched kind has."""
+    kinds = options["kinds"] or tuple(COLUMNS)
+    return any(not any(name in COLUMNS[kind] for kind in kinds) for name in options["filter"] or ())
+
+
+@settings(max_examples=scale(12, 2_000), suppress_health_check=list(HealthCheck))
+@given(steps=STORES, knobs=KNOBS, query=QUERIES, limits=st.lists(st.integers(1, 40), min_size=2, max_size=3))
+def test_larger_limit_only_adds_to_a_smaller(steps: Any, knobs: Any, query: str, limits: list[int]) -> None:
+    memory, clock = open_store(knobs, CountingEmbeddings(DIMENSIONS))
+    with memory:
+        Builder(memory, clock).build(steps)
+        memory.flush()
+        results = [
+            [(hit.id, hit.score, hit.breakdown) for hit in memory.search(query, limit=limit).hits]
+            for limit in sorted(limits)
+        ]
+    for smaller, larger in itertools.pairwise(results):
+        assert larger[: len(smaller)] == smaller
+
+
+@settings(max_examples=scale(3, 1_000), suppress_health_check=list(HealthCheck))
+@given(steps=STORES, knobs=KNOBS, asked=st.lists(ASKED, min_size=2, max_size=5))
+def test_search_with_similar_words_equals_its_twin(steps: Any, knobs: Any, asked: Any) -> None:
+    """The word vectors are given, and the stores are English: what is like what, and how far, the twin works out."""
+    pytest.importorskip("tokenizers", reason="the extra embed is not installed")
+    words = {"language": "english", "similar_words": "wordllama-l2-supercat", "similar_min": 0.1}
+    memory, clock = open_store(merged(knobs, {"keyword": words}), CountingEmbeddings(DIMENSIONS))
+    with memory:
+        Builder(memory, clock).build(steps)
+        memory.flush()
+        held = world(memory)
+        for query, options, as_of, as_reader in asked:
+            handle = memory.acting_as(READER) if as_reader else memory
+            compare(handle, held, query, {**options, "as_of": as_of})

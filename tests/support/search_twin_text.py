@@ -1,0 +1,365 @@
+"""What texts and questions are understood as, in plain Python: the text side of the twin of search.
+
+Written from docs/search.md and csrc/include/caliber.h; nothing of ``caliber.search`` is used. Given from outside, as
+data: the table of letters, the stemmer, and a language's stop words and words of time.
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from caliber.kernels.reference_keyword import kind_of
+
+WORD_BYTES = 256
+PHRASE_PARTS = 32
+STEMMED_CHARS = 64
+NAME_PARTS = 6
+MONTHS = [name.casefold() for name in calendar.month_name[1:]]
+_JOINERS = "'.-/\\:@+#&’"
+_QUOTES = {'"': '"', "“": "”", "«": "»", "„": "“”"}
+
+
+# --- words of a text ------------------------------------------------------------------------------
+
+
+def words_of(text: bytes) -> list[str]:
+    """Return the words of UTF-8 text, bytes that are none apart."""
+    chars = text.decode("utf-8", "surrogateescape")
+    kinds = [0 if "\ud800" <= char <= "\udfff" else kind_of(ord(char)) for char in chars]
+    out: list[str] = []
+    at = 0
+    while at < len(chars):
+        if kinds[at] == 1:
+            end = _word_end(chars, kinds, at)
+            out.append(chars[at:end])
+        elif kinds[at] == 2:  # a script without spaces: pairs
+            end = at
+            while end < len(chars) and kinds[end] == 2:
+                end += 1
+            run = chars[at:end]
+            out.extend([run] if len(run) == 1 else [run[i : i + 2] for i in range(len(run) - 1)])
+        else:
+            end = at + 1
+        at = end
+    return out
+
+
+def _word_end(chars: str, kinds: list[int], start: int) -> int:
+    """Return where a word ends: letters, what joins letters, and the signs of ``C++`` and ``C#``."""
+
+    def char(at: int) -> str:
+        return chars[at] if 0 <= at < len(chars) and not "\ud800" <= chars[at] <= "\udfff" else ""
+
+    def is_word(at: int) -> bool:
+        return at < len(chars) and kinds[at] == 1
+
+    def size(begin: int, end: int) -> int:
+        return len(chars[begin:end].encode("utf-8"))
+
+    at = start
+    while at < len(chars):
+        step = 0
+        if is_word(at):
+            step = 1
+        elif char(at) == ",":
+            step = int(char(at - 1) in "0123456789" and char(at + 1) != "" and char(at + 1) in "0123456789")
+        elif char(at) == ":" and char(at + 1) == ":":
+            step = 2 if is_word(at + 2) else 0
+        elif char(at) and char(at) in _JOINERS:
+            step = 1 if is_word(at + 1) else 0
+        if not step or size(start, at + step) > WORD_BYTES:
+            break
+        at += step
+    for count in (2, 1):
+        sign = char(at)
+        if sign and sign in "+#" and chars[at : at + count] == sign * count:
+            closed = at + count
+            outside = char(at - 1) != sign and char(closed) != sign
+            if outside and size(start, closed) <= WORD_BYTES and (closed == len(chars) or kinds[closed] == 0):
+                return closed
+            return at
+    return at
+
+
+# --- what a word stands for -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A word's parts, the terms it is found by, and whether it names a time."""
+
+    parts: tuple[str, ...]
+    terms: tuple[str, ...]
+    dated: bool
+
+
+@dataclass
+class Language:
+    """What is given of a language."""
+
+    stem_word: Callable[[str], str]
+    stop_words: frozenset[str] = frozenset()
+    time_words: frozenset[str] = frozenset()
+    reads_dates: bool = False
+    _known: dict[str, Meaning] = field(default_factory=dict)
+
+    def meaning(self, word: str) -> Meaning:
+        known = self._known.get(word)
+        if known is None:
+            known = self._known[word] = self._meaning(word)
+        return known
+
+    def _meaning(self, word: str) -> Meaning:
+        text = unicodedata.normalize("NFKC", word)
+        parts = tuple(piece.casefold() for piece in pieces(text))
+        whole = text.casefold()
+        dated = any(self._dated(part) for part in parts)
+        if len(parts) == 1 and (whole == parts[0] or "'" in text or "’" in text):
+            return Meaning(parts, (self.stem(parts[0]),), dated)
+        terms = [self.stem(part) for part in parts if len(part) > 1 or not part.isascii() or part.isdigit()]
+        terms.append(self.stem(whole) if whole.isalnum() else whole)
+        return Meaning(parts, tuple(terms), dated)
+
+    def _dated(self, part: str) -> bool:
+        if part in self.time_words:
+            return True
+        return self.reads_dates and re.fullmatch(r"(19|20)\d\d", part) is not None
+
+    def stem(self, folded: str) -> str:
+        stem = self.stem_word(folded) if len(folded) <= STEMMED_CHARS else folded
+        return "".join(_without_accent(char) for char in stem)
+
+
+def _without_accent(char: str) -> str:
+    base = unicodedata.normalize("NFKD", char)[0]
+    return base if base.isascii() else char
+
+
+def pieces(text: str) -> list[str]:
+    """Return what a word is made of: between signs, and where its case or kind changes."""
+    out: list[str] = []
+    for bare in _between_signs(text):
+        piece = _without_article(bare)
+        if not piece:
+            continue
+        if "'" in piece or "’" in piece:
+            out.append(piece.replace("’", "'"))
+        elif not piece.isascii() or piece.islower() or piece.isupper() or piece[1:].islower():
+            out.append(piece)
+        else:
+            out.extend(_humps(piece))
+    return out or [text]
+
+
+def _between_signs(text: str) -> list[str]:
+    spaced = "".join(
+        char if char in "'’" or (char != "_" and re.match(r"\w", char)) else " " for char in text
+    )  # fmt: skip
+    return spaced.split(" ")
+
+
+def _without_article(piece: str) -> str:
+    for size in (1, 2, 3):
+        article, sign, rest = piece[:size], piece[size : size + 1], piece[size + 1 :]
+        if "'" not in article and "’" not in article and sign in ("'", "’"):
+            if re.match(r"\w{3,}", rest) and "_" not in rest[:3]:
+                piece = rest
+            break
+    return piece.rstrip("'’")
+
+
+def _humps(piece: str) -> list[str]:
+    """Return the parts of ``HTTPServer2``: HTTP, Server, 2."""
+    out: list[str] = []
+    for char in piece:
+        kind = "u" if char.isupper() else "l" if char.islower() else "d"
+        if out:
+            before = out[-1]
+            last = "u" if before[-1].isupper() else "l" if before[-1].islower() else "d"
+            if kind == last:
+                out[-1] += char
+                continue
+            if (last, kind) == ("u", "l"):
+                out[-1] = before[:-1]
+                out.append(before[-1] + char)
+                continue
+        out.append(char)
+    return [hump for hump in out if hump]
+
+
+# --- what a question asks for ---------------------------------------------------------------------
+
+
+@dataclass
+class Question:
+    """A question, understood."""
+
+    terms: list[str]
+    left_out: list[str]
+    around: tuple[str, ...]
+    phrases: list[tuple[str, ...]]
+    beginnings: list[str]
+    parts: list[str]
+    days: tuple[datetime.date, datetime.date] | None
+    asks_time: bool
+    cut: bool
+
+
+def understand(text: str, language: Language, today: Callable[[], datetime.date], *, max_words: int) -> Question:
+    """Return what a question asks for."""
+    named = find_days(text, today()) if language.reads_dates else None
+    rest = text if named is None else text[: named[2]] + " " + text[named[3] :]
+    words = words_of(rest.encode("utf-8", "replace"))
+    silent: dict[str, bool] = {}
+    parts: list[str] = []
+    phrases: list[tuple[str, ...]] = []
+    for word in words[:max_words]:
+        meaning = language.meaning(word)
+        parts += [_owner(part) for part in meaning.parts]
+        for term in meaning.terms:
+            silent.setdefault(term, len(meaning.parts) == 1 and meaning.parts[0] in language.stop_words)
+        if len(meaning.parts) > 1:
+            phrases.append(meaning.parts[:PHRASE_PARTS])
+    phrases += [inside[:PHRASE_PARTS] for quoted in quotes(rest) if (inside := parts_of(quoted, language))]
+    said = [term for term, nothing in silent.items() if not nothing]
+    everything = not said and named is None
+    spoken = unique(part for part in parts if part not in language.stop_words)
+    return Question(
+        terms=list(silent) if everything else said,
+        left_out=[] if everything else [term for term, nothing in silent.items() if nothing],
+        around=tuple(spoken or parts),
+        phrases=unique(phrases),
+        beginnings=unique(beginnings(rest)),
+        parts=parts,
+        days=None if named is None else named[:2],
+        asks_time=language.reads_dates and asks_time(text),
+        cut=len(words) > max_words,
+    )
+
+
+def unique(items):  # type: ignore[no-untyped-def]
+    """Return items once each, in the order they first came."""
+    return list(dict.fromkeys(items))
+
+
+def _owner(part: str) -> str:
+    for ending in ("'s", "’s", "'", "’"):
+        if part.endswith(ending) and len(part) > len(ending) and re.match(r"\w", part[-len(ending) - 1]):
+            return part[: -len(ending)]
+    return part
+
+
+def parts_of(text: str, language: Language) -> tuple[str, ...]:
+    return tuple(part for word in words_of(text.encode("utf-8", "replace")) for part in language.meaning(word).parts)
+
+
+def quotes(text: str) -> list[str]:
+    """Return what stands in quotes; an opening sign without its closing one quotes nothing."""
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        closing = _QUOTES.get(text[at])
+        if closing is not None:
+            ends = [end for end in (text.find(sign, at + 1) for sign in closing) if end >= 0]
+            if ends and min(ends) > at + 1:
+                out.append(text[at + 1 : min(ends)])
+                at = min(ends)
+        at += 1
+    return out
+
+
+def beginnings(text: str) -> list[str]:
+    """Return what stands before each ``*`` of the form ``back*``."""
+    out: list[str] = []
+    for run in re.finditer(r"[\w.*-]+", text):
+        chars = run.group()
+        at = 0
+        while at < len(chars):
+            if re.match(r"\w", chars[at]) and (at == 0 or not re.match(r"[\w*]", chars[at - 1])):
+                end = at + 1
+                while end < len(chars) and chars[end] != "*":
+                    end += 1
+                if end < len(chars) and end - at > 1:
+                    out.append(chars[at:end].casefold())
+                    at = end
+            at += 1
+    return out
+
+
+def asks_time(text: str) -> bool:
+    asked = r"\b(when|how long|(what|which) (date|day|week|month|year|time))\b"
+    return re.search(asked, text, re.IGNORECASE) is not None
+
+
+# --- days -----------------------------------------------------------------------------------------
+
+Days = tuple[datetime.date, datetime.date, int, int]
+
+
+def find_days(text: str, today: datetime.date) -> Days | None:
+    """Return first and last day that a text names, and where it does: the most exact form first."""
+    month = "|".join(MONTHS)
+    day = r"(\d{1,2})(?:st|nd|rd|th)?"
+    forms: list[tuple[str, str]] = [
+        (r"\b([12]\d{3})-(\d{2})-(\d{2})\b", "ynd"),
+        (rf"\b({month})\s+{day}(?:,?\s+([12]\d{{3}}))?\b", "mdy"),
+        (rf"\b{day}\s+(?:of\s+)?({month})(?:,?\s+([12]\d{{3}}))?\b", "dmy"),
+        (rf"\b({month}),?\s+([12]\d{{3}})\b", "my"),
+        (rf"\b(?:in|during|of|since|by|last|this)\s+({month})\b", "m"),
+        (r"\b((?:19|20)\d\d)\b", "y"),
+    ]
+    for form, fields in forms:
+        for match in re.finditer(form, text, re.IGNORECASE):
+            said = dict(zip(fields, match.groups(), strict=True))
+            span = _span(said, today)
+            if span is not None:
+                return (*span, match.start(), match.end())
+    return _relative(text, today)
+
+
+def _span(said: dict[str, str | None], today: datetime.date) -> tuple[datetime.date, datetime.date] | None:
+    name, number, day, year = said.get("m"), said.get("n"), said.get("d"), said.get("y")
+    if name is not None and name.casefold() in ("may", "march", "august") and name[0].islower():
+        return None  # a verb, or an adjective
+    month = int(number) if number is not None else None
+    if name is not None:  # 0, which is no month: spelt with a dotless i
+        month = MONTHS.index(name.casefold()) + 1 if name.casefold() in MONTHS else 0
+    first_month, last_month = (1, 12) if month is None else (month, month)
+    # Without a year it is the latest one: 29 February may be up to eight years ago.
+    for year_number in [int(year)] if year is not None else range(today.year, max(today.year - 9, 0), -1):
+        if not 1 <= first_month <= 12:
+            return None
+        length = calendar.monthrange(year_number, last_month)[1]
+        if day is not None and not 1 <= int(day) <= length:
+            continue
+        first = datetime.date(year_number, first_month, 1 if day is None else int(day))
+        last = datetime.date(year_number, last_month, length if day is None else int(day))
+        if year is not None or first <= today:
+            return first, last
+    return None
+
+
+def _relative(text: str, today: datetime.date) -> Days | None:
+    match = re.search(r"\b(?:(last|this)\s+(week|month|year)|yesterday|today)\b", text, re.IGNORECASE)
+    if match is None:
+        return None
+    which, unit = match.groups()
+    if which is None:
+        day = today - datetime.timedelta(days=match.group().casefold() == "yesterday")
+        return day, day, match.start(), match.end()
+    back = int(which.casefold() == "last")
+    if unit.casefold() == "week":
+        monday = today - datetime.timedelta(days=today.weekday() + 7 * back)
+        return monday, monday + datetime.timedelta(days=6), match.start(), match.end()
+    if unit.casefold() == "year":
+        year = today.year - back
+        return datetime.date(year, 1, 1), datetime.date(year, 12, 31), match.start(), match.end()
+    months = today.year * 12 + today.month - 1 - back
+    year, month = divmod(months, 12)
+    last = calendar.monthrange(year, month + 1)[1]
+    return datetime.date(year, month + 1, 1), datetime.date(year, month + 1, last), match.start(), match.end()
