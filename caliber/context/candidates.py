@@ -86,7 +86,7 @@ def gather(inputs: AssemblyInputs, plan: AssemblyPlan, fixed: tuple[FixedText, .
         _summaries(plan, scorer, scopes, scope_rows[closed_us != NEVER_US], cut_offs),
     ]
     candidates = _join(inputs, plan, fixed, turns, [part for part in parts if len(part.rows)])
-    return Gathered(candidates, scope_id, cut_offs, scorer.degraded)
+    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *scorer.degraded])
 
 
 # --- the sources --------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ class AssemblyInputs:
     query_embedding: NDArray[np.float32] | None = None
     space_id: SpaceId | None = None
     extra_sections: Mapping[str, str | None] = field(default_factory=dict)
+    degraded: tuple[str, ...] = ()
+    """What the caller could not give it."""
 
 
 @dataclass(frozen=True)

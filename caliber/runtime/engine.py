@@ -12,7 +12,7 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -45,9 +45,11 @@ from caliber.runtime.behind import WriteBehind
 from caliber.runtime.embedder import Embedder, long_text_rule
 from caliber.runtime.full_text import open_stored_search
 from caliber.runtime.repeating import Repeating
+from caliber.runtime.stored_records import NotesAbout, StoredRecords
 from caliber.runtime.support import refusals
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING, MIRRORED
 from caliber.search.searcher import Searcher
+from caliber.search.stored import Asked
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory import inputs
 
@@ -98,6 +100,7 @@ class Engine:
             self.store.follow(self.memory)
             self.searcher = Searcher(self.memory, config.search)
             self.stored_search = open_stored_search(self.store, self.memory, config)
+            self.records = None if self.stored_search is None else StoredRecords(self.store, self.stored_search, config)
             self.memory.on_failure = self.record_error
             self.bus = EventBus(self._subscriber_failed)
             self.behind = WriteBehind(
@@ -259,6 +262,16 @@ class Engine:
         if wanted is ReadConsistency.LATEST and self.store.changed_elsewhere():
             self.store.catch_up()
         return self.memory.snapshot
+
+    def around(
+        self,
+        snapshot: ResidentSnapshot,
+        trajectory_id: uuid.UUID,
+        scopes: Iterable[uuid.UUID] | None,
+        notes: Asked | NotesAbout | None = None,
+    ) -> ResidentSnapshot:
+        """Return a snapshot that holds what a call about a trajectory needs: the given one, while memory holds all."""
+        return snapshot if self.records is None else self.records.around(snapshot, trajectory_id, scopes, notes)
 
     # --- writing ---------------------------------------------------------------------------------
 

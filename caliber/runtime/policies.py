@@ -37,6 +37,7 @@ from caliber.pcp.checkpoints import build_state, insert_checkpoint
 from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.embedder import embedded_text
 from caliber.runtime.engine import Engine
+from caliber.runtime.stored_records import NotesAbout
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
@@ -222,12 +223,15 @@ class PolicyEngine:
 
     def prepare_notes(self, subject: Subject) -> list[PreparedNote]:
         """Generate notes and merge each into what is known about the same thing (C-233, K-111)."""
-        snapshot = self._engine.memory.snapshot
-        provider = self._engine.summarizer
+        engine, trajectory_id = self._engine, subject.trajectory.trajectory_id
+        snapshot = engine.around(engine.memory.snapshot, trajectory_id, ())
+        provider = engine.summarizer
         digest = TrajectoryDigest(subject.trajectory.goal, subject.outcome_summary)
         speakers = {turn.name for turn in subject.turns if turn.name} | {role.value for role in TurnRole}
         summaries = [without_speakers(scope.summary, speakers) for scope in subject.scopes if scope.summary]
         generated = provider.generate_notes(digest, summaries, self._artifacts_of(snapshot, subject.trajectory))
+        things = NotesAbout([(note.entity, note.entity_type) for note in generated])
+        snapshot = engine.around(engine.memory.snapshot, trajectory_id, (), things)
         out = [self._prepare_note(snapshot, subject.trajectory, note) for note in generated]
         embedder = self._engine.embedder
         texts = [

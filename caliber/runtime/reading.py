@@ -40,6 +40,7 @@ from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
 from caliber.runtime.searching import Deadline, Searching, query_vector
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
+from caliber.search.stored import NOT_RESIDENT, Asked
 from caliber.trajectory import inputs
 
 _RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}
@@ -104,6 +105,10 @@ class Reader:
     ) -> Assembled:
         engine = self._engine
         now = engine.clock.now_us()
+        degraded: tuple[str, ...] = ()
+        if engine.records is not None:
+            degraded = (NOT_RESIDENT,)
+            snapshot = engine.around(snapshot, trajectory_id, None, self._asked(query, vector, as_of, now))
         return assemble(
             AssemblyInputs(
                 snapshot=snapshot,
@@ -120,8 +125,25 @@ class Reader:
                 query_embedding=vector,
                 space_id=None if engine.embedder is None else engine.embedder.space.space_id,
                 extra_sections=inputs.as_mapping(extra_sections, "extra_sections"),
+                degraded=degraded,
             ),
             engine.memory,
+        )
+
+    def _asked(self, query: str | None, vector: NDArray[np.float32] | None, as_of: datetime | None, now: int) -> Asked:
+        """Return the search for the notes of a window."""
+        engine = self._engine
+        return Asked(
+            text=query or "",
+            vector=vector,
+            without_vector=None,
+            space=None if engine.embedder is None else engine.embedder.space,
+            kinds=("note",),
+            limit=max(1, engine.config.assembly.note_search_limit),
+            conditions={},
+            notes=self._notes,
+            as_of_us=now if as_of is None else to_us(as_of, "as_of"),
+            now_us=now,
         )
 
     def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID) -> None:

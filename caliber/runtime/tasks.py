@@ -78,6 +78,10 @@ class Tasks:
         self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID, scope: Scope | None, *, all_turns: bool
     ) -> Subject:
         """Return what a trigger's actions work on."""
+        wanted = None if all_turns else [] if scope is None else [scope.scope_id]
+        if wanted is None:
+            wanted = [each.scope_id for each in self.scopes_of(snapshot, trajectory_id)]
+        snapshot = self._engine.around(snapshot, trajectory_id, wanted)
         trajectory = self.find(snapshot, "trajectory", trajectory_id)
         assert isinstance(trajectory, Trajectory)
         scopes = self.scopes_of(snapshot, trajectory_id)

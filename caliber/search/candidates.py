@@ -172,9 +172,20 @@ def _best(
 
 
 def by_vector(
-    sight: Sight, space: EmbeddingSpace, query: NDArray[np.float32], settings: SearchConfig, limit: int, out: Candidates
+    sight: Sight,
+    space: EmbeddingSpace,
+    query: NDArray[np.float32],
+    settings: SearchConfig,
+    limit: int,
+    out: Candidates,
+    *,
+    least: float | None = None,
 ) -> None:
-    """Add the records nearest to a query: every vector in sight is read once, a page at a time, and scored exactly."""
+    """Add the records nearest to a query: every vector in sight is read once, a page at a time, and scored exactly.
+
+    Units: least is a similarity; None for ``search.min_similarity``
+    """
+    least = settings.min_similarity if least is None else least
     wanted = max(settings.vector_candidates, settings.candidate_factor * limit)
     best: list[tuple[float, bytes, str, int]] = []
     for kind in sight.kinds:
@@ -189,7 +200,7 @@ def by_vector(
                 *sight.filters(kind),
             )
             if rows:
-                best = _nearest(best, kind, rows, space, query, settings.min_similarity, wanted)
+                best = _nearest(best, kind, rows, space, query, least, wanted)
                 last = rows[-1][0]
             if len(rows) < _PAGE_VECTORS:
                 break

@@ -116,6 +116,25 @@ class StoredSearch:
             sight = Sight(session, statements, asked.kinds, asked.conditions, asked.notes, asked.as_of_us, asked.now_us)
             return self._search(session, sight, searcher, asked, position), position
 
+    def notes_for(self, session: StatementSession, asked: Asked, newest: int) -> list[Row]:
+        """Return the notes that come into question for a window: by words and by vector, or the newest without a query.
+
+        Raises: SchemaMismatch
+        """
+        check_state(self._store.full_text.state(session), self._settings, self._name)
+        statements = self._store.full_text.statements
+        sight = Sight(session, statements, ("note",), {}, asked.notes, asked.as_of_us, asked.now_us)
+        found = Candidates(self._settings.candidates_max)
+        if asked.text.strip():
+            figures = StoredFigures(self._current().read(asked.text, sight.today), sight, linked=False)
+            find.by_words(sight, _terms(figures, self._current()), self._settings, found)
+        if asked.vector is not None and asked.space is not None:
+            find.by_vector(sight, asked.space, asked.vector, self._settings, asked.limit, found, least=-1.0)
+        if not found.rows:
+            rows = sight.ask("search.newest_note", *sight.of("note"), newest)
+            found.add("note", (row[0] for row in rows))
+        return self._rows(session, "note", found.rows["note"])
+
     def _current(self) -> Searcher:
         """Return the searcher, a fresh one when this one remembers too many words."""
         with self._lock:

@@ -141,6 +141,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
 
 FULL_TEXT: dict[str, Irregular] = {
     **{name: contract for relation in TEXTS for name, contract in _of(relation).items()},
+    "search.newest_note": Irregular(("seen", "at_us", "limit"), results=("ordinal",)),
     "search.around": Irregular(("ordinals", "steps"), results=("ordinal",)),
     "search.vectors_of": Irregular(("space_id", "keys"), rows_of="embedding"),
     "search.usage_of": Irregular(("keys",), rows_of="usage"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.configs import USER
 from support.providers import CountingEmbeddings, outage
 
 from caliber.model import (
@@ -27,7 +28,7 @@ from caliber.model import (
     PrincipalKind,
     ResultStatus,
 )
-from caliber.model.errors import InvalidValue, NotFound
+from caliber.model.errors import InvalidValue, NotFound, Unavailable
 
 WORDS = {"vector": 0.0, "keyword": 0.9, "graph": 0.1, "importance": 0.0}
 MARCH, MAY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (3, 5))
@@ -296,3 +297,59 @@ def test_get_reads_any_record_and_hides_what_may_not_be_seen(backend: Any, start
             memory.acting_as(READER).get(wanted)
     assert memory.verify() == []
     assert memory.stats()["records"]["note"] == 2
+
+
+def test_windows_hold_what_comes_into_question_and_say_so(backend: Any, start: Any) -> None:
+    # design, section 5; decision 0083
+    backend.needs("sharing")
+    provider = CountingEmbeddings()
+    above = start(backend.open(search__mode="backend", embedding_provider=provider, clock=FixedClock()))
+    above.keep("an artifact of the task above")
+    task = above.memory.start_trajectory("below", initiator=USER, parent=above.trajectory_id)
+    scope = above.memory.current_scope(task.trajectory_id)
+    for at in range(12):
+        above.memory.append_turn(scope.scope_id, role="user", content=f"turn {at} about boats")
+        above.note(f"note {at} on {'boats' if at % 2 else 'lakes'}")
+    above.note("nobody sees this of boats", visible_to=NOBODY)
+    above.memory.flush()
+    resident = backend.open(embedding_provider=CountingEmbeddings(), clock=FixedClock())
+    for options in ({}, {"query": "boats on lakes"}, {"query": "boats", "max_tokens": 150}, {"as_of": MARCH}):
+        window = above.memory.acting_as(READER).assemble_context(task.trajectory_id, **options)
+        expected = resident.acting_as(READER).assemble_context(task.trajectory_id, consistency="latest", **options)
+        assert window.text == expected.text, options
+        assert "nobody sees" not in window.text
+        assert window.to_messages() == expected.to_messages()
+        assert (window.status, window.degraded[0]) == (ResultStatus.DEGRADED, "not_resident")
+        assert expected.status != ResultStatus.DEGRADED
+        again = above.memory.acting_as(READER).replay(window.window_id)
+        assert (again.text, again.degraded) == (window.text, window.degraded)
+        assert above.memory.acting_as(READER).explain(window.window_id)["degraded"][0] == "not_resident"
+    with pytest.raises(NotFound):
+        above.memory.assemble_context(uuid.uuid4())
+
+
+def test_scopes_close_tasks_complete_and_knowledge_is_merged(backend: Any, start: Any) -> None:
+    agent = start(words_only(backend, "backend", pcp__recovery_points__frequency="per_turn"))
+    memory = agent.memory
+    agent.say("We decided to use apsw. The backup host is vault.", name="Ines")
+    agent.say("The backup host is vault, and we decided to keep it.", name="Omar")
+    closed = memory.close_scope(agent.scope_id)
+    assert closed.summary
+    assert [hit.kind for hit in memory.search("backup", kinds=["scope"]).hits] == ["scope"]
+    first = memory.consolidate_notes(agent.trajectory_id)
+    again = memory.consolidate_notes(agent.trajectory_id)
+    assert {note.note_id for note in first} == {note.note_id for note in again}
+    outcome = memory.complete_trajectory(agent.trajectory_id, status="success", summary="done")
+    assert outcome.summary == "done"
+    assert memory.storage.checkpoints.count()
+    assert memory.verify() == []
+
+
+def test_what_reads_all_records_of_a_kind_is_refused(backend: Any, start: Any) -> None:
+    agent = start(backend.open(search__mode="backend"))
+    agent.note("a note")
+    agent.memory.flush()
+    with pytest.raises(Unavailable, match="keeps none there") as caught:
+        agent.memory.storage.notes.search_similar([0.1] * 32, 3)
+    assert caught.value.context["reason"] == "not_resident"
+    assert not caught.value.retryable

@@ -113,6 +113,10 @@ _BESIDE = (
 )
 _TEXTS = {
     **{name: text for relation in TEXTS for name, text in _of(relation).items()},
+    "search.newest_note": (
+        f"SELECT o.ordinal FROM note AS o WHERE {_in_sight('note', '?1', '?2')}"
+        " ORDER BY o.created_at DESC, o.note_id LIMIT ?3"
+    ),
     "search.around": (
         "SELECT DISTINCT t.ordinal FROM json_each(?1) AS w CROSS JOIN turn AS s ON s.ordinal = w.value"
         f" CROSS JOIN turn AS t ON t.ordinal IN (SELECT ordinal FROM ({_BESIDE.format('<', 'DESC')})"

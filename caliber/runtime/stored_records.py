@@ -1,0 +1,122 @@
+"""Snapshots of what one call needs, read for it, where records are not in memory (``search.mode = "backend"``).
+
+Windows, closing and completing work on a trajectory: its scopes, turns and artifacts, and the notes that come into
+question. All of one snapshot is read in one session, hence at one commit boundary.
+
+Source: design, section 5; docs/decisions/0083.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from caliber.config import CaliberConfig
+from caliber.model.windows import Position
+from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.partial import PartialMirrors
+from caliber.search.stored import Asked, StoredSearch
+from caliber.storage.codec import Row, dump_json
+from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
+
+_EMPTY = ("session", "trajectory", "scope", "turn", "artifact", "note", "usage", "edge")
+
+
+@dataclass(frozen=True, slots=True)
+class NotesAbout:
+    """Notes on things of a name and type: what a new note may be merged into."""
+
+    things: Sequence[tuple[str, str]]
+
+
+class StoredRecords:
+    """Reads what a call about one trajectory needs."""
+
+    def __init__(self, store: Store, search: StoredSearch, config: CaliberConfig) -> None:
+        self._store = store
+        self._search = search
+        self._max_depth = config.pcp.context_dag.max_depth if config.pcp.context_dag.enabled else 0
+        self._newest = config.assembly.notes_without_query
+
+    def around(
+        self,
+        resident: ResidentSnapshot,
+        trajectory_id: uuid.UUID,
+        scopes: Iterable[uuid.UUID] | None,
+        notes: Asked | NotesAbout | None = None,
+    ) -> ResidentSnapshot:
+        """Return a snapshot of a trajectory and those above it, their artifacts, its scopes and the turns of some.
+
+        ``scopes`` None: of the newest open one. Notes are those that come into question for a query, or about things.
+
+        Raises: SchemaMismatch when notes are searched and the full text cannot be trusted
+        """
+        with self._store.read() as session:
+            rows: dict[str, Sequence[Row]] = dict.fromkeys(_EMPTY, ())
+            rows["trajectory"] = lineage = self._lineage(session, trajectory_id.bytes)
+            rows["scope"] = self._list(session, "scope", "list_by_trajectory", trajectory_id.bytes)
+            wanted = [self._open_scope(rows["scope"])] if scopes is None else [scope.bytes for scope in scopes]
+            rows["turn"] = [
+                row for key in wanted if key is not None for row in self._list(session, "turn", "list_by_scope", key)
+            ]
+            rows["artifact"] = [
+                row for owner in lineage for row in self._list(session, "artifact", "list_by_trajectory", owner[1])
+            ]
+            if isinstance(notes, Asked):
+                rows["note"] = self._search.notes_for(session, notes, self._newest)
+            elif notes is not None:
+                rows["note"] = [
+                    row for thing in notes.things for row in self._list(session, "note", "find_by_entity", *thing)
+                ]
+            return self._snapshot(session, resident, rows, notes)
+
+    def _snapshot(
+        self,
+        session: StatementSession,
+        resident: ResidentSnapshot,
+        rows: dict[str, Sequence[Row]],
+        notes: Asked | NotesAbout | None,
+    ) -> ResidentSnapshot:
+        statements = self._store.full_text.statements
+        keys = dump_json([row[1].hex().upper() for kind in ("artifact", "note", "scope") for row in rows[kind]])
+        mirrors = PartialMirrors(resident.evaluator)
+        found: Sequence[Row] = ()
+        space = notes.space if isinstance(notes, Asked) else None
+        if isinstance(notes, Asked):
+            rows["usage"] = session.run(statements["search.usage_of"], (keys,))
+            rows["edge"] = session.run(statements["search.edges_of"], (keys,))
+        if space is not None:
+            found = session.run(statements["search.vectors_of"], (space.space_id.bytes, keys))
+        relations = {name: mirrors.mirror(name, part) for name, part in rows.items()}
+        vectors = {} if space is None else mirrors.vectors(space, found, relations)
+        sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
+        position = Position(self._store.epoch, sequence)
+        spaces = dict(resident.spaces)
+        if space is not None:
+            spaces[space.space_id] = space
+        return ResidentSnapshot(position, relations, vectors, spaces, resident.evaluator)
+
+    def _list(self, session: StatementSession, relation: str, path: str, *key: object) -> list[Row]:
+        return session.run(self._store.plans[relation].lists[path], key)
+
+    def _lineage(self, session: StatementSession, key: bytes) -> list[Row]:
+        """Return a trajectory and those above it, nearest first."""
+        plans = self._store.plans["trajectory"]
+        parent_at = plans.codec.index("parent_trajectory_id")
+        out: list[Row] = []
+        following: bytes | None = key
+        while following is not None and len(out) <= self._max_depth and all(row[1] != following for row in out):
+            rows = session.run(plans.get, (following,))
+            out += rows
+            following = rows[0][parent_at] if rows else None
+        return out
+
+    def _open_scope(self, scopes: Sequence[Row]) -> bytes | None:
+        """Return the key of the newest open scope."""
+        codec = self._store.plans["scope"].codec
+        closed_at, number_at = codec.index("closed_at"), codec.index("sequence_number")
+        still_open = [row for row in scopes if row[closed_at] is None]
+        key: bytes | None = max(still_open, key=lambda row: int(row[number_at]))[1] if still_open else None
+        return key
