@@ -48,7 +48,7 @@ class NewNote:
 
     @property
     def fingerprint(self) -> bytes:
-        """A hash of all that makes two notes the same statement, its period of validity included."""
+        """A hash of all that makes two notes the same statement: when it happened, and how long it holds, included."""
         return fingerprint_of(self)
 
 
@@ -65,6 +65,8 @@ def fingerprint_of(note: NewNote | Note) -> bytes:
         # What not everybody sees is its author's own: nobody gets, or adds to, a note hidden from him.
         None if note.visible_to is None else [*sorted(note.visible_to), note.created_by],
     ]
+    if note.occurred_at is not None:  # swimming in May is not swimming in July
+        parts.append(to_us(note.occurred_at))
     return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).digest()
 
 

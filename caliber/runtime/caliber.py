@@ -332,6 +332,7 @@ class Caliber(AbstractContextManager["Caliber"]):
     ) -> Note:
         """Keep a piece of knowledge; the same statement about the same thing and time is kept once.
 
+        Time is ``valid_from``, ``valid_until`` and ``occurred_at``: what happened twice is kept twice.
         ``visible_to`` lists roles and principals (``agent:planner``); without it an agent's notes are seen as
         ``access.default_visibility`` says, anybody else's by all. Units: confidence 0–1, importance 1–10.
 

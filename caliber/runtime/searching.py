@@ -26,6 +26,11 @@ from caliber.trajectory import inputs
 
 NO_PROVIDER = "no_embedding_provider"
 NO_VECTOR = "query_not_embedded"
+TIMEOUT = "timeout"
+
+_KEPT_SHARE = 4
+_KEPT_MOST_MS = 100
+"""What embedding may not use of a deadline, a quarter or this: memory is searched in the rest."""
 
 
 class Deadline:
@@ -41,7 +46,15 @@ class Deadline:
     def check(self, what: str) -> None:
         """Raise Unavailable when the time is up."""
         if self._until is not None and time.monotonic() > self._until:
-            raise Unavailable(f"the deadline passed while {what}", reason="timeout")
+            raise Unavailable(f"the deadline passed while {what}", reason=TIMEOUT)
+
+
+def _for_embedding(deadline_ms: int | None) -> int | None:
+    """Return the part of a deadline that embedding may use up, so that the other legs still answer (M-040)."""
+    if deadline_ms is None:
+        return None
+    whole = inputs.as_whole(deadline_ms, "deadline_ms")
+    return whole - min(whole // _KEPT_SHARE, _KEPT_MOST_MS)
 
 
 def query_vector(engine: Engine, query: str | None, given: Any) -> NDArray[np.float32] | None:
@@ -87,7 +100,7 @@ class Searching:
         count = settings.default_limit if limit is None else inputs.as_whole(limit, "limit", 1)
         if count > settings.limit_max:
             raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
-        with engine.within(deadline_ms):
+        with engine.within(_for_embedding(deadline_ms)):
             vector, without = self._embedded(query)
         deadline.check("the query was embedded")
         now = engine.clock.now_us()
@@ -149,6 +162,11 @@ class Searching:
         except LlmError as error:
             self._engine.record_error("embedding of a query", error)
             return None, f"{NO_VECTOR}: {error.kind}"
+        except Unavailable as error:
+            if error.reason != TIMEOUT:
+                raise
+            self._engine.record_error("embedding of a query", error)
+            return None, f"{NO_VECTOR}: {TIMEOUT}"
 
     def _hits(self, outcome: Outcome) -> tuple[SearchHit, ...]:
         found = outcome.found

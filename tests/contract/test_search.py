@@ -108,6 +108,37 @@ def test_contradictory_filters_are_empty_and_no_error(words: Any) -> None:
         assert (result.status, result.hits) == (ResultStatus.EMPTY, ()), given
 
 
+def test_unknown_language_is_refused_and_says_which_there_are(backend: Any) -> None:
+    # issue, Bad input
+    with pytest.raises(CaliberError, match=r"search\.keyword\.language(?s:.*)swedish"):
+        backend.config(search__keyword__language="klingon")
+
+
+def test_space_whose_model_is_not_available_is_degraded_and_words_still_find(backend: Any, start: Any) -> None:
+    # issue, Bad input: the leg is degraded, and the result says so
+    backend.needs("reopen")
+    agent = start(backend.open(embedding_provider=CountingEmbeddings()))
+    agent.note("the backup moved")
+    agent.memory.flush()
+    assert "vector" in agent.memory.search("backup").hits[0].found_by
+    agent.memory.close()
+    gone = CountingEmbeddings()
+    gone.failure = outage
+    again = backend.open(embedding_provider=gone, llm_retry_config__max_retries=0)
+    result = again.search("backup")
+    assert (result.status, [hit.found_by for hit in result.hits]) == (ResultStatus.DEGRADED, [("keyword",)])
+    assert result.reason == "query_not_embedded: request_failed"
+
+
+def test_what_happened_twice_is_kept_and_found_twice(words: Any) -> None:
+    """A statement is kept once: about the same thing, and the same time."""
+    one, two = (words.note("went swimming in the lake", occurred_at=month) for month in (MAY, JULY))
+    assert one.note_id != two.note_id
+    assert words.note("went swimming in the lake", occurred_at=MAY).note_id == one.note_id
+    hits = words.memory.search("swimming in July 2023", kinds=["note"]).hits
+    assert [hit.id for hit in hits] == [two.note_id, one.note_id]
+
+
 def test_weights_on_vectors_without_a_provider_are_refused_at_once(backend: Any) -> None:
     # M-042: such a store would be degraded for ever, so it is not opened
     weights = {"vector": 0.4, "keyword": 0.3, "graph": 0.2, "importance": 0.1}
