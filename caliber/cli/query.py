@@ -181,8 +181,7 @@ def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str]], explained:
         if body and not name.endswith(show.shortened(body, 60)):
             out.console.print(Text(f"     {show.shortened(body, width - 6)}", style="dim"))
         if explained:
-            made = ", ".join(f"{name} {value:+.3f}" for name, value in hit.breakdown.items())
-            out.console.print(Text(f"     {made}", style="green"))
+            out.console.print(Text(f"     {_made_of(hit.breakdown)}", style="green"))
         out.console.print(Text(f"     {hit.id}", style="bright_black"))
     if not hits and found.reason is None:
         out.say("nothing found")
@@ -223,10 +222,17 @@ def _print_explained(out: Output, memory: Caliber, found: dict[str, Any]) -> Non
             name = show.label(show.peek(memory, None if item["id"] is None else uuid.UUID(item["id"])))
             out.console.print(Text(f"  {item['section']:<10} {show.shortened(name, 64)}"))
             out.console.print(Text(f"             {item['reason']}", style="dim"))
+            if item["breakdown"]:
+                out.console.print(Text(f"             {_made_of(item['breakdown'])}", style="green"))
         if len(items) > 20:
             out.say(f"  … and {len(items) - 20} more; --json has all")
     for cut in found["cut_offs"]:
         out.say(f"before ranking: of {cut['considered']:,} {cut['type']}s, {cut['filter']} kept {_kept(cut)}")
+
+
+def _made_of(breakdown: dict[str, float]) -> str:
+    """Return what each part of a search adds to a score."""
+    return ", ".join(f"{name} {value:+.3f}" for name, value in breakdown.items())
 
 
 def _kept(cut: dict[str, Any]) -> str:
@@ -255,6 +261,8 @@ def in_words(memory: Caliber, found: dict[str, Any]) -> str:
             f"  Its relevance is {found['relevance']:.3f}, where {found['min_relevance']:.3f} is the least; it came "
             f"{found['rank'] + 1:,} of {found['candidates']:,} candidates, sections first, then relevance."
         )
+        if found["breakdown"]:
+            lines.append(f"  The search made it of {_made_of(found['breakdown'])}.")
     return "\n".join(lines)
 
 

@@ -83,14 +83,32 @@ class AssemblyConfig(Section):
         "With stable_first, old turns leave in blocks of this many.", "design", unit="turns", ge=1, le=65_536
     )
     fill_ratio: Real = knob("Share of the budget at which filling stops.", "C-121", seed=0.95, gt=0, le=1)
+    relevance: Literal["search", "vector"] = knob(
+        "What relevance is: search, what a search for the query gives a record, 0 for what it does not find; "
+        "vector, the similarity of its vector to the query's.",
+        "ours",
+    )
     relevant_limit: Int = knob("Most records of a source picked by relevance.", "C-121", seed=20, ge=0, later=True)
     recency_fallback_limit: Int = knob(
         "Newest records taken where there is no query.", "C-121", seed=10, ge=0, later=True
     )
-    note_search_limit: Int = knob("Most notes picked for a query.", "C-121", seed=20, ge=0)
-    note_min_similarity: Real = knob("Least similarity of a note to the query.", "C-121", seed=0.5, ge=-1, le=1)
+    note_search_limit: Int = knob("Most notes picked for a query: the most relevant.", "C-121", seed=20, ge=0)
+    note_min_similarity: Real = knob(
+        "Least similarity of a note to the query, with relevance = vector; a search has search.min_similarity.",
+        "C-121",
+        seed=0.5,
+        ge=-1,
+        le=1,
+    )
     notes_without_query: Int = knob("Newest notes taken when there is no query; 0 for none.", "C-453", ge=0)
-    neutral_relevance: Real = knob("Relevance of a record without a vector.", "C-121", seed=0.5, ge=0, le=1)
+    neutral_relevance: Real = knob(
+        "Relevance of everything when a search knows no word of the query and has no vector; with relevance = vector, "
+        "of a record without one.",
+        "C-121",
+        seed=0.5,
+        ge=0,
+        le=1,
+    )
     overflow_policy: Literal["truncate", "exclude"] = knob(
         "A record too long for the rest of the budget is cut, or left out.", "C-121"
     )
@@ -99,8 +117,10 @@ class AssemblyConfig(Section):
         "Tokens that each message costs beyond its text.", "O-14", unit="tokens", ge=0, le=1_024
     )
     max_turns: Int = knob("Most turns considered.", "ours", unit="turns", ge=0)
-    artifact_limit: Int = knob("Most artifacts considered.", "ours", ge=0)
-    summary_limit: Int = knob("Most summaries of closed scopes considered.", "ours", ge=0)
+    artifact_limit: Int = knob(
+        "Most artifacts considered: the most relevant that a search finds, else the newest.", "ours", ge=0
+    )
+    summary_limit: Int = knob("Most summaries of closed scopes considered, as of artifacts.", "ours", ge=0)
     section_max_tokens: FrozenMap[Annotated[Int, Field(ge=0)]] | None = knob(
         "Most tokens of a section, by its name.", "C-219", unit="tokens", optional=True
     )

@@ -96,7 +96,8 @@ def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
         "lock_timeout": 30 * SECOND,
         "message_retention": 30 * DAY,
         "delegation_timeout": HOUR,
-        "min_relevance_threshold": 0.1,
+        # Nothing is too slight: limits and budgets keep the most relevant (docs/search.md, In windows).
+        "min_relevance_threshold": 0.0,
         "orphan_detection_threshold": DAY,
         "embedding_cache_retention": 30 * DAY,
         "cache_dir": "~/.cache/caliber",
@@ -173,6 +174,7 @@ def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
             "order": "stable_first",
             "evict_block_turns": 16,
             "fill_ratio": 0.95,
+            "relevance": "search",
             "relevant_limit": 20,
             "recency_fallback_limit": 10,
             "note_search_limit": 20,

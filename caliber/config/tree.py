@@ -83,7 +83,12 @@ class CaliberConfig(Section):
     delegation_timeout: Duration = knob(
         "How long a delegation waits for an answer.", "C-114", unit="ms", gt=0, later=True
     )
-    min_relevance_threshold: Real = knob("Least relevance of what enters a window.", "C-116", ge=0, le=1)
+    min_relevance_threshold: Real = knob(
+        "Least relevance of what enters a window, as assembly.relevance says: what a search does not find has 0.",
+        "C-116",
+        ge=0,
+        le=1,
+    )
     orphan_detection_threshold: Duration = knob(
         "Silence after which a trajectory or scope counts as abandoned.", "C-117", unit="ms", gt=0, later=True
     )

@@ -1,7 +1,9 @@
 """Context assembly: candidates, ranking, filling, the window, its record, explain and replay."""
 
+from caliber.context.again import ScoredNow, asked_again, score_now
 from caliber.context.assembler import assemble
-from caliber.context.explainer import ExplainSource, Similarity, explain
+from caliber.context.explainer import ExplainSource, explain
+from caliber.context.facts import WindowFacts
 from caliber.context.inputs import Assembled, AssemblyInputs, ContentSource, TextSource
 from caliber.context.plan import estimator_of
 from caliber.context.record import Record, principal_of, unpack_record
@@ -13,12 +15,15 @@ __all__ = [
     "ContentSource",
     "ExplainSource",
     "Record",
-    "Similarity",
+    "ScoredNow",
     "TextSource",
+    "WindowFacts",
+    "asked_again",
     "assemble",
     "estimator_of",
     "explain",
     "principal_of",
     "replay",
+    "score_now",
     "unpack_record",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +46,11 @@ from caliber.model.errors import InvalidValue
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 
+if TYPE_CHECKING:
+    from caliber.search.searcher import Searcher
 
-def assemble(inputs: AssemblyInputs, texts: TextSource) -> Assembled:
+
+def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> Assembled:
     """Return the window of these inputs: the same inputs give the same bytes.
 
     Raises: NotFound for an unknown trajectory; InvalidValue for a wrong budget, mask or extra section; BudgetTooSmall
@@ -59,7 +62,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource) -> Assembled:
     extra = extra_texts(plan, inputs.extra_sections)
     fixed = fixed_texts(plan, extra)
     reader = TurnReader(inputs.snapshot, texts, plan)
-    gathered = gather(inputs, plan, fixed, reader)
+    gathered = gather(inputs, plan, fixed, reader, searcher)
     ranked, codes = rank(gathered.candidates, plan)
     said, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan)
     decided = _decide(ranked, codes, sizes, plan, inputs.max_tokens, reader, said)

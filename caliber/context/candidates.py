@@ -8,6 +8,7 @@ Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from caliber.context.columns import (
     GROUP,
     LENGTH,
     ORDINAL,
+    PARTS_IN_ONE,
     ROW,
     SECTION,
     SOURCE,
@@ -31,7 +33,7 @@ from caliber.context.columns import (
 )
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import ARTIFACT, NOTE, RELATION_OF, SOURCES, SUMMARY, TURN, AssemblyPlan
-from caliber.context.scores import Scorer
+from caliber.context.scores import Scored, Scorer, scorer_of
 from caliber.context.texts import FixedText
 from caliber.context.turns import TurnFacts, TurnReader
 from caliber.kernels.evaluator import Allowed
@@ -41,6 +43,11 @@ from caliber.model.windows import CutOff
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifacts, valid_notes
 from caliber.schema.relations.trajectory import NEVER_US
+from caliber.search.filters import alive
+from caliber.search.request import Pool
+
+if TYPE_CHECKING:
+    from caliber.search.searcher import Searcher
 
 
 @dataclass(slots=True)
@@ -61,11 +68,29 @@ class _Part:
     rows: NDArray[np.int64]
     created_us: NDArray[np.int64]
     stored_tokens: NDArray[np.int64]
-    relevance: NDArray[np.float32] | float
-    error: NDArray[np.bool_] | None = None
+    scored: Scored
 
 
-def gather(inputs: AssemblyInputs, plan: AssemblyPlan, fixed: tuple[FixedText, ...], reader: TurnReader) -> Gathered:
+@dataclass(slots=True)
+class Members:
+    """What may enter a window besides turns, before relevance is known.
+
+    ``above`` are artifacts of trajectories above, nearest first. Shapes: rows ``int64[n]``, ``notes`` a mask.
+    """
+
+    own: NDArray[np.int64]
+    above: list[NDArray[np.int64]]
+    notes: NDArray[np.bool_]
+    summaries: NDArray[np.int64]
+
+
+def gather(
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    fixed: tuple[FixedText, ...],
+    reader: TurnReader,
+    searcher: Searcher,
+) -> Gathered:
     """Return every candidate of an assembly.
 
     Raises: NotFound for an unknown trajectory; InvalidValue, InvalidVector for a wrong mask or query vector.
@@ -75,18 +100,48 @@ def gather(inputs: AssemblyInputs, plan: AssemblyPlan, fixed: tuple[FixedText, .
     if snapshot["trajectory"].find(key) < 0:
         raise NotFound(entity_type="trajectory", id=str(inputs.trajectory_id))
     cut_offs: list[CutOff] = []
-    scorer = Scorer(inputs, plan)
     scopes = snapshot["scope"]
     scope_rows = scopes.group("trajectory_id", key)
-    closed_us = scopes.column("closed_at")[scope_rows]
-    scope_id, turns = _current_turns(reader, plan, scopes, scope_rows[closed_us == NEVER_US], cut_offs)
+    open_rows = scope_rows[scopes.column("closed_at")[scope_rows] == NEVER_US]
+    scope_id, turns = _current_turns(reader, plan, scopes, open_rows, cut_offs)
+    members = members_of(inputs, plan)
+    scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
     parts = [
-        _artifacts(inputs, plan, scorer, cut_offs),
-        _notes(inputs, plan, scorer, cut_offs),
-        _summaries(plan, scorer, scopes, scope_rows[closed_us != NEVER_US], cut_offs),
+        _artifacts(inputs, plan, scorer, members, cut_offs),
+        _notes(inputs, plan, scorer, members, cut_offs),
+        _summaries(inputs, plan, scorer, members, cut_offs),
     ]
     candidates = _join(inputs, plan, fixed, turns, [part for part in parts if len(part.rows)])
     return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *scorer.degraded])
+
+
+def members_of(inputs: AssemblyInputs, plan: AssemblyPlan) -> Members:
+    """Return what may enter the window of a trajectory that is there."""
+    snapshot, dag = inputs.snapshot, plan.config.pcp.context_dag
+    artifacts, scopes = snapshot["artifact"], snapshot["scope"]
+    key = inputs.trajectory_id.bytes
+    closed = scopes.group("trajectory_id", key)
+    closed = closed[scopes.column("closed_at")[closed] != NEVER_US]
+    above = ancestors_of(snapshot["trajectory"], key, dag.max_depth) if dag.enabled else []
+    of = [valid_artifacts(artifacts, artifacts.group("trajectory_id", task), inputs.now_us) for task in (key, *above)]
+    notes = allowed_notes(snapshot["note"], inputs.note_mask, inputs.as_of_us)
+    return Members(of[0], of[1:], notes, closed[scopes.column("summary_tokens")[closed] > 0])
+
+
+def pools_of(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> list[Pool]:
+    """Return what a search is to score: what may enter, judged among what may be seen."""
+    snapshot = inputs.snapshot
+    out = []
+    limit = plan.config.assembly.note_search_limit
+    if limit and members.notes.any():
+        out.append(Pool("note", members.notes, members.notes, limit))
+    for kind, rows in (("artifact", np.concatenate((members.own, *members.above))), ("scope", members.summaries)):
+        if len(rows):
+            visible = alive(snapshot[kind], inputs.as_of_us, inputs.now_us)
+            allowed = np.zeros(len(visible), np.bool_)
+            allowed[rows] = True
+            out.append(Pool(kind, visible, allowed, len(rows), rows))
+    return out
 
 
 # --- the sources --------------------------------------------------------------------------------
@@ -110,64 +165,57 @@ def _current_turns(
     return ScopeId(scope_id), turns
 
 
-def _artifacts(inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, cut_offs: list[CutOff]) -> _Part:
+def _artifacts(
+    inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
+) -> _Part:
     artifacts = inputs.snapshot["artifact"]
     limit = plan.config.assembly.artifact_limit
-    rows = valid_artifacts(artifacts, artifacts.group("trajectory_id", inputs.trajectory_id.bytes), inputs.now_us)
-    considered = len(rows)
-    if considered > limit:
-        rows = _newest(artifacts, rows, limit)
-        cut_offs.append(_newest_cut(ARTIFACT, artifacts, rows, limit, considered))
-    relevance, error = scorer.score("artifact", artifacts, rows)
-    dag = plan.config.pcp.context_dag
-    if dag.enabled:
-        found = [
-            valid_artifacts(artifacts, artifacts.group("trajectory_id", ancestor), inputs.now_us)
-            for ancestor in ancestors_of(inputs.snapshot["trajectory"], inputs.trajectory_id.bytes, dag.max_depth)
-        ]
-        if any(len(part) for part in found):
-            extra = np.concatenate(found)
-            more, more_error = scorer.score("artifact", artifacts, extra)
-            room = limit - len(rows)
-            if len(extra) > room:
-                depth = np.repeat(np.arange(len(found)), [len(part) for part in found])
-                kept = keep_of_ancestors(inputs.snapshot, artifacts, extra, more, depth, room, dag.prune_strategy)
-                worst = float(more[kept].min()) if len(kept) else None
-                name = f"ancestors:{dag.prune_strategy.value}"
-                cut_offs.append(CutOff(SOURCES[ARTIFACT], name, room, worst, len(extra)))
-                extra, more, more_error = extra[kept], more[kept], more_error[kept]
-            rows = np.concatenate((rows, extra))
-            relevance = np.concatenate((relevance, more))
-            error = np.concatenate((error, more_error))
-    return _Part(
-        ARTIFACT, rows, artifacts.column("created_at")[rows], artifacts.column("token_count")[rows], relevance, error
-    )
+    own, above, age = members.own, members.above, artifacts.column("created_at")
+    if not scorer.ranks:
+        own = own[_kept(ARTIFACT, age, artifacts, own, None, limit, cut_offs)]
+    rows = np.concatenate((own, *above)) if above else own
+    scored = scorer.score("artifact", artifacts, rows)
+    kept: NDArray[np.int64] = np.arange(len(own))
+    if scorer.ranks:
+        kept = _kept(ARTIFACT, age, artifacts, own, scored, limit, cut_offs)
+    extra = len(rows) - len(own)
+    if extra:
+        room = limit - len(kept)
+        places: NDArray[np.int64] = np.arange(len(own), len(rows))
+        if extra > room:
+            depth = np.repeat(np.arange(len(above)), [len(part) for part in above])
+            strategy = plan.config.pcp.context_dag.prune_strategy
+            relevance = scored.relevance[places]
+            chosen = keep_of_ancestors(inputs.snapshot, artifacts, rows[places], relevance, depth, room, strategy)
+            worst = float(relevance[chosen].min()) if len(chosen) else None
+            cut_offs.append(CutOff(SOURCES[ARTIFACT], f"ancestors:{strategy.value}", room, worst, extra))
+            places = places[chosen]
+        kept = np.concatenate((kept, places))
+    if len(kept) < len(rows):
+        rows, scored = rows[kept], scored.at(kept)
+    return _Part(ARTIFACT, rows, artifacts.column("created_at")[rows], artifacts.column("token_count")[rows], scored)
 
 
-def _notes(inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, cut_offs: list[CutOff]) -> _Part:
-    notes = inputs.snapshot["note"]
-    allowed = allowed_notes(notes, inputs.note_mask, inputs.as_of_us)
+def _notes(
+    inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
+) -> _Part:
+    notes, allowed = inputs.snapshot["note"], members.notes
     considered = int(np.count_nonzero(allowed))
     assembly = plan.config.assembly
-    error = None
-    relevance: NDArray[np.float32] | float
-    found = scorer.search("note", notes, allowed, assembly.note_search_limit, assembly.note_min_similarity)
-    if found is not None:
-        rows, relevance = found
+    picked = scorer.pick(notes, allowed)
+    if picked is not None:
+        rows, scored = picked.rows, picked.scored
         if len(rows) < considered:
-            full = len(rows) == assembly.note_search_limit and len(rows)
-            worst = float(relevance[-1]) if full else float(assembly.note_min_similarity)
-            name = "similarity_limit" if full or not assembly.note_search_limit else "min_similarity"
-            cut_offs.append(CutOff(SOURCES[NOTE], name, assembly.note_search_limit, worst, considered))
-        relevance = np.clip(relevance, np.float32(0), np.float32(1))
+            cut = CutOff(SOURCES[NOTE], picked.filter, assembly.note_search_limit, picked.worst, considered)
+            cut_offs.append(cut)
     else:
         rows = np.flatnonzero(allowed)
         limit = assembly.notes_without_query
         if considered > limit:
             rows = notes.evaluator.newest(allowed, notes.column("created_at"), notes.ties(), limit)
-            cut_offs.append(_newest_cut(NOTE, notes, rows, limit, considered))
-        relevance, error = scorer.score("note", notes, rows)
-    return _Part(NOTE, rows, notes.column("created_at")[rows], notes.column("token_count")[rows], relevance, error)
+            cut_offs.append(_newest_cut(NOTE, notes.column("created_at"), rows, limit, considered))
+        scored = scorer.score("note", notes, rows)
+    return _Part(NOTE, rows, notes.column("created_at")[rows], notes.column("token_count")[rows], scored)
 
 
 def allowed_notes(notes: RelationSnapshot, mask: Allowed | None, as_of_us: int) -> NDArray[np.bool_]:
@@ -178,40 +226,60 @@ def allowed_notes(notes: RelationSnapshot, mask: Allowed | None, as_of_us: int) 
 
 
 def _summaries(
-    plan: AssemblyPlan, scorer: Scorer, scopes: RelationSnapshot, rows: NDArray[np.int64], cut_offs: list[CutOff]
+    inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> _Part:
-    rows = rows[scopes.column("summary_tokens")[rows] > 0]
-    limit = plan.config.assembly.summary_limit
-    considered = len(rows)
-    if considered > limit:
-        # The newest scopes of a trajectory are those with the highest sequence.
-        rows = rows[np.argsort(-scopes.column("sequence_number")[rows], kind="stable")[:limit]]
-        oldest = float(scopes.column("sequence_number")[rows[-1]]) if limit else None
-        cut_offs.append(CutOff(SOURCES[SUMMARY], "newest", limit, oldest, considered))
-    relevance, error = scorer.score("scope", scopes, rows)
-    return _Part(
-        SUMMARY, rows, scopes.column("closed_at")[rows], scopes.column("summary_tokens")[rows], relevance, error
-    )
+    scopes, rows = inputs.snapshot["scope"], members.summaries
+    scored = scorer.score("scope", scopes, rows)
+    # The newest scopes of a trajectory are those with the highest sequence.
+    age = scopes.column("sequence_number")
+    by = scored if scorer.ranks else None
+    kept = _kept(SUMMARY, age, scopes, rows, by, plan.config.assembly.summary_limit, cut_offs)
+    if len(kept) < len(rows):
+        rows, scored = rows[kept], scored.at(kept)
+    return _Part(SUMMARY, rows, scopes.column("closed_at")[rows], scopes.column("summary_tokens")[rows], scored)
 
 
-def _newest(snapshot: RelationSnapshot, rows: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """Return the ``limit`` newest of ``rows``, newest first; equal instants in order of id."""
-    if limit <= 0:
-        return rows[:0]
-    created = snapshot.column("created_at")[rows]
-    if len(rows) > limit:
+def _kept(
+    source: int,
+    age: NDArray[np.int64],
+    owners: RelationSnapshot,
+    rows: NDArray[np.int64],
+    scored: Scored | None,
+    limit: int,
+    cut_offs: list[CutOff],
+) -> NDArray[np.int64]:
+    """Return which of ``rows`` a limit keeps, as places in it: the most relevant if they are scored, else the newest.
+
+    Equals go by age, newest first, then by id. ``age`` is a column that grows with time.
+    """
+    count = len(rows)
+    if count <= limit:
+        return np.arange(count)
+    places: NDArray[np.int64] = np.empty(0, np.int64)
+    if scored is None:
+        if limit:
+            places = _newest(age[rows], owners.ties()[rows], limit)
+        cut_offs.append(_newest_cut(source, age, rows[places], limit, count))
+        return places
+    tie = owners.ties()[rows]
+    places = np.lexsort((tie[:, 1], tie[:, 0], -age[rows], -scored.relevance[:count]))[:limit]
+    worst = float(scored.relevance[places[-1]]) if limit else None
+    cut_offs.append(CutOff(SOURCES[source], "relevance_limit", limit, worst, count))
+    return places
+
+
+def _newest(age: NDArray[np.int64], tie: NDArray[np.uint64], limit: int) -> NDArray[np.int64]:
+    """Return the places of the ``limit`` newest, newest first; equal instants in order of id."""
+    places: NDArray[np.int64] = np.arange(len(age))
+    if len(age) > limit:
         # Only what is at least as new as the last one wanted has to be sorted.
-        least = np.partition(created, len(created) - limit)[len(created) - limit]
-        near = created >= least
-        rows, created = rows[near], created[near]
-    tie = snapshot.ties()[rows]
-    return rows[np.lexsort((tie[:, 1], tie[:, 0], -created))[:limit]]
+        least = np.partition(age, len(age) - limit)[len(age) - limit]
+        places = np.flatnonzero(age >= least)
+    return places[np.lexsort((tie[places, 1], tie[places, 0], -age[places]))[:limit]]
 
 
-def _newest_cut(
-    source: int, snapshot: RelationSnapshot, rows: NDArray[np.int64], limit: int, considered: int
-) -> CutOff:
-    oldest = float(snapshot.column("created_at")[rows[-1]]) if len(rows) else None
+def _newest_cut(source: int, age: NDArray[np.int64], rows: NDArray[np.int64], limit: int, considered: int) -> CutOff:
+    oldest = float(age[rows[-1]]) if len(rows) else None
     return CutOff(SOURCES[source], "newest", limit, oldest, considered)
 
 
@@ -229,6 +297,7 @@ def _join(
     relevance = np.ones(count, np.float32)
     tie = np.zeros((count, 2), np.uint64)
     ids = np.zeros((count, 2), np.uint64)
+    made: dict[str, NDArray[np.int32]] = {}
     at = len(fixed)
     for place, item in enumerate(fixed):
         numbers[SOURCE, place] = item.source
@@ -253,13 +322,18 @@ def _join(
         _fill_rows(numbers[:, here], plan, part.source, snapshot, part.rows)
         numbers[STORED_TOKENS, here] = part.stored_tokens
         numbers[AGE_US, here] = inputs.now_us - part.created_us
-        if part.error is not None:
-            numbers[ERROR, here] = part.error
-        relevance[here] = part.relevance
+        scored = part.scored
+        if scored.error is not None:
+            numbers[ERROR, here] = scored.error
+        relevance[here] = scored.relevance
+        for name, values in scored.parts.items():
+            if values.any():
+                made.setdefault(name, np.zeros(count, np.int32))[here] = np.rint(values * PARTS_IN_ONE)
         ids[here] = snapshot.ties()[part.rows]
         tie[here] = ids[here]
         at = here.stop
-    return Candidates(numbers, relevance, tie, ids)
+    adds = np.array(list(made.values()), np.int32).reshape(len(made), count)
+    return Candidates(numbers, relevance, tie, ids, tuple(made), adds)
 
 
 def _fill_rows(

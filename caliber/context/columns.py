@@ -21,6 +21,8 @@ FIELDS: Final = 11
 CONSIDERED: Final = 0
 """No decision yet: ranking lets the candidate through to the filling of the budget."""
 ALONE: Final = -1
+PARTS_IN_ONE: Final = 10_000
+"""Parts of a relevance are kept in ten-thousandths: as exactly as they are shown."""
 _UNLIMITED: Final = 2**62
 
 
@@ -28,8 +30,9 @@ _UNLIMITED: Final = 2**62
 class Candidates:
     """What the sources let through, one column a candidate.
 
-    Shapes: numbers ``int64[FIELDS, n]``, relevance ``f32[n]``, tie and ids ``u64[n, 2]``.
-    Units: ``ids`` are UUIDs as two halves, zero for a text without one; ``ROW`` is the number in the mirror, -1 for a
+    Shapes: numbers ``int64[FIELDS, n]``, relevance ``f32[n]``, tie and ids ``u64[n, 2]``, parts ``int32[p, n]``.
+    Units: ``parts`` are what each part of a search, by name, adds to a relevance, in ten-thousandths;
+    ``ids`` are UUIDs as two halves, zero for a text without one; ``ROW`` is the number in the mirror, -1 for a
     text without one; ``GROUP`` is -1 for a candidate alone; ``LENGTH`` is that of its text (docs/decisions/0016), -1 if
     not yet known.
     """
@@ -38,6 +41,8 @@ class Candidates:
     relevance: NDArray[np.float32]
     tie: NDArray[np.uint64]
     ids: NDArray[np.uint64]
+    part_names: tuple[str, ...]
+    parts: NDArray[np.int32]
 
     def __len__(self) -> int:
         return int(self.relevance.shape[0])
@@ -60,7 +65,14 @@ class Candidates:
             self.relevance.take(order),
             self.tie.take(order, axis=0),
             self.ids.take(order, axis=0),
+            self.part_names,
+            self.parts.take(order, axis=1),
         )
+
+    def breakdown(self, place: int) -> dict[str, float]:
+        """Return what each part of a search adds to a relevance, without those that add nothing."""
+        parts = zip(self.part_names, self.parts[:, place].tolist(), strict=True)
+        return {name: value / PARTS_IN_ONE for name, value in parts if value}
 
 
 def positions_as_tie(count: int) -> NDArray[np.uint64]:

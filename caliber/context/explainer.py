@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
+from caliber.context.again import ScoredNow
 from caliber.context.columns import ORDINAL, SECTION, SOURCE
+from caliber.context.facts import WindowFacts
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import CODE_OF, SOURCES
 from caliber.context.record import Record, unpack_record
@@ -24,7 +25,6 @@ from caliber.context.trace import Decided, trace
 from caliber.context.window import filled_sections, status_of, used_tokens
 from caliber.model.entities import Artifact, Note, Scope, Turn
 from caliber.model.enums import AssemblyAction, SourceType
-from caliber.model.ids import SpaceId
 from caliber.model.time import from_us
 from caliber.model.windows import AssemblyDecision, CutOff
 
@@ -35,8 +35,8 @@ _KINDS: dict[type[Any], SourceType] = {
     Scope: SourceType.SCOPE_SUMMARY,
 }
 
-Similarity = Callable[[uuid.UUID, SpaceId, "NDArray[np.float32]"], "float | None"]
-"""The similarity of a record's present vector to a query vector, or None when it has none in that space."""
+ScoreNow = Callable[[uuid.UUID, WindowFacts], "ScoredNow | None"]
+"""What a window's query makes of a record as it is now, or None when nothing can be said of it."""
 
 
 class ExplainSource(ContentSource, Protocol):
@@ -67,11 +67,11 @@ def explain(
     source: ExplainSource,
     *,
     exclusion: uuid.UUID | None = None,
-    similarity: Similarity | None = None,
+    score_now: ScoreNow | None = None,
 ) -> dict[str, Any]:
     """Return what is in a window and why, what is not and why; or, with ``exclusion``, the same about one record.
 
-    Without ``similarity`` the score of a record that a limit kept out is not worked out again.
+    Without ``score_now`` the relevance of a record that a limit kept out is not worked out again.
     Raises: StorageError for a damaged record; InvalidValue for a configuration that is not the window's.
     """
     kept = unpack_record(record)
@@ -80,7 +80,7 @@ def explain(
     decided = decided_again(kept, plan, filled, kept.shown)
     explained = _Explained(kept, decided, source)
     if exclusion is not None:
-        return _one(explained, exclusion, similarity)
+        return _one(explained, exclusion, score_now)
     return _all(explained)
 
 
@@ -120,6 +120,7 @@ def _decision(explained: _Explained, decision: AssemblyDecision) -> dict[str, An
         "reason": decision.reason,
         "rule_id": decision.rule_id,
         "relevance": decision.relevance,
+        "breakdown": dict(decision.breakdown),
         "rank": decision.rank,
     }
 
@@ -159,7 +160,7 @@ def _inputs(explained: _Explained) -> dict[str, Any]:
 # --- one record ----------------------------------------------------------------------------------
 
 
-def _one(explained: _Explained, wanted: uuid.UUID, similarity: Similarity | None) -> dict[str, Any]:
+def _one(explained: _Explained, wanted: uuid.UUID, score_now: ScoreNow | None) -> dict[str, Any]:
     entity = explained.source.entity(wanted)
     place = _place_of(explained, wanted, entity)
     if place is not None:
@@ -172,8 +173,9 @@ def _one(explained: _Explained, wanted: uuid.UUID, similarity: Similarity | None
         name = type(entity).__name__.lower()
         reason = f"windows are not made of records of this kind ({name})"
         return {"id": str(wanted), "type": name, "verdict": "filtered", "filter": "kind", "reason": reason}
-    score = _score(explained.record, wanted, similarity)
-    absence: Absence = why_absent(entity, kind, explained.record.facts, explained.decided.plan, score)
+    facts = explained.record.facts
+    score = None if score_now is None else score_now(wanted, facts)
+    absence: Absence = why_absent(entity, kind, facts, explained.decided.plan, score)
     out: dict[str, Any] = {"id": str(wanted), "type": kind.value, "verdict": absence.verdict, "reason": absence.reason}
     if absence.filter is not None:
         out["filter"] = absence.filter
@@ -216,10 +218,3 @@ def _candidate(explained: _Explained, wanted: uuid.UUID, place: int) -> dict[str
         # Of what was left out for another reason nobody asked whether there was room.
         out["tokens_left"] = decided.plan.whole_tokens(decided.filled.room(place)[1])
     return out
-
-
-def _score(record: Record, wanted: uuid.UUID, similarity: Similarity | None) -> float | None:
-    facts = record.facts
-    if similarity is None or facts.query_embedding is None or facts.space_id is None:
-        return None
-    return similarity(wanted, facts.space_id, facts.query_embedding)

@@ -65,6 +65,8 @@ class AssemblyInputs:
     note_mask: Allowed | None = None
     query: str | None = None
     query_embedding: NDArray[np.float32] | None = None
+    without_vector: str | None = None
+    """Why the query has no vector, if there is more to say than that it has none."""
     space_id: SpaceId | None = None
     extra_sections: Mapping[str, str | None] = field(default_factory=dict)
     degraded: tuple[str, ...] = ()

@@ -4,9 +4,10 @@ Enough to explain it and to replay it, in about ten bytes a candidate. Ids and c
 included; everything else is named by its ordinal, which is never used twice. Ages are kept in whole seconds: the
 canonical order is the order of the columns, so nothing finer can be asked of them (docs/decisions/0018).
 
-Format 2: ``CWR`` and a version byte, then a zlib stream of: length and JSON of the inputs, length and f32-LE of the
+Format 3: ``CWR`` and a version byte, then a zlib stream of: length and JSON of the inputs, length and f32-LE of the
 query vector, number of candidates, columns. A column is its width in bytes (0: all zero) and its bytes by planes.
-Format 1 lacked what an estimator measured, as there was one kind only, and where texts were cut.
+Format 1 lacked what an estimator measured, as there was one kind only, and where texts were cut; formats 1 and 2
+lacked what parts of a search made a relevance.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from caliber.context.columns import (
 )
 from caliber.context.facts import WindowFacts
 from caliber.context.fill import NO_RESERVE, Reserve
-from caliber.context.plan import RELATION_OF, SOURCES, TURN, Measures
+from caliber.context.plan import INT32_MAX, RELATION_OF, SOURCES, TURN, Measures
 from caliber.context.texts import Cut, Said
 from caliber.context.trace import Decided
 from caliber.model.enums import DecisionCode, SourceType
@@ -50,7 +51,7 @@ from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import CutOff, Position
 
 MAGIC: Final = b"CWR"
-FORMAT: Final = 2
+FORMAT: Final = 3
 UNMEASURED: Final = Measures("", 1, 1, True, 0, ())
 """What a record of format 1 says of its estimator: it is the one of the configuration, and counts bytes."""
 RECORD_MAX_BYTES: Final = 1 << 26
@@ -141,6 +142,7 @@ def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
         _column(ranked[VERSION]),
         _column(_zigzag(_deltas(age_s[by_ordinal]))),
         _column((ranked.relevance.view(np.uint32) ^ _ONE_F32).astype(np.int64)),
+        *(_column(_zigzag(part.astype(np.int64))) for part in ranked.parts),
         _column(np.where(sizes >= 0, sizes, ranked[STORED_TOKENS])),
         _column(codes),
         _column(_zigzag(_deltas(ranked[TURN_NUMBER][turns]))),
@@ -191,6 +193,7 @@ def _meta(facts: WindowFacts, decided: Decided, said: Said) -> dict[str, Any]:
         "space": None if facts.space_id is None else facts.space_id.hex,
         "extra": dict(facts.extra_sections),
         "degraded": list(facts.degraded),
+        "parts": list(decided.ranked.part_names),
         "measures": [
             measures.estimator,
             measures.numerator,
@@ -218,7 +221,7 @@ def unpack_record(raw: bytes) -> Record:
     """
     if len(raw) < 4 or raw[:3] != MAGIC:
         raise _broken("it does not begin like one")
-    if raw[3] not in (1, FORMAT):
+    if not 1 <= raw[3] <= FORMAT:
         raise _broken(f"its format {raw[3]} is not known to this version")
     unpacker = zlib.decompressobj()
     try:
@@ -249,9 +252,10 @@ def unpack_body(body: bytes) -> Record:
         vector = reader.take(reader.length())
         facts = _facts(meta, vector)
         filling = _filling(meta)
+        parts = tuple(_typed(name, str) for name in _typed(meta.get("parts", []), list))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _broken("its inputs cannot be read") from error
-    return _columns(reader, facts, filling)
+    return _columns(reader, facts, filling, parts)
 
 
 def _facts(meta: Any, vector: bytes) -> WindowFacts:
@@ -347,7 +351,7 @@ def _typed(value: Any, kind: type[Any]) -> Any:
     return value
 
 
-def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling) -> Record:
+def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling, names: tuple[str, ...]) -> Record:
     count = reader.length()
     if count > min(CANDIDATES_MAX, reader.rest):
         raise _broken("it ends early, or holds too many candidates")
@@ -363,6 +367,9 @@ def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling) -> Record:
     numbers[AGE_US, by_ordinal] = np.cumsum(_unzigzag(reader.column(count))) * _SECOND_US
     bits = reader.column(count)
     relevance = (bits.astype(np.uint32) ^ _ONE_F32).view(np.float32)
+    parts = [_unzigzag(reader.column(count)) for _ in names]
+    if any(bool(((part > INT32_MAX) | (part < -INT32_MAX)).any()) for part in parts):
+        raise _broken("a part of a relevance is too large")
     sizes = reader.column(count)
     codes = reader.column(count)
     if not set(np.unique(codes).tolist()) <= _CODES or not np.isfinite(relevance).all():
@@ -373,7 +380,9 @@ def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling) -> Record:
     numbers[ERROR] = codes == DecisionCode.EXCLUDED_ERROR
     looked_at = ~np.isin(codes, _UNDECIDED)
     numbers[STORED_TOKENS] = np.where(looked_at, 0, sizes)
-    ranked = Candidates(numbers, relevance, positions_as_tie(count), np.zeros((count, 2), np.uint64))
+    adds = np.array(parts, np.int32).reshape(len(names), count)
+    ids = np.zeros((count, 2), np.uint64)
+    ranked = Candidates(numbers, relevance, positions_as_tie(count), ids, names, adds)
     kept = included_with_id(ranked, codes.astype(np.uint8))
     raw = np.frombuffer(reader.take(16 * len(kept)), np.uint8).reshape(16, len(kept)).T.tobytes()
     if len(kept):

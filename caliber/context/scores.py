@@ -1,95 +1,242 @@
-"""Relevance of candidates to the query.
+"""Relevance of candidates to the query: by the whole search, or by vectors alone, as ``assembly.relevance`` says.
 
-Source: C-453, C-455, K-096.
+Source: C-453, C-455, K-096; issue "Search in native memory", item 8; docs/search.md (In windows).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import AssemblyPlan
+from caliber.kernels.evaluator import Allowed
 from caliber.model.errors import InvalidVector
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.vectors import VectorSnapshot, as_query
+from caliber.resident.vectors import as_query
+from caliber.search.request import Pool, Relevance, Request
+
+if TYPE_CHECKING:
+    from caliber.search.searcher import Searcher
 
 NO_EMBEDDING: Final = "no_embedding"
 MISMATCH: Final = "embedding_mismatch"
-_ZERO = np.float32(0)
+_ONE: Final = np.float32(1)
+_ZERO: Final = np.float32(0)
 
-Scores = tuple[NDArray[np.float32], NDArray[np.bool_]]
+Floats = NDArray[np.float32]
+Rows = NDArray[np.int64]
 
 
-class Scorer:
-    """Scores rows against one query; ``degraded`` names what it could not do.
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Relevance in [0, 1] of some rows, which of them could not be compared, and what a search made it of.
 
-    Three cases: no query, everything counts fully; a query without a vector, everything is neutral; a query vector,
-    similarity where there is one to compare with. A vector that cannot be compared is an error, never a guess.
+    Shapes: all ``[n]``
     """
 
-    __slots__ = ("_comparable", "_has_query", "_neutral", "_query", "_snapshot", "_space", "degraded")
+    relevance: Floats
+    error: NDArray[np.bool_] | None = None
+    parts: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
-    def __init__(self, inputs: AssemblyInputs, plan: AssemblyPlan) -> None:
+    def at(self, places: NDArray[np.int64] | slice) -> Scored:
+        """Return those of some of the rows."""
+        error = None if self.error is None else self.error[places]
+        return Scored(self.relevance[places], error, {name: part[places] for name, part in self.parts.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The notes that a query picks, best first. ``filter`` names what kept others back, down to ``worst``."""
+
+    rows: Rows
+    scored: Scored
+    filter: str
+    worst: float | None
+
+
+class Scorer(Protocol):
+    """Scores rows against one query; ``degraded`` names what it could not do.
+
+    ``ranks`` says that a limit keeps the most relevant, not the newest.
+    """
+
+    degraded: Sequence[str]
+    ranks: bool
+
+    def score(self, relation: str, owners: RelationSnapshot, rows: Rows) -> Scored:
+        """Return the relevance of rows."""
+        ...
+
+    def pick(self, notes: RelationSnapshot, allowed: NDArray[np.bool_]) -> Picked | None:
+        """Return the notes that a query picks; None when there is nothing to pick them by."""
+        ...
+
+
+def scorer_of(
+    inputs: AssemblyInputs, plan: AssemblyPlan, pools_of: Callable[[], Sequence[Pool]], searcher: Searcher
+) -> Scorer:
+    """Return what scores the candidates of an assembly.
+
+    Raises: InvalidVector
+    """
+    neutral = np.float32(plan.config.assembly.neutral_relevance)
+    vector, mismatch = _compared(inputs)
+    if plan.config.assembly.relevance == "vector":
+        if vector is not None or mismatch:
+            return BySimilarity(inputs, plan, vector)
+        return Flat(_ONE) if inputs.query is None else Flat(neutral, (NO_EMBEDDING,))
+    text = inputs.query or ""
+    if inputs.query_embedding is None and not text.strip():
+        return Flat(_ONE)
+    missing = MISMATCH if mismatch else inputs.without_vector or NO_EMBEDDING
+    request = Request(
+        snapshot=inputs.snapshot,
+        text=text,
+        vector=vector,
+        without_vector=missing,
+        space_id=inputs.space_id,
+        kinds=(),
+        limit=1,
+        conditions={},
+        notes=_Seen(inputs.note_mask),
+        as_of_us=inputs.as_of_us,
+        now_us=inputs.now_us,
+    )
+    pools = pools_of()
+    found, without = searcher.relevance(request, pools)
+    degraded = () if without is None else (without,)
+    if any(item.scores.any() for item in found) or (vector is not None and _has_vectors(inputs, pools)):
+        return BySearch({pool.kind: item for pool, item in zip(pools, found, strict=True)}, pools, degraded)
+    return Flat(neutral, degraded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The mask over notes that an assembly is given, as a search asks for it."""
+
+    mask: Allowed | None
+
+    def over(self, notes: RelationSnapshot) -> Allowed | None:  # noqa: ARG002
+        """Return the mask, or None when everything may be seen."""
+        return self.mask
+
+
+def _compared(inputs: AssemblyInputs) -> tuple[Floats | None, bool]:
+    """Return the query's vector if there is one to compare with others, and whether there is one that cannot be."""
+    if inputs.query_embedding is None:
+        return None, False
+    vector = np.asarray(inputs.query_embedding)
+    if vector.ndim != 1 or not np.isfinite(vector).all():
+        raise InvalidVector(reason="the query vector must be one row of finite numbers")
+    space = None if inputs.space_id is None else inputs.snapshot.spaces.get(inputs.space_id)
+    if space is None or space.dimensions != vector.shape[0]:
+        return None, True
+    return as_query(vector, space.dimensions), False
+
+
+def _has_vectors(inputs: AssemblyInputs, pools: Sequence[Pool]) -> bool:
+    return any((pool.kind, inputs.space_id) in inputs.snapshot.vectors for pool in pools)
+
+
+class Flat:
+    """Everything counts the same: nothing is asked, or nothing can be said of what is."""
+
+    __slots__ = ("_relevance", "degraded", "ranks")
+
+    def __init__(self, relevance: np.float32, degraded: Sequence[str] = ()) -> None:
+        self._relevance = relevance
+        self.degraded = degraded
+        self.ranks = False
+
+    def score(self, relation: str, owners: RelationSnapshot, rows: Rows) -> Scored:  # noqa: ARG002
+        """Return the one relevance for all rows."""
+        return Scored(np.full(len(rows), self._relevance, np.float32))
+
+    def pick(self, notes: RelationSnapshot, allowed: NDArray[np.bool_]) -> Picked | None:  # noqa: ARG002
+        """Pick nothing."""
+        return None
+
+
+class BySearch:
+    """What a search found, by kind: its score is the relevance, 0 for what it did not find."""
+
+    __slots__ = ("_found", "_pools", "degraded", "ranks")
+
+    def __init__(self, found: Mapping[str, Relevance], pools: Sequence[Pool], degraded: Sequence[str]) -> None:
+        self._found = found
+        self._pools = {pool.kind: pool for pool in pools}
+        self.degraded = degraded
+        self.ranks = True
+
+    def score(self, relation: str, owners: RelationSnapshot, rows: Rows) -> Scored:  # noqa: ARG002
+        """Return the relevance of the rows of a pool, which they must be."""
+        found = self._found.get(relation)
+        return Scored(np.zeros(len(rows), np.float32)) if found is None else _scored(found)
+
+    def pick(self, notes: RelationSnapshot, allowed: NDArray[np.bool_]) -> Picked | None:  # noqa: ARG002
+        """Return the notes that were found, best first."""
+        found = self._found.get("note")
+        if found is None:  # none is wanted, or there is none
+            nothing = np.empty(0, np.int64)
+            return Picked(nothing, Scored(np.empty(0, np.float32)), "relevance_limit", None)
+        full = len(found.rows) == self._pools["note"].limit
+        worst = float(found.scores[-1]) if full else None
+        return Picked(found.rows, _scored(found), "relevance_limit" if full else "not_found", worst)
+
+
+def _scored(found: Relevance) -> Scored:
+    return Scored(np.minimum(found.scores, _ONE), None, found.parts)
+
+
+class BySimilarity:
+    """Similarity of vectors, where there are two to compare. A vector that cannot be compared is an error."""
+
+    __slots__ = ("_assembly", "_neutral", "_query", "_snapshot", "_space", "degraded", "ranks")
+
+    def __init__(self, inputs: AssemblyInputs, plan: AssemblyPlan, query: Floats | None) -> None:
         self._snapshot = inputs.snapshot
         self._space = inputs.space_id
-        self._neutral = np.float32(plan.config.assembly.neutral_relevance)
-        self._has_query = inputs.query is not None or inputs.query_embedding is not None
-        self._query: NDArray[np.float32] | None = None
-        self._comparable = False
-        self.degraded: list[str] = []
-        if inputs.query_embedding is None:
-            if self._has_query:
-                self.degraded.append(NO_EMBEDDING)
-            return
-        vector = np.asarray(inputs.query_embedding)
-        if vector.ndim != 1 or not np.isfinite(vector).all():
-            raise InvalidVector(reason="the query vector must be one row of finite numbers")
-        space = None if self._space is None else self._snapshot.spaces.get(self._space)
-        if space is not None and space.dimensions == vector.shape[0]:
-            self._comparable = True
-            self._query = as_query(vector, space.dimensions)
-        else:
-            self.degraded.append(MISMATCH)
+        self._assembly = plan.config.assembly
+        self._neutral = np.float32(self._assembly.neutral_relevance)
+        self._query = query
+        self.degraded: Sequence[str] = (MISMATCH,) if query is None else ()
+        self.ranks = False
 
-    def score(self, relation: str, owners: RelationSnapshot, rows: NDArray[np.int64]) -> Scores:
-        """Return the relevance of rows in [0, 1], and which of them could not be compared."""
-        count = len(rows)
-        none = np.zeros(count, np.bool_)
-        if not self._has_query:
-            return np.ones(count, np.float32), none
-        scores = np.full(count, self._neutral, np.float32)
-        if not count or (self._query is None and MISMATCH not in self.degraded):
-            return scores, none
+    def score(self, relation: str, owners: RelationSnapshot, rows: Rows) -> Scored:
+        """Return similarities, neutral where a row has no vector."""
+        scores = np.full(len(rows), self._neutral, np.float32)
+        if not len(rows):
+            return Scored(scores)
         if self._query is None:
             bad = self._embedded(relation, owners, rows)
             scores[bad] = _ZERO
-            return scores, bad
-        vectors = self._vectors(relation)
+            return Scored(scores, bad)
+        vectors = None if self._space is None else self._snapshot.vectors.get((relation, self._space))
         if vectors is None:
-            return scores, none
+            return Scored(scores)
         similarity, present = vectors.scores(self._query, owners, rows)
-        return owners.evaluator.relevance(similarity, present, self._neutral), none
+        return Scored(owners.evaluator.relevance(similarity, present, self._neutral))
 
-    def search(
-        self, relation: str, owners: RelationSnapshot, allowed: NDArray[np.bool_], limit: int, least: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-        """Return the ``limit`` most similar of the allowed rows, best first; None without a query to compare."""
+    def pick(self, notes: RelationSnapshot, allowed: NDArray[np.bool_]) -> Picked | None:
+        """Return the most similar notes."""
         if self._query is None:
             return None
-        vectors = self._vectors(relation)
-        if vectors is None or not limit:
-            return np.empty(0, np.int64), np.empty(0, np.float32)
-        return vectors.best(self._query, owners, allowed, limit, least)
+        limit, least = self._assembly.note_search_limit, self._assembly.note_min_similarity
+        vectors = None if self._space is None else self._snapshot.vectors.get(("note", self._space))
+        rows, similarity = np.empty(0, np.int64), np.empty(0, np.float32)
+        if vectors is not None and limit:
+            rows, similarity = vectors.best(self._query, notes, allowed, limit, least)
+        full = len(rows) == limit and len(rows)
+        name = "similarity_limit" if full or not limit else "min_similarity"
+        worst = float(similarity[-1]) if full else float(least)
+        return Picked(rows, Scored(np.clip(similarity, _ZERO, _ONE)), name, worst)
 
-    def _vectors(self, relation: str) -> VectorSnapshot | None:
-        if self._space is None:
-            return None
-        return self._snapshot.vectors.get((relation, self._space))
-
-    def _embedded(self, relation: str, owners: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _embedded(self, relation: str, owners: RelationSnapshot, rows: Rows) -> NDArray[np.bool_]:
         """Return which rows have a vector, in the query's space if that is known, else in any."""
         known = self._space in self._snapshot.spaces
         marked = np.zeros(owners.length, np.bool_)

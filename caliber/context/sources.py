@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
+from caliber.context.again import ScoredNow
 from caliber.context.facts import WindowFacts
 from caliber.context.plan import AssemblyPlan
 from caliber.model.entities import Artifact, Note, Scope, Turn
 from caliber.model.enums import SourceType
 from caliber.model.time import from_us
 from caliber.model.windows import CutOff
+
+_OF_SEARCH: Final = ("relevance_limit", "not_found")
+"""What keeps back where a search says what is relevant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,10 @@ class Absence:
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
 
-def why_absent(entity: Any, kind: SourceType, facts: WindowFacts, plan: AssemblyPlan, score: float | None) -> Absence:
-    """Return why a record that exists was no candidate. Units: score is its similarity to the query, if known."""
+def why_absent(
+    entity: Any, kind: SourceType, facts: WindowFacts, plan: AssemblyPlan, score: ScoredNow | None
+) -> Absence:
+    """Return why a record that exists was no candidate; ``score`` is what the query makes of it now, if known."""
     now = from_us(facts.now_us)
     if _made(entity) > now:
         return _filtered("created_later", f"it was written at {_made(entity).isoformat()}, after the window")
@@ -38,11 +44,13 @@ def why_absent(entity: Any, kind: SourceType, facts: WindowFacts, plan: Assembly
     if isinstance(entity, Note):
         absence = _note_filter(entity, facts, now) or _note_cut(entity, plan, cuts, score)
     elif isinstance(entity, Artifact):
-        absence = _artifact_filter(entity, facts, now, cuts) or _cut(entity.created_at, cuts)
+        absence = (
+            _artifact_filter(entity, facts, now, cuts) or _cut(entity.created_at, cuts) or _search_cut(cuts, score)
+        )
     elif isinstance(entity, Turn):
         absence = _turn_filter(entity, facts) or _cut(entity.turn_number, cuts)
     else:
-        absence = _scope_filter(entity, facts, now) or _cut(entity.sequence_number, cuts)
+        absence = _scope_filter(entity, facts, now) or _cut(entity.sequence_number, cuts) or _search_cut(cuts, score)
     if absence is not None:
         return absence
     reason = "nothing about it explains this any more: it must have been changed, hidden or embedded since the window"
@@ -73,12 +81,15 @@ def _note_filter(note: Note, facts: WindowFacts, now: datetime) -> Absence | Non
     return None
 
 
-def _note_cut(note: Note, plan: AssemblyPlan, cuts: list[CutOff], score: float | None) -> Absence | None:
+def _note_cut(note: Note, plan: AssemblyPlan, cuts: list[CutOff], now: ScoredNow | None) -> Absence | None:
     if not cuts:
         return None
     cut = cuts[0]
     if cut.filter == "newest":
         return _cut(note.created_at, cuts)
+    if cut.filter in _OF_SEARCH:
+        return _search_cut(cuts, now)
+    score = None if now is None else now.score
     numbers: dict[str, Any] = {"score": score, "cutoff_score": cut.cutoff_score, "limit": cut.limit}
     least = plan.config.assembly.note_min_similarity
     if score is None:
@@ -93,6 +104,32 @@ def _note_cut(note: Note, plan: AssemblyPlan, cuts: list[CutOff], score: float |
         f"its similarity is {score:.4f}"
     )
     return Absence("cut_off", reason, cut.filter, numbers)
+
+
+def _search_cut(cuts: list[CutOff], now: ScoredNow | None) -> Absence | None:
+    """Return whether a limit on the most relevant, or that nothing was found in common, kept a record out."""
+    found = [cut for cut in cuts if cut.filter in _OF_SEARCH]
+    if not found:
+        return None
+    (cut,) = found
+    kept = f"the {cut.limit} most relevant of {cut.considered} were taken"
+    if cut.cutoff_score is not None:
+        kept += f", down to {cut.cutoff_score:.4f}"
+    if cut.filter == "not_found":
+        kept = f"of {cut.considered}, only what the search for the query found was taken"
+    if now is None:
+        reason = f"{kept}; what the search makes of it is not known any more"
+        return Absence("cut_off", reason, cut.filter, {"score": None, **_bar(cut)})
+    if now.score:
+        said = ", ".join(f"{name} {value:.4f}" for name, value in now.breakdown.items())
+        reason = f"{kept}; as everything is now, its relevance is {now.score:.4f} ({said})"
+    else:
+        reason = f"{kept}; it has no word in common with the query, and is not near enough to it in meaning"
+    return Absence("cut_off", reason, cut.filter, {"score": now.score, "breakdown": dict(now.breakdown), **_bar(cut)})
+
+
+def _bar(cut: CutOff) -> dict[str, Any]:
+    return {"cutoff_score": cut.cutoff_score, "limit": cut.limit, "considered": cut.considered}
 
 
 def _artifact_filter(artifact: Artifact, facts: WindowFacts, now: datetime, cuts: list[CutOff]) -> Absence | None:

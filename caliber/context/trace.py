@@ -122,6 +122,7 @@ def trace(decided: Decided, id_of: Callable[[int], uuid.UUID | None], now_us: in
                 tokens=decided.tokens(place),
                 relevance=relevances[place],
                 rank=place,
+                breakdown=ranked.breakdown(place),
             )
         )
     return tuple(out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
@@ -69,6 +69,8 @@ class AssemblyDecision:
     tokens: int
     relevance: float
     rank: int
+    breakdown: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """What each part of a search adds to the relevance; empty where no search made it."""
 
 
 @dataclass(frozen=True, slots=True)

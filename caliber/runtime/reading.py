@@ -17,7 +17,18 @@ from numpy.typing import NDArray
 
 from caliber.access.visibility import NoteMask
 from caliber.config import CaliberConfig
-from caliber.context import Assembled, AssemblyInputs, assemble, explain, principal_of, replay
+from caliber.context import (
+    Assembled,
+    AssemblyInputs,
+    ScoredNow,
+    WindowFacts,
+    asked_again,
+    assemble,
+    explain,
+    principal_of,
+    replay,
+    score_now,
+)
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
 from caliber.model.entities import Artifact, Event, Note, StoredWindow
@@ -38,7 +49,7 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
-from caliber.runtime.searching import Deadline, Searching, query_vector
+from caliber.runtime.searching import NO_PROVIDER, Deadline, Searching, for_embedding, query_vector
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
 from caliber.search.stored import NOT_RESIDENT, Asked
 from caliber.trajectory import inputs
@@ -78,11 +89,18 @@ class Reader:
         budget = config.token_budget if max_tokens is None else inputs.as_whole(max_tokens, "max_tokens", 1)
         if budget > config.token_budget:
             raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")
-        with engine.within(deadline_ms):
-            vector = query_vector(engine, query, query_embedding)
+        # By vectors alone nothing goes on without one; a search has other legs, which need a part of the deadline.
+        alone = config.assembly.relevance == "vector"
+        without = None
+        with engine.within(deadline_ms if alone else for_embedding(deadline_ms)):
+            if alone or query is None or query_embedding is not None:
+                vector = query_vector(engine, query, query_embedding)
+            else:
+                vector, without = self.searching.embedded(query)
+                without = None if without == NO_PROVIDER else without
         deadline.check("the query was embedded")
         snapshot = engine.snapshot(consistency)
-        assembled = self._assemble(snapshot, trajectory_id, budget, query, vector, as_of, extra_sections)
+        assembled = self._assemble(snapshot, trajectory_id, budget, query, vector, without, as_of, extra_sections)
         deadline.check("the window was assembled")
         self._left_behind(assembled, trajectory_id)
         return assembled.window
@@ -91,7 +109,7 @@ class Reader:
         """Assemble without a query, leaving nothing behind: what a checkpoint keeps."""
         snapshot = self._engine.snapshot()
         budget = min(max_tokens, self._engine.config.token_budget)
-        return self._assemble(snapshot, trajectory_id, budget, None, None, None, None).window
+        return self._assemble(snapshot, trajectory_id, budget, None, None, None, None, None).window
 
     def _assemble(
         self,
@@ -100,6 +118,7 @@ class Reader:
         max_tokens: int,
         query: str | None,
         vector: NDArray[np.float32] | None,
+        without_vector: str | None,
         as_of: datetime | None,
         extra_sections: Mapping[str, str | None] | None,
     ) -> Assembled:
@@ -123,11 +142,13 @@ class Reader:
                 note_mask=self._notes.over(snapshot["note"]),
                 query=query,
                 query_embedding=vector,
+                without_vector=without_vector,
                 space_id=None if engine.embedder is None else engine.embedder.space.space_id,
                 extra_sections=inputs.as_mapping(extra_sections, "extra_sections"),
                 degraded=degraded,
             ),
             engine.memory,
+            engine.searcher,
         )
 
     def _asked(self, query: str | None, vector: NDArray[np.float32] | None, as_of: datetime | None, now: int) -> Asked:
@@ -222,9 +243,18 @@ class Reader:
         window = self.stored_window(window_id)
         self._own(window)
         contents = StoredContents(self._engine, self._principal)
-        return explain(
-            window.record, self.config_of(window), contents, exclusion=exclusion, similarity=self._similarity
-        )
+        config = self.config_of(window)
+        return explain(window.record, config, contents, exclusion=exclusion, score_now=self._score_now)
+
+    def _score_now(self, record_id: uuid.UUID, facts: WindowFacts) -> ScoredNow | None:
+        """Return what a window's query makes of a record as it is now; None when there is nothing to say."""
+        engine = self._engine
+        snapshot = engine.memory.snapshot
+        found = snapshot.locate(record_id.bytes)
+        if found is None or facts.config_hash != engine.config.hash.hex():
+            return None
+        mask = self._notes.over(snapshot["note"])
+        return score_now(asked_again(facts, snapshot, engine.config, mask), *found, engine.searcher)
 
     def _similarity(self, record_id: uuid.UUID, space_id: SpaceId, query: NDArray[np.float32]) -> float | None:
         """Return the similarity of a record's present vector to a query, or None when it has none."""

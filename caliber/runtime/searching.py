@@ -49,7 +49,7 @@ class Deadline:
             raise Unavailable(f"the deadline passed while {what}", reason=TIMEOUT)
 
 
-def _for_embedding(deadline_ms: int | None) -> int | None:
+def for_embedding(deadline_ms: int | None) -> int | None:
     """Return the part of a deadline that embedding may use up, so that the other legs still answer (M-040)."""
     if deadline_ms is None:
         return None
@@ -100,8 +100,8 @@ class Searching:
         count = settings.default_limit if limit is None else inputs.as_whole(limit, "limit", 1)
         if count > settings.limit_max:
             raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
-        with engine.within(_for_embedding(deadline_ms)):
-            vector, without = self._embedded(query)
+        with engine.within(for_embedding(deadline_ms)):
+            vector, without = self.embedded(query)
         deadline.check("the query was embedded")
         now = engine.clock.now_us()
         given = inputs.as_mapping(conditions, "filter")
@@ -151,7 +151,7 @@ class Searching:
         )
         return self._engine.searcher.search(request), snapshot.position
 
-    def _embedded(self, query: str) -> tuple[NDArray[np.float32] | None, str | None]:
+    def embedded(self, query: str) -> tuple[NDArray[np.float32] | None, str | None]:
         """Return the query's vector, or why there is none: an outage costs one leg, not the search (M-040)."""
         if self._engine.embedder is None:
             return None, NO_PROVIDER

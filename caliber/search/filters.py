@@ -65,6 +65,8 @@ def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
 def alive(snapshot: RelationSnapshot, as_of_us: int, now_us: int, allowed: Allowed | None = None) -> NDArray[np.bool_]:
     """Return the rows that count: notes as they hold at ``as_of_us``, everything else as it is at ``now_us``.
 
+    A scope counts when it has a summary.
+
     ``allowed`` says which notes may be seen, and is asked of nothing else.
     """
     name = snapshot.relation.name
@@ -72,6 +74,9 @@ def alive(snapshot: RelationSnapshot, as_of_us: int, now_us: int, allowed: Allow
         return valid_notes(snapshot, as_of_us, allowed)
     if name == "artifact":
         return valid_artifact_mask(snapshot, now_us)
+    if name == "scope":
+        found: NDArray[np.bool_] = snapshot.live_mask & (snapshot.column("summary_tokens") > 0)
+        return found
     return snapshot.live_mask.copy()
 
 
@@ -213,7 +218,5 @@ def masks(
     """Return which rows in force a principal may see, and which of them meet the filters; None without a column."""
     seen = notes.over(owners) if owners.relation.name == "note" else None
     visible = alive(owners, as_of_us, now_us, seen)
-    if owners.relation.name == "scope":
-        visible &= owners.column("summary_tokens") > 0
     wanted = visible.copy()
     return (visible, wanted) if _keep_matching(wanted, owners, conditions) else None

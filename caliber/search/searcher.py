@@ -107,10 +107,10 @@ class Searcher:
             for pool, owners in ((pool, snapshot[pool.kind]) for pool in pools)
         ]
         query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
-        out, degraded = [], None
+        out, degraded = [], self._missing(request, searched)[1]
         for pool, item in zip(pools, searched, strict=True):
             asked = replace(request, kinds=(pool.kind,), limit=pool.limit)
-            joined, _, _, degraded, _, beyond = self._scored([item], query, asked)
+            joined, *_, beyond = self._scored([item], query, asked)
             (scored,) = joined
             if pool.rows is not None:
                 out.append(_relevance(scored, pool.rows))

@@ -77,7 +77,7 @@ def started(memory: caliber.Caliber) -> Any:
 # --- deadlines ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["search", "assemble_context"])
+@pytest.mark.parametrize("call", ["search", "assemble_context", "assemble_context by vector"])
 def test_retries_of_a_query_end_with_the_deadline(call: str) -> None:
     # design section 7: deadline_ms bounds the whole call
     provider = Down()
@@ -85,13 +85,17 @@ def test_retries_of_a_query_end_with_the_deadline(call: str) -> None:
     words = {"search.keyword.similar_words": "none"}
     # The last attempt ends a good while before the deadline: the other legs need it.
     waits = {"llm_retry_config.initial_backoff": 400, "llm_retry_config.max_backoff": 400}
-    settings = config(":memory:", **{**PATIENT, **OFF, **words, **waits})
+    by = {"assembly.relevance": "vector" if call.endswith("vector") else "search"}
+    settings = config(":memory:", **{**PATIENT, **OFF, **words, **waits, **by})
     with caliber.open(settings, embedding_provider=provider) as memory:
         task, _ = started(memory)
         before = time.monotonic()
         if call == "search":  # M-040: the other legs answer, and the result says which one did not
             found = memory.search("words", deadline_ms=1_000)
             assert (found.status, found.reason) == ("degraded", "query_not_embedded: request_failed")
+        elif call == "assemble_context":
+            window = memory.assemble_context(task.trajectory_id, query="words", deadline_ms=1_000)
+            assert (window.status, window.degraded) == ("degraded", ("query_not_embedded: request_failed",))
         else:
             with pytest.raises(RequestFailed):
                 memory.assemble_context(task.trajectory_id, query="words", deadline_ms=1_000)

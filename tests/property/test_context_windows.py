@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.context_world import Contents, World, config_of
+from support.context_world import Contents, World, searching
 
 from caliber.context import explain, replay, unpack_record
 from caliber.context.assembler import plan_of
@@ -49,6 +49,7 @@ def memories(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+LEGS = {"vector": 0.5, "keyword": 0.4, "graph": 0.05, "importance": 0.05}
 caps = st.dictionaries(
     st.sampled_from(["system", "user", "artifacts", "notes", "history", "persona", "facts"]), st.integers(0, 300)
 )
@@ -82,6 +83,12 @@ knobs = st.fixed_dictionaries(
         "pcp.dosage.max_artifacts_in_window": st.integers(0, 6),
         "pcp.dosage.max_notes_in_window": st.integers(0, 6),
         "pcp.dosage.max_scopes_in_window": st.integers(0, 3),
+        "assembly.relevance": st.sampled_from(["search", "vector"]),
+        "search.weights": st.sampled_from([LEGS, {**LEGS, "vector": 0.0, "keyword": 0.9}]),
+        "search.normalisation": st.sampled_from(["peak", "saturation"]),
+        "search.fusion": st.sampled_from(["weighted", "rrf"]),
+        "search.diversity": st.sampled_from([0.0, 0.4]),
+        "search.boosts.question": st.sampled_from([0.0, -5.0]),
         "min_relevance_threshold": st.sampled_from([0.0, 0.1, 0.6, 1.0]),
         "system_instructions": st.sampled_from([None, "Be brief.", "Überlege gut. " * 30]),
         "persona": st.sampled_from([None, "A careful librarian."]),
@@ -90,7 +97,7 @@ knobs = st.fixed_dictionaries(
 calls = st.fixed_dictionaries(
     {
         "max_tokens": st.integers(1, 1_500),
-        "query": st.sampled_from([None, "what now?"]),
+        "query": st.sampled_from([None, "what now?", " ", "a 漢 or b", '"ab" b*']),
         "query_embedding": vectors,
         "extra_sections": st.sampled_from([{}, {"facts": "Water is wet. " * 3}]),
     }
@@ -132,7 +139,7 @@ def _write(world: Any, memory: dict[str, Any]) -> None:
 
 def configured(options: dict[str, Any]) -> Any:
     given = {name: value for name, value in options.items() if value is not None}
-    return config_of(**given)
+    return searching(**given)
 
 
 many = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -13,8 +13,17 @@ import numpy as np
 
 from caliber.backends.sqlite.store import SqliteStore
 from caliber.config import CaliberConfig, profiles
-from caliber.context import Assembled, AssemblyInputs, assemble
-from caliber.kernels.evaluator import NUMPY, Allowed
+from caliber.config.search import SearchConfig
+from caliber.context import (
+    Assembled,
+    AssemblyInputs,
+    ScoredNow,
+    WindowFacts,
+    asked_again,
+    assemble,
+    score_now,
+)
+from caliber.kernels.evaluator import NUMPY, Allowed, Evaluator
 from caliber.model.entities import (
     TTL,
     Artifact,
@@ -54,6 +63,7 @@ from caliber.schema.relations import (
     TURN,
     USAGE,
 )
+from caliber.search.searcher import Searcher
 from caliber.storage.codec import dump_json
 from caliber.storage.unit_of_work import pack_content, unpack_content
 
@@ -64,6 +74,9 @@ PLAIN: dict[str, Any] = {
     "embedding.embed_notes": "off",
     "embedding.embed_artifacts": "off",
     "embedding.embed_summaries": "off",
+    # Vectors that a test writes down say what is relevant; what searches make of it has its own tests.
+    "assembly.relevance": "vector",
+    "min_relevance_threshold": 0.1,
 }
 RELATION_OF = {
     SourceType.TURN: "turn",
@@ -78,6 +91,13 @@ def config_of(**overrides: Any) -> CaliberConfig:
     return profiles.reference(":memory:", **{**PLAIN, **overrides})
 
 
+def searching(**overrides: Any) -> CaliberConfig:
+    """The reference profile, in memory, with vectors of four numbers that tests write down themselves."""
+    provider = {"provider_type": "hash", "model": "test", "dimensions": 4, "options": {}}
+    base = {"embedding_provider": provider, "search.keyword.similar_words": "none"}
+    return profiles.reference(":memory:", **{**base, **overrides})
+
+
 def sha(text: str | bytes) -> bytes:
     return hashlib.sha256(text.encode() if isinstance(text, str) else text).digest()
 
@@ -90,7 +110,7 @@ def numbered(number: int) -> uuid.UUID:
 class World:
     """One store, its mirrors, and short ways to write into it. Instants are steps of a clock."""
 
-    def __init__(self, config: CaliberConfig | None = None, seed: int = 0) -> None:
+    def __init__(self, config: CaliberConfig | None = None, seed: int = 0, evaluator: Evaluator = NUMPY) -> None:
         self.config = config or config_of()
         self.clock = FixedClock()
         self.store = SqliteStore(self.config, clock_us=self.clock.now_us)
@@ -100,9 +120,10 @@ class World:
             segment_rows=resident.segment_rows,
             resident_bytes=resident.resident_bytes,
             compact_dead_ratio=resident.compact_dead_ratio,
-            evaluator=NUMPY,
+            evaluator=evaluator,
         )
         self.store.follow(self.memory)
+        self._searchers: dict[SearchConfig, Searcher] = {}
         self.random = np.random.default_rng(seed)
         self.space: EmbeddingSpace | None = None
         self.turns_of: dict[uuid.UUID, int] = {}
@@ -331,7 +352,23 @@ class World:
         return AssemblyInputs(**{**fields, **options})
 
     def assemble(self, **options: Any) -> Assembled:
-        return assemble(self.inputs(**options), self.memory)
+        inputs = self.inputs(**options)
+        return assemble(inputs, self.memory, self.searcher(inputs.config))
+
+    def score_now(self, key: uuid.UUID, facts: WindowFacts) -> ScoredNow | None:
+        """What a window's query makes of a record that everybody may see, as it is now."""
+        found = self.memory.snapshot.locate(key.bytes)
+        if found is None:
+            return None
+        return score_now(
+            asked_again(facts, self.memory.snapshot, self.config, None), *found, self.searcher(self.config)
+        )
+
+    def searcher(self, config: CaliberConfig) -> Searcher:
+        """What a store with this configuration is searched by."""
+        if config.search not in self._searchers:
+            self._searchers[config.search] = Searcher(self.memory, config.search)
+        return self._searchers[config.search]
 
     def window(self, **options: Any) -> Any:
         return self.assemble(**options).window

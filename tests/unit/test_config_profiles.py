@@ -243,7 +243,10 @@ def test_every_knob_in_the_file_has_its_comment_above_it() -> None:
     [
         ("# Share of the budget at which filling stops. Above 0 to 1. (C-121)", "fill_ratio = 0.95"),
         (
-            "# Least similarity of a note to the query. -1 to 1. (C-121 has 0.5; ours)",
+            (
+                "# Least similarity of a note to the query, with relevance = vector; a search has "
+                "search.min_similarity. -1 to 1. (C-121 has 0.5; ours)"
+            ),
             "note_min_similarity = 0.15",
         ),
         ("# Most tokens of a context window. 1 to 2000000 tokens. (C-094; ours)", "token_budget = 8000"),

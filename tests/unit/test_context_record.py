@@ -309,18 +309,11 @@ def test_explain_answers_for_one_candidate(full: Any) -> None:
 def test_explain_answers_for_what_a_limit_cut_off(full: Any) -> None:
     # O-15
     record = full.assemble(**QUERY).record
-    vectors = {full.keys["fourth note"]: 0.4472, full.keys["far note"]: 0.0}
-
-    def similarity(key: Any, space: Any, query: Any) -> float | None:
-        assert space == full.space.space_id
-        assert query.tolist() == [1, 0, 0, 0]
-        return vectors.get(key)
-
-    near = ask(full, record, full.keys["fourth note"], similarity=similarity)
+    near = ask(full, record, full.keys["fourth note"], score_now=full.score_now)
     assert (near["verdict"], near["filter"], near["limit"]) == ("cut_off", "similarity_limit", 3)
-    assert near["score"] == 0.4472
+    assert near["score"] == pytest.approx(0.4472, abs=1e-4)
     assert near["reason"] == "the 3 most similar of 5 notes were taken, down to 0.7071; its similarity is 0.4472"
-    far = ask(full, record, full.keys["far note"], similarity=similarity)
+    far = ask(full, record, full.keys["far note"], score_now=full.score_now)
     assert far["reason"] == "its similarity to the query, 0.0000, is below note_min_similarity (0.1500)"
     blind = ask(full, record, full.keys["far note"])
     assert (blind["verdict"], blind["score"]) == ("cut_off", None)

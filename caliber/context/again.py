@@ -1,0 +1,87 @@
+"""What a window's query makes of one record as it is now: for a record that a limit kept out of the window.
+
+A window's record has the relevance of its candidates only; what a limit cut off is judged by memory as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from caliber.config import CaliberConfig
+from caliber.context.candidates import members_of, pools_of
+from caliber.context.facts import WindowFacts
+from caliber.context.inputs import AssemblyInputs
+from caliber.context.plan import plan_of
+from caliber.context.scores import Flat, scorer_of
+from caliber.kernels.evaluator import Allowed
+from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.mirror import RelationSnapshot
+
+if TYPE_CHECKING:
+    from caliber.search.searcher import Searcher
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredNow:
+    """The relevance of a record as it is now, and what each part of a search adds to it."""
+
+    score: float
+    breakdown: Mapping[str, float] = field(default_factory=dict)
+
+
+def asked_again(
+    facts: WindowFacts, snapshot: ResidentSnapshot, config: CaliberConfig, note_mask: Allowed | None
+) -> AssemblyInputs:
+    """Return the inputs of a window over another snapshot."""
+    return AssemblyInputs(
+        snapshot=snapshot,
+        trajectory_id=facts.trajectory_id,
+        max_tokens=facts.max_tokens,
+        as_of_us=facts.as_of_us,
+        now_us=facts.now_us,
+        window_id=facts.window_id,
+        config=config,
+        config_hash=facts.config_hash,
+        principal=facts.principal,
+        note_mask=note_mask,
+        query=facts.query,
+        query_embedding=facts.query_embedding,
+        space_id=facts.space_id,
+        extra_sections=facts.extra_sections,
+    )
+
+
+def score_now(inputs: AssemblyInputs, owners: RelationSnapshot, row: int, searcher: Searcher) -> ScoredNow | None:
+    """Return the relevance of one row, or None when nothing can be said of it: it may not enter, or has no vector."""
+    plan = plan_of(inputs.config)
+    kind = owners.relation.name
+    rows = np.array([row], np.int64)
+    if plan.config.assembly.relevance == "vector":
+        return _similarity(inputs, owners, rows)
+    pools = {pool.kind: pool for pool in pools_of(inputs, plan, members_of(inputs, plan))}
+    pool = pools.get(kind)
+    if pool is None or not pool.allowed[row]:
+        return None
+    # All rows that may enter: a limit does not count here.
+    every = np.flatnonzero(pool.allowed)
+    pools[kind] = replace(pool, rows=every)
+    scorer = scorer_of(inputs, plan, lambda: list(pools.values()), searcher)
+    if isinstance(scorer, Flat):
+        return None
+    scored = scorer.score(kind, owners, every).at(np.searchsorted(every, rows))
+    parts = {name: float(part[0]) for name, part in scored.parts.items() if part[0]}
+    return ScoredNow(float(scored.relevance[0]), parts)
+
+
+def _similarity(inputs: AssemblyInputs, owners: RelationSnapshot, rows: np.ndarray) -> ScoredNow | None:
+    if inputs.query_embedding is None or inputs.space_id is None:
+        return None
+    vectors = inputs.snapshot.vectors.get((owners.relation.name, inputs.space_id))
+    if vectors is None or vectors.dimensions != len(inputs.query_embedding):
+        return None
+    scores, present = vectors.scores(inputs.query_embedding, owners, rows)
+    return ScoredNow(float(scores[0])) if present[0] else None
