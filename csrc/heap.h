@@ -10,16 +10,17 @@ typedef struct {
     int64_t *ids;
     float *scores;
     const uint64_t *tie;
+    const int64_t *rows; /* of each id: where its tie is; NULL: at the id itself */
     size_t count, capacity;
 } heap;
 
 /* Whether (score_a, a) comes before (score_b, b) in canonical order. */
-static inline int precedes(const uint64_t *tie, float score_a, int64_t a, float score_b, int64_t b) {
+static inline int precedes(const heap *h, float score_a, int64_t a, float score_b, int64_t b) {
     if (score_a != score_b) {
         return score_a > score_b;
     }
-    if (tie) {
-        const uint64_t *x = tie + 2 * a, *y = tie + 2 * b;
+    if (h->tie) {
+        const uint64_t *x = h->tie + 2 * (h->rows ? h->rows[a] : a), *y = h->tie + 2 * (h->rows ? h->rows[b] : b);
         if (x[0] != y[0]) {
             return x[0] < y[0];
         }
@@ -37,10 +38,10 @@ static inline void sift_down(heap *h, size_t hole, float score, int64_t id) {
             break;
         }
         if (child + 1 < h->count &&
-            precedes(h->tie, h->scores[child], h->ids[child], h->scores[child + 1], h->ids[child + 1])) {
+            precedes(h, h->scores[child], h->ids[child], h->scores[child + 1], h->ids[child + 1])) {
             child++;
         }
-        if (!precedes(h->tie, score, id, h->scores[child], h->ids[child])) {
+        if (!precedes(h, score, id, h->scores[child], h->ids[child])) {
             break;
         }
         h->scores[hole] = h->scores[child];
@@ -53,7 +54,7 @@ static inline void sift_down(heap *h, size_t hole, float score, int64_t id) {
 
 static inline void offer(heap *h, float score, int64_t id) {
     if (h->count == h->capacity) {
-        if (precedes(h->tie, score, id, h->scores[0], h->ids[0])) {
+        if (precedes(h, score, id, h->scores[0], h->ids[0])) {
             sift_down(h, 0, score, id);
         }
         return;
@@ -61,7 +62,7 @@ static inline void offer(heap *h, float score, int64_t id) {
     size_t hole = h->count++;
     while (hole > 0) {
         const size_t parent = (hole - 1) / 2;
-        if (!precedes(h->tie, h->scores[parent], h->ids[parent], score, id)) {
+        if (!precedes(h, h->scores[parent], h->ids[parent], score, id)) {
             break;
         }
         h->scores[hole] = h->scores[parent];

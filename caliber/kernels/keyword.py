@@ -21,7 +21,7 @@ import numpy.typing as npt
 from caliber.kernels import checks, dispatch, reference_keyword
 from caliber.kernels.growing import Growing
 from caliber.kernels.keyword_native import NativePostings, NativeWords, pack_words
-from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord
+from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord, WordScores
 from caliber.model.errors import DTypeError, InvalidValue
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Lending",
     "QueryWord",
     "Vocabulary",
+    "WordScores",
     "best_scores",
     "words_of",
 ]
@@ -41,6 +42,7 @@ PHRASE_MAX = 32
 """Parts of the longest phrase."""
 
 _NUMBER_MAX = 2**32 - 1
+_NOTHING = np.zeros(0, np.int64)
 _BATCH_DOCUMENTS = 4096
 _BATCH_BYTES = 1 << 18
 """Text scanned at once: bounds what is set aside for words that may come."""
@@ -279,7 +281,18 @@ class KeywordIndex:
 class KeywordSnapshot:
     """An index as it was once; safe to read from any thread while the index grows."""
 
-    __slots__ = ("_index", "_part_ids", "_part_starts", "_reader", "_words", "dictionary", "flags", "length", "lengths")
+    __slots__ = (
+        "_flagged",
+        "_index",
+        "_part_ids",
+        "_part_starts",
+        "_reader",
+        "_words",
+        "dictionary",
+        "flags",
+        "length",
+        "lengths",
+    )
 
     def __init__(self, index: KeywordIndex) -> None:
         self.dictionary = vocabulary = index.dictionary
@@ -287,9 +300,17 @@ class KeywordSnapshot:
             self.lengths, self.flags = index.lengths(), index.flags()
             self.length = len(self.lengths)
             self._index = index
+            self._flagged: dict[int, npt.NDArray[np.uint8]] = {}
             self._reader = index.reader()
             self._words = len(vocabulary)
             self._part_starts, self._part_ids = vocabulary.part_starts.array, vocabulary.part_ids.array
+
+    def flagged(self, flag: int) -> npt.NDArray[np.uint8]:
+        """Return which documents have a flag, as anything but 0. Shapes: ``uint8[length]``."""
+        found = self._flagged.get(flag)
+        if found is None:
+            found = self._flagged[flag] = self.flags & np.uint8(flag)
+        return found
 
     def counts(self, terms: Sequence[int] | npt.NDArray[np.int64], mask: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return how many documents that ``mask`` lets through hold each term.
@@ -314,16 +335,22 @@ class KeywordSnapshot:
         mask: npt.NDArray[Any],
         rule: KeywordRule,
         lending: Lending | None = None,
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return each document's score by the words of a query: its own, and with what its neighbours lend.
+        *,
+        kept: npt.NDArray[Any] | None = None,
+        given: npt.NDArray[np.int64] | None = None,
+    ) -> WordScores:
+        """Return the documents that words find, and their scores: their own, and with what neighbours lend.
 
-        The formula, and the order of its operations, is in csrc/include/caliber.h, ``cal_keyword_scores``. A term's
-        count in a document is, above 8, rounded down to 10, 12, 16, 24, 32, 64, 128 or 256.
+        Found is what both masks let through and has a score above 0; what ``kept`` leaves out still lends. ``given``
+        documents, different ones, come first whatever their score, the others in no particular order. The formula,
+        and the order of its operations, is in csrc/include/caliber.h, ``cal_keyword_scores``. A term's count in a
+        document is, above 8, rounded down to 10, 12, 16, 24, 32, 64, 128 or 256.
 
-        Shapes:  mask bool or uint8[n], n <= length -> (f64[n], f64[n]), 0 where the mask lets nothing through
+        Shapes:  mask, kept bool or uint8[n], n <= length; given int64[g] -> int64[m], f64[m], f64[m]
         Raises:  DTypeError, ShapeError, InvalidValue
         """
         flags = self._mask(mask)
+        keep = flags if kept is None or kept is mask else checks.flags(kept, len(flags), field="kept")
         if not (rule.mean_length > 0 and rule.k1 >= 0 and 0 <= rule.b <= 1 and rule.saturate >= 0):
             raise InvalidValue(field="rule", reason="needs mean_length > 0, k1 >= 0, b in [0, 1] and saturate >= 0")
         if any(len(word.terms) != len(word.strengths) for word in words):
@@ -332,9 +359,10 @@ class KeywordSnapshot:
             for name in ("before", "after"):
                 checks.at_least(getattr(lending, name), checks.I64, len(flags), field=f"lending.{name}")
             checks.at_least(lending.asks, checks.U8, len(flags), field="lending.asks")
-        scores: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] = self._reader.scores(
-            words, flags, self.lengths, rule, lending
-        )
+        first = _NOTHING if given is None else checks.view(given, checks.I64, 1, field="given")
+        if len(first) > len(flags):
+            raise InvalidValue(field="given", reason="more documents than there are")
+        scores: WordScores = self._reader.scores(words, flags, keep, self.lengths, rule, lending, first)
         return scores
 
     def phrase(self, parts: Sequence[int], documents: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
@@ -389,27 +417,38 @@ def words_of(text: bytes) -> list[bytes]:
 
 
 def best_scores(
-    scores: npt.NDArray[np.float64], k: int, *, tie: npt.NDArray[np.uint64] | None = None
+    scores: npt.NDArray[np.float64],
+    k: int,
+    *,
+    tie: npt.NDArray[np.uint64] | None = None,
+    rows: npt.NDArray[np.int64] | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return the best ``k`` of the documents whose score, rounded to f32, is above 0, in canonical order.
+    """Return where the best ``k`` of the scores are that, rounded to f32, are above 0, in canonical order.
 
-    Shapes:  scores f64[n]; tie u64[n, 2] -> (int64[m], f32[m]), m <= k
+    Score i is that of row ``rows[i]``, whose tie decides among equals; without ``rows``, of row i.
+
+    Shapes:  scores f64[n]; rows int64[n]; tie u64[n or rows, 2] -> (int64[m], f32[m]), m <= k
     Raises:  DTypeError, ShapeError, InvalidValue
     """
     scores = checks.view(scores, checks.F64, 1, field="scores")
     wanted = min(checks.whole(k, field="k"), scores.shape[0])
     if tie is not None:
-        tie = checks.shaped(tie, checks.U64, (scores.shape[0], 2), field="tie")
+        tie = checks.shaped(tie, checks.U64, (scores.shape[0] if rows is None else None, 2), field="tie")
+    if rows is not None:
+        rows = checks.row_ids(rows, 0 if tie is None else tie.shape[0], field="rows")
+        if rows.shape[0] != scores.shape[0]:
+            raise InvalidValue(field="rows", reason="a row for each score")
     native = dispatch.native()
     if native is None:
-        return reference_keyword.best_scores(scores, wanted, tie)
+        return reference_keyword.best_scores(scores, wanted, tie, rows)
     ids, best = np.empty(wanted, np.int64), np.empty(wanted, np.float32)
-    buffer = native.ffi.from_buffer
+    buffer, null = native.ffi.from_buffer, native.ffi.NULL
     found = native.ffi.new("size_t *")
     status = native.lib.cal_best_scores(
         buffer("double[]", scores),
         scores.shape[0],
-        native.ffi.NULL if tie is None else buffer("uint64_t[]", tie),
+        null if rows is None else buffer("int64_t[]", rows),
+        null if tie is None else buffer("uint64_t[]", tie),
         wanted,
         buffer("int64_t[]", ids),
         buffer("float[]", best),

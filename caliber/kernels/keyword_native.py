@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -12,10 +13,12 @@ import numpy.typing as npt
 
 from caliber.kernels import dispatch
 from caliber.kernels.growing import Growing
-from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord
+from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord, WordScores
 from caliber.model.errors import InternalError, InvalidValue
 
 _NONE = 0xFFFFFFFF
+_SCRATCH_LEAST, _SCRATCH_KEPT = 4_096, 1 << 19
+"""Documents, at 16 bytes each."""
 _SEGMENTS_MAX = 65_535
 """Addresses of postings have 32 bits."""
 
@@ -259,6 +262,31 @@ class NativePostings:
         return NativeReader(native, self._struct(native, table, terms), keep)
 
 
+class _Scratch(threading.local):
+    """What scoring counts in: zeros for each document, which C leaves as zeros. One of usual size is kept a thread."""
+
+    documents = 0
+    module: Any = None
+    memory: tuple[Any, Any, Any] = (None, None, None)
+
+    def of(self, native: dispatch.Native, documents: int) -> tuple[Any, Any, Any]:
+        if documents <= self.documents and native.lib is self.module:
+            return self.memory
+        buffer = native.ffi.from_buffer
+        size = max(documents, _SCRATCH_LEAST)
+        memory = (
+            buffer("double[]", np.zeros(size)),
+            buffer("uint32_t[]", np.zeros(size, np.uint32)),
+            buffer("uint32_t[]", np.zeros(size, np.uint32)),
+        )
+        if size <= _SCRATCH_KEPT:
+            self.documents, self.module, self.memory = size, native.lib, memory
+        return memory
+
+
+_scratch = _Scratch()
+
+
 class NativeReader:
     """Postings as they were once; what was added since has higher document numbers, which no caller asks for."""
 
@@ -300,21 +328,27 @@ class NativeReader:
         self,
         words: Sequence[QueryWord],
         mask: npt.NDArray[np.uint8],
+        kept: npt.NDArray[np.uint8],
         lengths: npt.NDArray[np.uint32],
         rule: KeywordRule,
         lending: Lending | None,
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        given: npt.NDArray[np.int64],
+    ) -> WordScores:
         native = self._native
-        buffer = native.ffi.from_buffer
+        ffi = native.ffi
+        buffer = ffi.from_buffer
         count = len(mask)
         groups = np.zeros(len(words) + 1, np.int64)
         np.cumsum([len(word.terms) for word in words], out=groups[1:])
-        own, scores, reached = np.zeros(count), np.zeros(count), np.zeros(count)
-        lent = native.ffi.new("cal_lending *")
+        # Written as far as something is found: what is not touched of a large array costs nothing.
+        found, own, scores = np.empty(count, np.int64), np.empty(count), np.empty(count)
+        found[: len(given)] = given
+        lent = ffi.new("cal_lending *")
         if lending is not None:
             lent.before, lent.after = buffer("int64_t[]", lending.before), buffer("int64_t[]", lending.after)
             lent.asks = buffer("uint8_t[]", lending.asks)
             lent.near, lent.far, lent.answer = lending.near, lending.far, lending.answer
+        found_count = ffi.new("size_t *")
         status = native.lib.cal_keyword_scores(
             self._struct,
             buffer("int64_t[]", groups),
@@ -324,20 +358,23 @@ class NativeReader:
             len(words),
             count,
             buffer("uint8_t[]", mask),
+            buffer("uint8_t[]", kept),
             buffer("uint32_t[]", lengths),
             rule.k1,
             rule.b,
             rule.mean_length,
             rule.saturate,
             lent,
-            buffer("double[]", reached),
-            buffer("uint8_t[]", np.zeros(count, np.uint8)),
-            buffer("uint32_t[]", np.zeros(count, np.uint32)),
+            *_scratch.of(native, count),
+            len(given),
+            buffer("int64_t[]", found),
             buffer("double[]", own),
             buffer("double[]", scores),
+            found_count,
         )
-        dispatch.check(status, overflow="documents", argument="mean_length")
-        return own, scores
+        dispatch.check(status, overflow="documents", argument="given")
+        size = int(found_count[0])
+        return WordScores(found[:size], own[:size], scores[:size])
 
     def phrase(
         self,

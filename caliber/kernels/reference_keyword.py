@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from caliber.kernels.growing import Growing
 from caliber.kernels.unicode_words import ENDS, KINDS, STARTS
+from caliber.model.errors import InvalidValue
 
 DOCUMENTS_MAX = 2**28 - 1
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128, 256)
@@ -143,6 +144,17 @@ class Lending(NamedTuple):
     answer: float
 
 
+class WordScores(NamedTuple):
+    """What the words of a query find: documents, and the scores of each, its own and with what neighbours lend.
+
+    Shapes:  int64[m], f64[m], f64[m]
+    """
+
+    documents: npt.NDArray[np.int64]
+    own: npt.NDArray[np.float64]
+    scores: npt.NDArray[np.float64]
+
+
 def _with_lent(reached: list[float], document: int, lending: Lending) -> float:
     def beside(column: npt.NDArray[np.int64], of: int) -> int:
         other = -1 if of < 0 else int(column[of])
@@ -254,10 +266,12 @@ class Reader:
         self,
         words: Sequence[QueryWord],
         mask: npt.NDArray[np.uint8],
+        kept: npt.NDArray[np.uint8],
         lengths: npt.NDArray[np.uint32],
         rule: KeywordRule,
         lending: Lending | None,
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        given: npt.NDArray[np.int64],
+    ) -> WordScores:
         sizes = lengths.tolist()
         own, scores = [0.0] * len(mask), [0.0] * len(mask)
         for word in words:
@@ -271,7 +285,16 @@ class Reader:
                 together = alone if lending is None else _with_lent(reached, document, lending)
                 own[document] += _saturated(alone, word.idf, rule.saturate)
                 scores[document] += _saturated(together, word.idf, rule.saturate)
-        return np.array(own, np.float64), np.array(scores, np.float64)
+        wanted = given.tolist()
+        known = set(wanted)
+        if len(known) < len(wanted) or not known <= set(range(len(mask))):
+            raise InvalidValue(field="given", reason="outside its range")
+        wanted += [at for at in np.flatnonzero(kept[: len(mask)]).tolist() if scores[at] > 0 and at not in known]
+        return WordScores(
+            np.array(wanted, np.int64),
+            np.array([own[at] for at in wanted], np.float64),
+            np.array([scores[at] for at in wanted], np.float64),
+        )
 
     def phrase(
         self,
@@ -318,15 +341,19 @@ def unpack(packed: bytes) -> list[int]:
 
 
 def best_scores(
-    scores: npt.NDArray[np.float64], k: int, tie: npt.NDArray[np.uint64] | None
+    scores: npt.NDArray[np.float64],
+    k: int,
+    tie: npt.NDArray[np.uint64] | None,
+    rows: npt.NDArray[np.int64] | None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Return the best ``k`` scores above 0 in canonical order."""
     with np.errstate(over="ignore"):
         rounded = scores.astype(np.float32)
-    rows = np.flatnonzero(rounded > 0)
+    places = np.flatnonzero(rounded > 0)
     if tie is None:
-        order = np.lexsort((rows, -rounded[rows]))
+        order = np.lexsort((places, -rounded[places]))
     else:
-        order = np.lexsort((rows, tie[rows, 1], tie[rows, 0], -rounded[rows]))
-    ids = rows[order[:k]].astype(np.int64)
+        ties = tie[places if rows is None else rows[places]]
+        order = np.lexsort((places, ties[:, 1], ties[:, 0], -rounded[places]))
+    ids = places[order[:k]].astype(np.int64)
     return ids, rounded[ids]

@@ -22,6 +22,7 @@ from caliber.resident.chain import Chain
 from caliber.resident.columns import SegmentedColumn
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.storage.codec import Row, codec_of
+from caliber.storage.full_text import filterable
 
 
 class _Evicted:
@@ -53,6 +54,7 @@ class Layout:
         "codec",
         "columns",
         "enum_codes",
+        "filterable",
         "groups",
         "has_tie",
         "key_places",
@@ -77,6 +79,8 @@ class Layout:
                 self.columns.append((column.name, place, column.residence, column.type, column.resident_null))
                 if column.enum is not None:
                     self.enum_codes[column.name] = {member.value: code for code, member in enumerate(column.enum)}
+        self.filterable = frozenset(filterable(relation))
+        """What a search of these records can be filtered by."""
         self.groups = tuple((name, self.codec.index(name)) for name in relation.groups)
         self.has_tie = len(relation.key) == 1 and relation.column(relation.key[0]).type is ColumnType.UUID
 
@@ -343,7 +347,7 @@ class Generation:
 class RelationSnapshot:
     """One relation as it was at one commit boundary. Safe to read from any thread while others write."""
 
-    __slots__ = ("_cache", "evaluator", "generation", "keywords", "layout", "length", "live_mask")
+    __slots__ = ("_cache", "dead", "evaluator", "generation", "keywords", "layout", "length", "live_mask")
 
     def __init__(self, generation: Generation, evaluator: Evaluator = NUMPY) -> None:
         self.generation = generation
@@ -351,6 +355,7 @@ class RelationSnapshot:
         self.layout = generation.layout
         self.length = generation.length
         self.live_mask = generation.live[: generation.length]
+        self.dead = generation.dead  # with the length it tells which of two boundaries is the later one
         self._cache: dict[str, NDArray[Any]] = {}
         self.keywords: KeywordSnapshot | None = None  # made when somebody first searches by word
 

@@ -62,22 +62,22 @@ def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kinds))
 
 
-def alive(snapshot: RelationSnapshot, as_of_us: int, now_us: int, allowed: Allowed | None = None) -> NDArray[np.bool_]:
-    """Return the rows that count: notes as they hold at ``as_of_us``, everything else as it is at ``now_us``.
+def alive(
+    snapshot: RelationSnapshot, as_of_us: int, now_us: int, allowed: Allowed | None = None, start: int = 0
+) -> NDArray[np.bool_]:
+    """Return the rows from ``start`` on that count: notes as they hold at ``as_of_us``, all else as at ``now_us``.
 
-    A scope counts when it has a summary.
-
-    ``allowed`` says which notes may be seen, and is asked of nothing else.
+    A scope counts when it has a summary. ``allowed`` says which notes may be seen, and is asked of nothing else.
     """
     name = snapshot.relation.name
     if name == "note":
-        return valid_notes(snapshot, as_of_us, allowed)
+        return valid_notes(snapshot, as_of_us, allowed, start)
     if name == "artifact":
-        return valid_artifact_mask(snapshot, now_us)
+        return valid_artifact_mask(snapshot, now_us, start)
+    live = snapshot.live_mask[start:].copy()
     if name == "scope":
-        found: NDArray[np.bool_] = snapshot.live_mask & (snapshot.column("summary_tokens") > 0)
-        return found
-    return snapshot.live_mask.copy()
+        live &= snapshot.column("summary_tokens")[start:] > 0
+    return live
 
 
 def filter_mask(snapshot: RelationSnapshot, conditions: Mapping[str, Any]) -> NDArray[np.bool_] | None:
@@ -91,7 +91,7 @@ def filter_mask(snapshot: RelationSnapshot, conditions: Mapping[str, Any]) -> ND
 
 def _keep_matching(mask: NDArray[np.bool_], snapshot: RelationSnapshot, conditions: Mapping[str, Any]) -> bool:
     """Unmark the rows that do not meet every condition; return False if the kind lacks a column."""
-    if not set(conditions) <= set(filterable(snapshot)):
+    if not filterable(snapshot).issuperset(conditions):
         return False
     for name, wanted in conditions.items():
         column = snapshot.column(name)
@@ -112,9 +112,9 @@ def _as_stored(dtype: np.dtype[Any], value: float) -> float | None:
     return number
 
 
-def filterable(snapshot: RelationSnapshot) -> tuple[str, ...]:
+def filterable(snapshot: RelationSnapshot) -> frozenset[str]:
     """Return the columns a search of this kind can be filtered by."""
-    return stored_filterable(snapshot.relation)
+    return snapshot.layout.filterable
 
 
 def check_vector(value: Any, field: str, dimensions: int | None) -> NDArray[np.float32]:
@@ -135,16 +135,14 @@ def check_vector(value: Any, field: str, dimensions: int | None) -> NDArray[np.f
 
 def check_filter(snapshots: Sequence[RelationSnapshot], conditions: Mapping[str, Any]) -> None:
     """Raise InvalidValue for a column that no searched kind has, or a value that it cannot have."""
-    known = {name for snapshot in snapshots for name in filterable(snapshot)}
     for name, wanted in conditions.items():
-        if name not in known:
-            raise InvalidValue(
-                field=f"filter.{name}", reason=f"cannot be filtered by; there are {', '.join(sorted(known))}"
-            )
-        for snapshot in snapshots:
-            if name in filterable(snapshot):
-                for value in _values(wanted):
-                    _code(snapshot, name, value)
+        having = [snapshot for snapshot in snapshots if name in filterable(snapshot)]
+        if not having:
+            known = sorted(frozenset().union(*map(filterable, snapshots)))
+            raise InvalidValue(field=f"filter.{name}", reason=f"cannot be filtered by; there are {', '.join(known)}")
+        for snapshot in having:
+            for value in _values(wanted):
+                _code(snapshot, name, value)
 
 
 def _values(wanted: Any) -> Collection[Any]:
@@ -212,11 +210,25 @@ def _stored(column: Column, value: Any) -> str | int | float | None:
     return value if abs(value) < 2**63 else None
 
 
+def allowed_by(
+    visible: NDArray[np.bool_], owners: RelationSnapshot, conditions: Mapping[str, Any]
+) -> NDArray[np.bool_] | None:
+    """Return which visible rows meet every condition, or None if the kind lacks a column."""
+    wanted = visible.copy()
+    return wanted if _keep_matching(wanted, owners, conditions) else None
+
+
 def masks(
     owners: RelationSnapshot, conditions: Mapping[str, Any], notes: SeenNotes, as_of_us: int, now_us: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
     """Return which rows in force a principal may see, and which of them meet the filters; None without a column."""
     seen = notes.over(owners) if owners.relation.name == "note" else None
+<<<<<<< HEAD
     visible = alive(owners, as_of_us, now_us, seen)
     wanted = visible.copy()
     return (visible, wanted) if _keep_matching(wanted, owners, conditions) else None
+=======
+    visible = alive(owners, as_of_us, now_us, seen)
+    wanted = allowed_by(visible, owners, conditions)
+    return None if wanted is None else (visible, wanted)
+>>>>>>> 0419b3e (Search works on the rows that some leg found, not on all of them)

@@ -6,8 +6,10 @@ relevance: Carbonell and Goldstein (SIGIR 1998). Formulas: docs/search.md.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +18,7 @@ from caliber.config.search import SearchConfig, SearchWeights
 from caliber.kernels import Evaluator, best_scores
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search.dates import Interval
-from caliber.search.legs import Bools, Floats, Nearest, Searched
-from caliber.search.words import NAMES_A_TIME
+from caliber.search.legs import Bools, Floats, Ints, Nearest, Searched
 
 LEGS = ("vector", "keyword", "graph", "importance")
 LEAST = 1e-6
@@ -30,23 +31,32 @@ _BEFORE = 3.0
 
 @dataclass(slots=True)
 class Joined:
-    """The scores of one kind's rows, and the shares of other scores that they are made of.
+    """The scores of one kind's candidates, and the shares of other scores that they are made of.
 
-    Shapes: ``f64[owners.length]`` each
+    Shapes: ``f64[m]`` each
     """
 
     score: Floats
     parts: dict[str, tuple[float, Floats]] = field(default_factory=dict)
     finders: dict[str, Bools] = field(default_factory=dict)
 
-    def breakdown(self, row: int) -> dict[str, float]:
-        """Return what each part adds to the score of a row, without those that add nothing."""
-        found = {name: share * float(scores[row]) for name, (share, scores) in self.parts.items()}
+    def breakdown(self, place: int) -> dict[str, float]:
+        """Return what each part adds to the score of a candidate, without those that add nothing."""
+        found = {name: share * float(scores[place]) for name, (share, scores) in self.parts.items()}
         return {name: part for name, part in found.items() if part}
 
-    def found_by(self, row: int) -> tuple[str, ...]:
-        """Return the legs that found a row, whatever they count for."""
-        return tuple(leg for leg in LEGS if leg in self.finders and self.finders[leg][row])
+    def found_by(self, place: int) -> tuple[str, ...]:
+        """Return the legs that found a candidate, whatever they count for."""
+        return tuple(leg for leg in LEGS if leg in self.finders and self.finders[leg][place])
+
+
+class Hit(NamedTuple):
+    """A candidate among the best: place of its kind among the kinds, its own among the candidates, row and score."""
+
+    kind: int
+    place: int
+    row: int
+    score: float
 
 
 def weights_in_force(weights: SearchWeights, missing: Sequence[str]) -> dict[str, float]:
@@ -59,11 +69,15 @@ def weights_in_force(weights: SearchWeights, missing: Sequence[str]) -> dict[str
 def keyword_scores(searched: Sequence[Searched], settings: SearchConfig) -> list[tuple[Floats, Floats]]:
     """Return, for each kind, scores by words between 0 and 1: a text's own, and what its neighbours lent it."""
     if settings.normalisation == "saturation":
-        return [(item.own / (item.own + 1), _rise(item.keyword) - _rise(item.own)) for item in searched]
-    peak = max((float(item.keyword[item.allowed].max(initial=0.0)) for item in searched), default=0.0)
+        return [(_rise(item.own), _rise(item.keyword) - _rise(item.own)) for item in searched]
+    peak = max(float(item.keyword.max(where=item.inside(), initial=0.0)) for item in searched)
     if peak <= 0:
         return [(np.zeros(len(item.own)), np.zeros(len(item.own))) for item in searched]
-    return [(item.own / peak, item.keyword / peak - item.own / peak) for item in searched]
+    out = []
+    for item in searched:
+        own = item.own / peak
+        out.append((own, item.keyword / peak - own))
+    return out
 
 
 def _rise(scores: Floats) -> Floats:
@@ -73,46 +87,54 @@ def _rise(scores: Floats) -> Floats:
 
 def vector_scores(searched: Sequence[Searched], nearest: Nearest, settings: SearchConfig) -> list[Floats]:
     """Return, for each kind, scores by vector between 0 and 1; 0 for what is not among the nearest."""
-    out = [np.zeros(item.owners.length) for item in searched]
-    if not len(nearest.rows):
+    out = [np.zeros(len(item.rows)) for item in searched]
+    if nearest.best is None:
         return out
-    similarities = nearest.similarities.astype(np.float64)
-    scores = np.clip(similarities, 0.0, 1.0)
-    if settings.normalisation == "peak":
-        best, floor = similarities[0], similarities[-1]
-        scores = (similarities - floor) / (best - floor) if best > floor else np.ones(len(similarities))
-    for place, scored in enumerate(out):
-        here = nearest.kinds == place
-        scored[nearest.rows[here]] = scores[here]
+    best, floor = nearest.best, nearest.least
+    for scored, near in zip(out, nearest.similarities, strict=True):
+        similarities = near.astype(np.float64)
+        if settings.normalisation != "peak":
+            scores = np.clip(similarities, 0.0, 1.0)
+        elif best > floor:
+            scores = (similarities - floor) / (best - floor)
+        else:
+            scores = np.ones(len(similarities))
+        scored[: len(scores)] = scores
     return out
 
 
-def rank_scores(searched: Sequence[Searched], legs: Sequence[Sequence[Floats]], settings: SearchConfig) -> None:
-    """Replace the scores of each leg by ``(c + 1) / (c + rank)``, counted over all kinds; 0 stays 0."""
+def rank_scores(searched: Sequence[Searched], leg: Sequence[Floats], settings: SearchConfig) -> list[Floats]:
+    """Return ``(c + 1) / (c + rank)`` of each score of a leg, counted over the hits of all kinds; 0 stays 0."""
     constant = settings.rrf_constant
-    for leg in legs:
-        every = np.concatenate([scores[item.allowed] for item, scores in zip(searched, leg, strict=True)])
-        ties = np.concatenate([item.owners.ties()[item.allowed] for item in searched])
-        rank = np.empty(len(every), np.int64)
-        rank[np.lexsort((ties[:, 1], ties[:, 0], -every))] = np.arange(1, len(every) + 1)
-        ranked = np.where(every > 0, (constant + 1) / (constant + rank), 0.0)
-        start = 0
-        for item, scores in zip(searched, leg, strict=True):
-            count = int(np.count_nonzero(item.allowed))
-            scores[item.allowed] = ranked[start : start + count]
-            start += count
+    inside = [item.inside() for item in searched]
+    every = np.concatenate([scores[mask] for mask, scores in zip(inside, leg, strict=True)])
+    ties = np.concatenate([item.owners.ties()[item.rows[mask]] for item, mask in zip(searched, inside, strict=True)])
+    rank = np.empty(len(every), np.int64)
+    rank[np.lexsort((ties[:, 1], ties[:, 0], -every))] = np.arange(1, len(every) + 1)
+    ranked = np.where(every > 0, (constant + 1) / (constant + rank), 0.0)
+    out = []
+    start = 0
+    for mask in inside:
+        count = int(np.count_nonzero(mask))
+        scores = np.zeros(len(mask))
+        scores[mask] = ranked[start : start + count]
+        out.append(scores)
+        start += count
+    return out
 
 
 # --- boosts ---------------------------------------------------------------------------------------
 
 
-def times_us(owners: RelationSnapshot) -> NDArray[np.int64]:
-    """Return when each record happened, or was written if nobody says. Shapes: ``int64[owners.length]``."""
-    name = owners.relation.name
-    if name == "scope":
-        return owners.column("opened_at")
-    occurred, created = owners.column("occurred_at"), owners.column("created_at")
-    times: NDArray[np.int64] = np.where(occurred == np.iinfo(np.int64).min, created, occurred)
+_EVERY = slice(None)
+
+
+def times_us(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Ints:
+    """Return when each record happened, or was written if nobody says. Shapes: ``int64[n]`` of those rows."""
+    if owners.relation.name == "scope":
+        return owners.column("opened_at")[rows]
+    occurred, created = owners.column("occurred_at")[rows], owners.column("created_at")[rows]
+    times: Ints = np.where(occurred == np.iinfo(np.int64).min, created, occurred)
     return times
 
 
@@ -132,19 +154,14 @@ def recency_scores(times: NDArray[np.int64], now_us: int, half_life_ms: int) -> 
     return scores
 
 
-def importance_scores(owners: RelationSnapshot, neutral: float) -> Floats:
-    """Return importance / 10; ``neutral`` where a record has none."""
+def importance_scores(owners: RelationSnapshot, neutral: float, rows: Ints | slice = _EVERY) -> Floats:
+    """Return importance / 10; ``neutral`` where a record has none. Shapes: ``f64[n]`` of those rows."""
     if owners.relation.name != "note":
-        return np.full(owners.length, neutral / _TOP_IMPORTANCE)
-    importance = owners.column("importance")
+        count = owners.length if isinstance(rows, slice) else len(rows)
+        return np.full(count, neutral / _TOP_IMPORTANCE)
+    importance = owners.column("importance")[rows]
     scores: Floats = np.where(importance < 0, neutral, importance) / _TOP_IMPORTANCE
     return scores
-
-
-def names_time(item: Searched) -> Bools:
-    """Return which records name a time."""
-    flags: Bools = (item.words.flags[: item.owners.length] & np.uint8(NAMES_A_TIME)) != 0
-    return flags
 
 
 # --- order ----------------------------------------------------------------------------------------
@@ -165,20 +182,23 @@ def joined(
     return Joined(evaluator.combine(list(parts.values()), found, LEAST), parts, finders)
 
 
-def best_rows(searched: Sequence[Searched], scored: Sequence[Floats], limit: int) -> list[tuple[int, int, float]]:
-    """Return place of the kind, row and score of the best rows of all kinds; score descending, ties by id."""
-    kinds, rows, scores, ties = [], [], [], []
-    for place, (item, score) in enumerate(zip(searched, scored, strict=True)):
+def best_hits(searched: Sequence[Searched], scored: Sequence[Floats], limit: int) -> list[Hit]:
+    """Return the best candidates of all kinds; score descending, ties by id."""
+    found: list[Hit] = []
+    ties: list[NDArray[np.uint64]] = []
+    for kind, (item, score) in enumerate(zip(searched, scored, strict=True)):
+        if not len(score):
+            continue
         tie = item.owners.ties()
-        found, best = best_scores(score, limit, tie=np.ascontiguousarray(tie))
-        kinds.append(np.full(len(found), place, np.int64))
-        rows.append(found)
-        scores.append(best)
-        ties.append(tie[found])
-    tie, score = np.concatenate(ties), np.concatenate(scores)
-    order = np.lexsort((tie[:, 1], tie[:, 0], -score))[:limit]
-    kind, row = np.concatenate(kinds)[order], np.concatenate(rows)[order]
-    return list(zip(kind.tolist(), row.tolist(), score[order].tolist(), strict=True))
+        places, best = best_scores(score, limit, tie=tie, rows=item.rows)
+        rows = item.rows[places]
+        found.extend(map(Hit, itertools.repeat(kind), places.tolist(), rows.tolist(), best.tolist()))
+        ties.append(tie[rows])
+    if len(ties) < 2:  # in order already
+        return found
+    tie = np.concatenate(ties)
+    order = np.lexsort((tie[:, 1], tie[:, 0], np.array([-hit.score for hit in found])))[:limit]
+    return [found[at] for at in order.tolist()]
 
 
 def diversified(scores: NDArray[np.float64], likeness: NDArray[np.float64], share: float, limit: int) -> list[int]:

@@ -8,106 +8,148 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from caliber.config.search import GraphConfig
 from caliber.kernels.graph import Walk, walk
 from caliber.resident.conversation import neighbours
 from caliber.resident.memory import ResidentSnapshot
-from caliber.search.filters import KINDS, masks
-from caliber.search.fusion import best_rows
-from caliber.search.legs import Bools, Floats, Searched
+from caliber.search.filters import KINDS
+from caliber.search.fusion import Hit, best_hits
+from caliber.search.legs import Bools, Floats, Ints, Searched
 from caliber.search.links import Linked, Links, Places
 from caliber.search.request import Request
+from caliber.search.visible import VisibleCache
+
+_NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """The links in sight at one boundary: the graph, the row of each node kind by kind, and which may be seen."""
+
+    linked: Linked
+    rows: list[Ints]
+    visible: Bools
+    any: bool
+    """Whether any link is: one between hidden records is none."""
 
 
 @dataclass(slots=True)
 class Reached:
-    """What links lead to: scores of each kind's rows, and how to name the edges that brought them."""
+    """What links lead to: rows of each kind and their scores, and how to name the edges that brought them."""
 
-    scores: list[Floats]
-    linked: Linked | None = None
+    found: list[tuple[Ints, Floats]]
+    web: Web | None = None
     walked: Walk | None = None
-    nodes: list[NDArray[np.int64]] = field(default_factory=list)
 
-    def edges_to(self, place: int, row: int) -> list[int]:
+    def edges_to(self, kind: str, row: int) -> list[int]:
         """Return the rows of the edges on the way to a row of a kind; none for what no edge led to."""
-        if self.linked is None or self.walked is None:
+        if self.web is None or self.walked is None:
             return []
-        found = np.flatnonzero(self.nodes[place] == row)
+        found = np.flatnonzero(self.web.rows[KINDS.index(kind)] == row)
         path = self.walked.path(int(found[0])) if len(found) else []
-        graph, rows = self.linked.graph, self.linked.rows
+        graph, rows = self.web.linked.graph, self.web.linked.rows
         return [int(rows[graph.edge(one, other)]) for one, other in itertools.pairwise(path)]
+
+
+_Brought = list[tuple[Ints, Floats]]
 
 
 class GraphLeg:
     """Follows links from seeds, the best of the other legs; each hop keeps ``decay`` of a score."""
 
-    def __init__(self, settings: GraphConfig) -> None:
+    def __init__(self, settings: GraphConfig, sights: VisibleCache) -> None:
         self._settings = settings
+        self._sights = sights
         self._links = Links()
         self._places = Places()
+        # What the newest web was made of, and the web: used again while nothing of it has changed.
+        self._newest: tuple[tuple[object, ...], Web] | None = None
 
-    def has_links(self, request: Request, searched: Sequence[Searched]) -> bool:
-        """Return whether there is anything to follow: a link between hidden records is none."""
-        if self._settings.conversation:
-            return True
-        if not request.snapshot["edge"].count():
-            return False
-        linked, _, visible = self._in_sight(request, searched)
+    def web(self, request: Request, searched: Sequence[Searched]) -> Web | None:
+        """Return the links in sight, or None where somebody has made none."""
+        snapshot = request.snapshot
+        if not snapshot["edge"].count():
+            return None
+        sights = {item.kind: item.sight for item in searched}
+        for kind in KINDS:
+            if kind not in sights:
+                sights[kind] = self._sights.of(snapshot[kind], request.notes, request.as_of_us, request.now_us)
+        made_of = (snapshot["edge"].live_mask, *(sights[kind].visible for kind in KINDS))
+        newest = self._newest
+        if newest is not None and all(one is other for one, other in zip(newest[0], made_of, strict=True)):
+            return newest[1]
+        linked = self._links.of(snapshot["edge"])
+        rows_of = self._places.of(linked, [snapshot[kind] for kind in KINDS])
+        visible = np.zeros(linked.graph.nodes, np.bool_)
+        for kind, rows in zip(KINDS, rows_of, strict=True):
+            known = rows >= 0
+            visible[known] = sights[kind].visible[rows[known]]
         sources = np.repeat(visible, np.diff(linked.graph.indptr))
-        return bool((sources & visible[linked.graph.indices]).any())
+        web = Web(linked, rows_of, visible, bool((sources & visible[linked.graph.indices]).any()))
+        self._newest = (made_of, web)
+        return web
 
-    def reach(self, request: Request, searched: Sequence[Searched], base: Sequence[Floats], weight: float) -> Reached:
-        """Return, for each kind, the best that any path from a seed brings a row, 0 for what none reaches.
+    def has_links(self, web: Web | None) -> bool:
+        """Return whether there is anything to follow."""
+        return self._settings.conversation or (web is not None and web.any)
+
+    def reach(
+        self, request: Request, searched: Sequence[Searched], base: Sequence[Floats], weight: float, web: Web | None
+    ) -> Reached:
+        """Return, for each kind, the rows that a path from a seed leads to, and the best that any brings.
 
         Seeds are the best of ``base``, whatever the filters say; what may not be seen is neither reached nor passed.
         """
-        out = Reached([np.zeros(item.owners.length) for item in searched])
         if not weight:
-            return out
-        in_sight = [np.where(item.visible, scores, 0.0) for item, scores in zip(searched, base, strict=True)]
-        seeds = best_rows(searched, in_sight, self._settings.seeds)
+            return Reached([(_NO_ROWS, _NO_SCORES) for _ in searched])
+        seeds = best_hits(searched, base, self._settings.seeds)
+        brought: list[_Brought] = [[] for _ in searched]
+        out = Reached([], web)
         if self._settings.conversation:
-            self._converse(searched, seeds, out.scores)
-        if request.snapshot["edge"].count():
-            self._follow(request, searched, seeds, out)
+            self._converse(searched, seeds, brought)
+        if web is not None:
+            out.walked = self._follow(request, searched, seeds, brought, web)
+        out.found = [_best_of(pieces) for pieces in brought]
         return out
 
-    def _converse(
-        self, searched: Sequence[Searched], seeds: Sequence[tuple[int, int, float]], out: Sequence[Floats]
-    ) -> None:
+    def _converse(self, searched: Sequence[Searched], seeds: Sequence[Hit], brought: Sequence[_Brought]) -> None:
         """Give the turns beside seeds their share."""
         for place, item in enumerate(searched):
-            mine = [(row, score) for kind, row, score in seeds if kind == place]
+            mine = [seed for seed in seeds if seed.kind == place]
             if item.kind != "turn" or not mine:
                 continue
             beside = neighbours(item.owners, "scope_id")
             for step in (beside.before, beside.after):
-                rows = np.array([row for row, _ in mine], np.int64)
-                scores = np.array([score for _, score in mine], np.float64)
+                rows = np.array([seed.row for seed in mine], np.int64)
+                scores = np.array([seed.score for seed in mine], np.float64)
                 for _ in range(self._settings.depth):
                     rows, scores = step(rows), scores * self._settings.decay
                     there = rows >= 0
                     there[there] = item.visible[rows[there]]
                     rows, scores = rows[there], scores[there]
-                    np.maximum.at(out[place], rows, scores)
+                    brought[place].append((rows, scores))
 
     def _follow(
-        self, request: Request, searched: Sequence[Searched], seeds: Sequence[tuple[int, int, float]], out: Reached
-    ) -> None:
+        self,
+        request: Request,
+        searched: Sequence[Searched],
+        seeds: Sequence[Hit],
+        brought: Sequence[_Brought],
+        web: Web,
+    ) -> Walk | None:
         """Walk the edges that somebody made, through records of every kind that may be seen."""
-        linked, rows_of, visible = self._in_sight(request, searched)
+        linked = web.linked
         starts: dict[int, float] = {}
-        for place, row, score in seeds:
-            node = linked.nodes.get(searched[place].owners.entity_id(row).bytes, -1)
+        for seed in seeds:
+            node = linked.nodes.get(searched[seed.kind].owners.entity_id(seed.row).bytes, -1)
             if 0 <= node < linked.graph.nodes:
-                starts[node] = score
+                starts[node] = seed.score
         if not starts:
-            return
+            return None
         settings = self._settings
         walked = walk(
             linked.graph,
@@ -115,38 +157,27 @@ class GraphLeg:
             np.array(list(starts.values()), np.float32),
             decay=settings.decay,
             max_hops=settings.depth,
-            mask=visible,
+            mask=web.visible,
             evaluator=request.snapshot["edge"].evaluator,
         )
-        out.linked, out.walked = linked, walked
-        brought = np.where(walked.hop > 0, walked.score, np.float32(0)).astype(np.float64)
+        gained = np.flatnonzero(walked.hop > 0)
         for place, item in enumerate(searched):
-            rows = rows_of[KINDS.index(item.kind)]
-            out.nodes.append(rows)
+            rows = web.rows[KINDS.index(item.kind)][gained]
             known = rows >= 0
-            np.maximum.at(out.scores[place], rows[known], brought[known])
+            brought[place].append((rows[known], walked.score[gained][known].astype(np.float64)))
+        return walked
 
-    def _in_sight(
-        self, request: Request, searched: Sequence[Searched]
-    ) -> tuple[Linked, list[NDArray[np.int64]], Bools]:
-        """Return the graph, the row of each node kind by kind, and which nodes may be seen."""
-        snapshot = request.snapshot
-        linked = self._links.of(snapshot["edge"])
-        rows_of = self._places.of(linked, [snapshot[kind] for kind in KINDS])
-        visible = np.zeros(linked.graph.nodes, np.bool_)
-        for kind, rows in zip(KINDS, rows_of, strict=True):
-            known = rows >= 0
-            if known.any():
-                visible[known] = self._visible(request, searched, kind)[rows[known]]
-        return linked, rows_of, visible
 
-    def _visible(self, request: Request, searched: Sequence[Searched], kind: str) -> Bools:
-        for item in searched:
-            if item.kind == kind:
-                return item.visible
-        found = masks(request.snapshot[kind], {}, request.notes, request.as_of_us, request.now_us)
-        assert found is not None  # without filters no column can be missing
-        return found[0]
+def _best_of(pieces: _Brought) -> tuple[Ints, Floats]:
+    """Return each row once, with the best score above 0 that any piece has for it."""
+    if not pieces:
+        return _NO_ROWS, _NO_SCORES
+    rows, scores = np.concatenate([rows for rows, _ in pieces]), np.concatenate([scores for _, scores in pieces])
+    rows, scores = rows[scores > 0], scores[scores > 0]
+    distinct, place = np.unique(rows, return_inverse=True)
+    best = np.zeros(len(distinct))
+    np.maximum.at(best, place, scores)
+    return distinct, best
 
 
 def edge_ids(snapshot: ResidentSnapshot, rows: Sequence[int]) -> tuple[uuid.UUID, ...]:

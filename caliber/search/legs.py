@@ -22,35 +22,73 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.search.query import Query
 from caliber.search.similar import SimilarTerms
+from caliber.search.visible import VisibleRows
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
+_NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0, np.float32)
+_FEW = 32
 _READ_AT_ONCE = 256
 """Texts whose words are read before it is asked whether that was enough."""
 
 
 @dataclass(slots=True)
 class Searched:
-    """One kind of record in one search.
+    """One kind of record in one search, and its candidates: what some leg found, row by row.
 
     ``visible`` is what the principal may see and what is in force; ``allowed`` besides meets the filters. Statistics
-    are of the visible, hits of the allowed. Shapes: both ``bool[owners.length]``.
+    are of the visible, hits of the allowed. A candidate may be visible and not allowed: links lead on from it.
+
+    Shapes: visible and allowed ``bool[owners.length]``; rows ``int64[m]``, each once; own and keyword ``f64[m]``
     """
 
     kind: str
     owners: RelationSnapshot
-    visible: Bools
+    sight: VisibleRows
     allowed: Bools
     words: KeywordSnapshot
+    rows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     own: Floats = field(default_factory=lambda: np.zeros(0))
     keyword: Floats = field(default_factory=lambda: np.zeros(0))
-    vector: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
-    def asks(self) -> NDArray[np.uint8]:
-        """Which records end with a question. Shapes: ``uint8[owners.length]``."""
-        return self.words.flags[: self.owners.length] & np.uint8(ASKS)
+    def visible(self) -> Bools:
+        """Which rows the principal may see and are in force."""
+        return self.sight.visible
+
+    def inside(self) -> Bools:
+        """Return which candidates may be hits. Shapes: ``bool[m]``."""
+        if self.allowed is self.sight.visible:
+            return np.ones(len(self.rows), np.bool_)
+        return self.allowed[self.rows]
+
+    def flagged(self, flag: int) -> Bools:
+        """Return which candidates have a flag. Shapes: ``bool[m]``."""
+        marked: Bools = (self.words.flags[self.rows] & np.uint8(flag)) != 0
+        return marked
+
+    def places_of(self, rows: Ints) -> Ints:
+        """Return the place of each row among the candidates, -1 where it is none."""
+        place = np.full(self.owners.length, -1, np.int64)
+        place[self.rows] = np.arange(len(self.rows))
+        return place[rows]
+
+    def add(self, rows: Ints) -> Ints:
+        """Make rows candidates, each given once; return the place of each."""
+        places = self.places_of(rows)
+        fresh = rows[places < 0]
+        if len(fresh):
+            places[places < 0] = np.arange(len(self.rows), len(self.rows) + len(fresh))
+            self.rows = np.concatenate((self.rows, fresh))
+            self.own, self.keyword = padded(self.own, len(self.rows)), padded(self.keyword, len(self.rows))
+        return places
+
+
+def padded(scores: Floats, length: int) -> Floats:
+    """Return scores with zeros for the candidates that came since."""
+    return scores if len(scores) == length else np.concatenate((scores, np.zeros(length - len(scores))))
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -79,18 +117,21 @@ def keyword_leg(
     settings: KeywordConfig,
     similar: SimilarTerms | None,
     figures: Figures | None = None,
+    *,
+    linked: bool,
 ) -> None:
-    """Score every visible row by the words of the query: ``own``, and ``keyword`` with what neighbours lend.
+    """Score the candidates there are by the words of the query, and make candidates of all that words find.
 
     How many texts there are, how many hold a term and how long they are is counted over what is visible, so that
-    what is hidden leaves no trace. ``figures`` has counted it where the rows are only a part of a store.
+    what is hidden leaves no trace. ``figures`` has counted it where the rows are only a part of a store. ``linked``
+    asks for candidates that filters leave out as well.
     """
     groups = _groups(searched, query, similar)
-    total = sum(int(np.count_nonzero(item.visible)) for item in searched) if figures is None else figures.texts
+    total = sum(item.sight.count for item in searched) if figures is None else figures.texts
     words = _weighed(searched, groups, total, settings.similar_max, figures)
     for item in searched:
-        mean = _mean_length(item) if figures is None else figures.mean_length(item.kind)
-        item.own, item.keyword = _scores(item, words, settings, mean)
+        mean = item.sight.mean_length(item.words) if figures is None else figures.mean_length(item.kind)
+        _score(item, words, settings, mean, item.visible if linked else item.allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +156,29 @@ def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | 
         out.append(_Group(terms, near, number >= 0))
     for beginning in query.beginnings:
         begun = vocabulary.terms_beginning(beginning)
-        seen = [term for term, parts in begun.items() if not parts or _spelt_so(searched, term, parts)]
+        seen = [term for term, parts in begun.items() if not parts or _in_sight(searched, term, parts)]
         terms = np.array(seen, np.int64)
         out.append(_Group(terms, np.ones(len(terms)), own=False, beginning=True))
     return out
 
 
-def _spelt_so(searched: Sequence[Searched], term: int, parts: Sequence[int]) -> bool:
+def _in_sight(searched: Sequence[Searched], term: int, parts: tuple[int, ...]) -> bool:
     """Return whether a visible text holds a term in one of these spellings: a hidden one must not open a stem."""
     for item in searched:
-        rows = item.words.documents(term, item.visible)
-        for start in range(0, len(rows), _READ_AT_ONCE):
-            some = rows[start : start + _READ_AT_ONCE]
-            if any((item.words.phrase([part], some) > 0).any() for part in parts):
-                return True
+        known = item.sight.spelt.get((term, parts))
+        if known is None:
+            known = item.sight.knows_spelling((term, parts), _spelt_so(item, term, parts))
+        if known:
+            return True
+    return False
+
+
+def _spelt_so(item: Searched, term: int, parts: Sequence[int]) -> bool:
+    rows = item.words.documents(term, item.visible)
+    for start in range(0, len(rows), _READ_AT_ONCE):
+        some = rows[start : start + _READ_AT_ONCE]
+        if any((item.words.phrase([part], some) > 0).any() for part in parts):
+            return True
     return False
 
 
@@ -136,12 +186,12 @@ def _weighed(
     searched: Sequence[Searched], groups: Sequence[_Group], total: int, most: int, figures: Figures | None
 ) -> list[QueryWord]:
     """Return the words with the strengths of their terms; a similar common word never counts as a rare one."""
-    every = np.concatenate([group.terms for group in groups]) if groups else np.zeros(0, np.int64)
-    if not len(every):
+    if not any(len(group.terms) for group in groups):
         return []
+    every = np.concatenate([group.terms for group in groups])
     if figures is None:
-        counts = np.zeros(len(every), np.int64)
-        for item in searched:
+        counts = searched[0].words.counts(every, searched[0].visible)
+        for item in searched[1:]:
             counts += item.words.counts(every, item.visible)
     else:
         vocabulary = searched[0].words.dictionary
@@ -157,7 +207,7 @@ def _weighed(
         if not len(kept):
             continue
         if group.own:
-            own = float(rarity[here][0])
+            own = float(rarity[here.start])
         else:  # the beginning of words is as rare as all of them together; a word that is nowhere, as rare as can be
             own = _idf(min(total, int(counts[here].sum())) if group.beginning else 0, total)
         strengths = group.near[kept] * np.minimum(rarity[here][kept], own)
@@ -167,6 +217,8 @@ def _weighed(
 
 def _rarities(counts: NDArray[np.int64], total: int) -> Floats:
     """Return ``_idf`` of each count: one logarithm for each distinct one."""
+    if len(counts) <= _FEW:
+        return np.array([_idf(count, total) for count in counts.tolist()])
     distinct, place = np.unique(counts, return_inverse=True)
     rarities: Floats = np.array([_idf(count, total) for count in distinct.tolist()])[place]
     return rarities
@@ -177,22 +229,17 @@ def _idf(count: int, total: int) -> float:
     return math.log(1 + (total - count + 0.5) / (count + 0.5))
 
 
-def _mean_length(item: Searched) -> float:
-    """Return how many terms a visible text has in the mean; 0 without any."""
-    visible = int(np.count_nonzero(item.visible))
-    if not visible:
-        return 0.0
-    # Lengths are counts of terms: their sum is exact in any order.
-    return int(np.dot(item.words.lengths[: item.owners.length].astype(np.int64), item.visible)) / visible
-
-
-def _scores(
-    item: Searched, words: Sequence[QueryWord], settings: KeywordConfig, mean_length: float
-) -> tuple[Floats, Floats]:
+def _score(
+    item: Searched, words: Sequence[QueryWord], settings: KeywordConfig, mean_length: float, kept: Bools
+) -> None:
     if not words or not mean_length:
-        return np.zeros(item.owners.length), np.zeros(item.owners.length)
+        item.own = item.keyword = np.zeros(len(item.rows))
+        return
     rule = KeywordRule(settings.k1, settings.b, mean_length, settings.saturate)
-    return item.words.scores(words, item.visible, rule, _lending(item, settings))
+    lending = _lending(item, settings)
+    item.rows, item.own, item.keyword = item.words.scores(
+        words, item.visible, rule, lending, kept=kept, given=item.rows
+    )
 
 
 def _lending(item: Searched, settings: KeywordConfig) -> Lending | None:
@@ -200,7 +247,7 @@ def _lending(item: Searched, settings: KeywordConfig) -> Lending | None:
     if item.kind != "turn" or not any(lent):
         return None
     before, after = neighbours(item.owners, "scope_id").columns()
-    return Lending(before, after, item.asks, *lent)
+    return Lending(before, after, item.words.flagged(ASKS), *lent)
 
 
 def phrase_rows(item: Searched, phrases: Sequence[tuple[str, ...]]) -> NDArray[np.int64]:
@@ -228,20 +275,16 @@ def phrase_rows(item: Searched, phrases: Sequence[tuple[str, ...]]) -> NDArray[n
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The rows nearest in meaning, best first, over all kinds: place of the kind, row, similarity."""
+    """The similarities of the rows nearest in meaning, by kind, best first; they are the first candidates of each.
 
-    kinds: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    similarities: NDArray[np.float32]
-    start: int = 0
-    """How many are nearer than the first."""
+    ``best`` and ``least`` are those of all kinds together; ``best`` None: nothing is near. ``beyond`` has place of
+    the kind and row of what is near after them, the nearest first; it is no candidate.
+    """
 
-    def parted(self, count: int) -> tuple[Nearest, Nearest]:
-        """Return the first ``count``, and the rest."""
-        return (
-            Nearest(self.kinds[:count], self.rows[:count], self.similarities[:count]),
-            Nearest(self.kinds[count:], self.rows[count:], self.similarities[count:], count),
-        )
+    similarities: list[NDArray[np.float32]]
+    best: float | None = None
+    least: float = 0.0
+    beyond: Sequence[tuple[int, int]] = ()
 
 
 def vector_leg(
@@ -251,23 +294,42 @@ def vector_leg(
     query: NDArray[np.float32],
     *,
     candidates: int,
+    most: int,
     min_similarity: float,
 ) -> Nearest:
-    """Return the ``candidates`` allowed rows whose vectors are nearest to the query's; ties by id."""
-    kinds, rows, similarities, ties = [], [], [], []
-    for place, item in enumerate(searched):
+    """Make candidates of the ``candidates`` allowed rows whose vectors are nearest to the query's; ties by id.
+
+    Looks at ``most`` rows, if those are more: what is near beyond the candidates.
+    """
+    found: list[NDArray[np.float32]] = []
+    most = max(candidates, most)
+    for item in searched:
         index = vectors.get((item.kind, space_id))
-        if index is None or not item.owners.length:
-            continue
-        found, scores = index.best(query, item.owners, item.allowed, candidates, min_similarity)
-        kinds.append(np.full(len(found), place, np.int64))
-        rows.append(found)
-        similarities.append(scores)
-        ties.append(item.owners.ties()[found])
-    if not rows:
-        nothing = np.zeros(0, np.int64)
-        return Nearest(nothing, nothing, np.zeros(0, np.float32))
-    tie = np.concatenate(ties)
-    score = np.concatenate(similarities)
-    order = np.lexsort((tie[:, 1], tie[:, 0], -score))[:candidates]
-    return Nearest(np.concatenate(kinds)[order], np.concatenate(rows)[order], score[order])
+        if index is None:
+            item.rows, similarities = _NO_ROWS, _NO_SCORES
+        else:
+            item.rows, similarities = index.best(query, item.owners, item.allowed, most, min_similarity)
+        found.append(similarities)
+    beyond: Sequence[tuple[int, int]] = ()
+    if sum(map(len, found)) > candidates:
+        beyond = _cut_off(searched, found, candidates, most)
+        found = [scores[: len(item.rows)] for item, scores in zip(searched, found, strict=True)]
+    ends = [(float(scores[0]), float(scores[-1])) for scores in found if len(scores)]
+    if not ends:
+        return Nearest(found)
+    return Nearest(found, max(best for best, _ in ends), min(least for _, least in ends), beyond)
+
+
+def _cut_off(
+    searched: Sequence[Searched], found: Sequence[NDArray[np.float32]], candidates: int, most: int
+) -> list[tuple[int, int]]:
+    """Leave of each kind's rows, best first, those among the nearest of all kinds; return what comes after them."""
+    rows = np.concatenate([item.rows for item in searched])
+    tie = np.concatenate([item.owners.ties()[item.rows] for item in searched])
+    kinds = np.repeat(np.arange(len(searched)), [len(scores) for scores in found])
+    order = np.lexsort((tie[:, 1], tie[:, 0], -np.concatenate(found)))
+    kept = np.bincount(kinds[order[:candidates]], minlength=len(searched)).tolist()
+    for item, count in zip(searched, kept, strict=True):
+        item.rows = item.rows[:count]
+    after = order[candidates:most]
+    return list(zip(kinds[after].tolist(), rows[after].tolist(), strict=True))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from caliber.resident.mirror import Generation, RelationSnapshot
-from caliber.search.legs import Floats, Searched
+from caliber.search.legs import Bools, Ints, Searched
 from caliber.search.query import names_in
 
 _NAMED_BY = {"note": "entity", "turn": "name"}
@@ -20,10 +20,11 @@ _LONGEST = 6
 class _Known:
     """The names of one column, as a query would spell them, and the codes of the values that are spelt so."""
 
-    __slots__ = ("codes", "read")
+    __slots__ = ("codes", "firsts", "read")
 
     def __init__(self) -> None:
         self.codes: dict[tuple[str, ...], list[int]] = {}
+        self.firsts: set[str] = set()
         self.read = 0
 
 
@@ -41,24 +42,28 @@ class Names:
         A name that only hidden records have is no name: it would show in what the query finds.
         """
         known = [(item, self._of(item.owners)) for item in searched if item.kind in _NAMED_BY]
+        # Most words begin no name: one look each.
+        if not any(part in names.firsts for _, names in known for part in parts):
+            return []
 
         def in_sight(name: tuple[str, ...]) -> bool:
             # Asked before the longest is taken: a longer hidden name must not stand in for a shorter one.
-            return any(name in names and (self.rows(item, name)[item.visible] > 0).any() for item, names in known)
+            return any(name in names.codes and self.marked(item, name, item.visible).any() for item, names in known)
 
         return names_in(parts, in_sight, _LONGEST)
 
-    def rows(self, item: Searched, name: tuple[str, ...]) -> Floats:
-        """Return 1 for the rows that go by a name. Shapes: ``f64[owners.length]``."""
-        out = np.zeros(item.owners.length)
+    def marked(self, item: Searched, name: tuple[str, ...], rows: Ints | Bools) -> Bools:
+        """Return which of some rows go by a name. Shapes: rows as an index -> ``bool[rows]``."""
         column = _NAMED_BY.get(item.kind)
-        if column is not None:
-            codes = item.owners.column(column)
-            for code in self._of(item.owners).get(name, ()):
-                out[codes == code] = 1.0
-        return out
+        if column is None:
+            return np.zeros(len(rows), np.bool_)
+        codes = item.owners.column(column)[rows]
+        found: Bools = np.zeros(len(codes), np.bool_)
+        for code in self._of(item.owners).codes.get(name, ()):
+            found |= codes == code
+        return found
 
-    def _of(self, owners: RelationSnapshot) -> dict[tuple[str, ...], list[int]]:
+    def _of(self, owners: RelationSnapshot) -> _Known:
         with self._lock:
             known = self._known.get(owners.generation)
             if known is None:
@@ -69,5 +74,6 @@ class Names:
                 spelt = self._spelt(value)[:_LONGEST] if isinstance(value, str) else ()
                 if spelt:
                     known.codes.setdefault(spelt, []).append(known.read)
+                    known.firsts.add(spelt[0])
                 known.read += 1
-            return known.codes
+            return known

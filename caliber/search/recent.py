@@ -33,16 +33,17 @@ def recent_rows(searched: Sequence[Searched], request: Request, settings: Search
         important = fusion.importance_scores(item.owners, settings.neutral_importance)
         recency.append(_HALF * recent)
         importance.append(_HALF * important)
+        item.rows = np.arange(item.owners.length)
         scores.append(np.where(item.allowed, recency[-1] + importance[-1], 0.0))
     return [
         Found(
-            searched[place].owners,
-            row,
-            score,
-            {"recency": float(recency[place][row]), "importance": float(importance[place][row])},
+            searched[hit.kind].owners,
+            hit.row,
+            hit.score,
+            {"recency": float(recency[hit.kind][hit.row]), "importance": float(importance[hit.kind][hit.row])},
             ("importance",),
         )
-        for place, row, score in fusion.best_rows(searched, scores, request.limit)
+        for hit in fusion.best_hits(searched, scores, request.limit)
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +19,20 @@ from caliber.config.search import SearchConfig
 from caliber.kernels import cosine_batch
 from caliber.llm.word_vectors import WordVectors
 from caliber.model.time import from_us
-from caliber.resident.keywords import Keywords
+from caliber.resident.keywords import ASKS, Keywords
 from caliber.resident.memory import ResidentMemory
 from caliber.search import fusion
-from caliber.search.filters import Found, masks
-from caliber.search.graph import GraphLeg, Reached, edge_ids
-from caliber.search.legs import Bools, Floats, Nearest, Searched, keyword_leg, phrase_rows, vector_leg
+from caliber.search.dates import Interval
+from caliber.search.filters import Found, allowed_by
+from caliber.search.graph import GraphLeg, Reached, Web, edge_ids
+from caliber.search.legs import Bools, Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
 from caliber.search.names import Names
 from caliber.search.query import Query, QueryReader
 from caliber.search.recent import recent_rows
 from caliber.search.request import Outcome, Pool, Relevance, Request
 from caliber.search.similar import SimilarTerms
-from caliber.search.words import Analyzer
+from caliber.search.visible import VisibleCache, VisibleRows
+from caliber.search.words import NAMES_A_TIME, Analyzer
 
 _DIVERSE_POOL = 100
 """Hits that are to differ from each other; however many are wanted, so that a larger limit only adds to a smaller."""
@@ -53,7 +56,8 @@ class Searcher:
                 WordVectors(analyzer.stem), self.keywords.dictionary, silent, least=settings.keyword.similar_min
             )
         self._names = Names(self._reader.name)
-        self._graph = GraphLeg(settings.graph)
+        self._sights = VisibleCache()
+        self._graph = GraphLeg(settings.graph, self._sights)
 
     def read(self, text: str, clock: Callable[[], date]) -> Query:
         """Return what a text asks for; ``clock`` tells the day that "last week" is meant from."""
@@ -68,9 +72,16 @@ class Searcher:
         out = []
         for kind in request.kinds:
             owners = request.snapshot[kind]
-            found = masks(owners, request.conditions, request.notes, request.as_of_us, request.now_us)
-            if owners.length and found is not None:
-                out.append(Searched(kind, owners, *found, self.keywords.of(owners)))
+            if not owners.length:
+                continue
+            sight = self._sights.of(owners, request.notes, request.as_of_us, request.now_us)
+            allowed = sight.visible
+            if request.conditions:
+                meeting = allowed_by(allowed, owners, request.conditions)
+                if meeting is None:
+                    continue
+                allowed = meeting
+            out.append(Searched(kind, owners, sight, allowed, self.keywords.of(owners)))
         return out
 
     def search(self, request: Request) -> Outcome:
@@ -81,19 +92,27 @@ class Searcher:
         figures = request.figures
         query = self.read(request.text, lambda: _today(searched, request.now_us)) if figures is None else figures.query
         if not searched:
-            weights, degraded = self._weights(request, searched)
+            weights, degraded = self._weights(request, self._web(request, searched))
             return Outcome([], query, weights, degraded)
-        joined, reached, weights, degraded, names, beyond = self._scored(searched, query, request)
+        scored = self._scored(searched, query, request)
+        joined = scored.joined
         best = self._best(searched, joined, request)
-        edges = [edge for place, row, _ in best for edge in reached.edges_to(place, row)]
+        edges = [edge for hit in best for edge in scored.reached.edges_to(searched[hit.kind].kind, hit.row)]
         found = [
-            Found(searched[place].owners, row, score, joined[place].breakdown(row), joined[place].found_by(row))
-            for place, row, score in best
+            Found(
+                searched[hit.kind].owners,
+                hit.row,
+                hit.score,
+                joined[hit.kind].breakdown(hit.place),
+                joined[hit.kind].found_by(hit.place),
+            )
+            for hit in best
         ]
-        for place, row, score in _filled_up(joined, beyond, request.limit - len(best)):
-            found.append(Found(searched[place].owners, row, float(np.float32(score)), {"vector": score}, ("vector",)))
-        named = tuple(" ".join(name) for name in names)
-        return Outcome(found, query, weights, degraded, named, edge_ids(request.snapshot, edges))
+        for kind, row, score in _filled_up(searched, scored, request.limit - len(best)):
+            found.append(Found(searched[kind].owners, row, float(np.float32(score)), {"vector": score}, ("vector",)))
+        named = tuple(" ".join(name) for name in scored.names)
+        traversed = edge_ids(request.snapshot, edges) if edges else ()
+        return Outcome(found, query, scored.weights, scored.degraded, named, traversed)
 
     def relevance(self, request: Request, pools: Sequence[Pool]) -> tuple[list[Relevance], str | None]:
         """Return how relevant the records of each pool are, and what to say of a leg that is missing.
@@ -103,46 +122,46 @@ class Searcher:
         """
         snapshot = request.snapshot
         searched = [
-            Searched(pool.kind, owners, pool.visible, pool.allowed, self.keywords.of(owners))
+            Searched(pool.kind, owners, VisibleRows(pool.visible), pool.allowed, self.keywords.of(owners))
             for pool, owners in ((pool, snapshot[pool.kind]) for pool in pools)
         ]
         query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
-        out, degraded = [], self._missing(request, searched)[1]
+        out, degraded = [], self._missing(request, self._web(request, searched))[1]
         for pool, item in zip(pools, searched, strict=True):
             asked = replace(request, kinds=(pool.kind,), limit=pool.limit)
-            joined, *_, beyond = self._scored([item], query, asked)
-            (scored,) = joined
+            scored = self._scored([item], query, asked)
             if pool.rows is not None:
-                out.append(_relevance(scored, pool.rows))
+                out.append(_relevance(item, scored.joined[0], pool.rows))
                 continue
-            best = self._best([item], joined, asked)
-            rest = _filled_up(joined, beyond, pool.limit - len(best))
-            out.append(_relevance(scored, np.array([row for _, row, _ in best], np.int64), rest))
+            best = self._best([item], scored.joined, asked)
+            rest = _filled_up([item], scored, pool.limit - len(best))
+            out.append(_relevance(item, scored.joined[0], np.array([hit.row for hit in best], np.int64), rest))
         return out, degraded
 
-    def _scored(
-        self, searched: Sequence[Searched], query: Query, request: Request
-    ) -> tuple[list[fusion.Joined], Reached, dict[str, float], str | None, Sequence[tuple[str, ...]], Nearest]:
-        """Return the scores of every row, what links led to, the legs' weights, what is missing, who is named, and
-        what is near beyond the candidates.
-        """
-        weights, degraded = self._weights(request, searched)
-        nearest, beyond = self._nearest(searched, request, weights)
-        keyword_leg(searched, query, self._settings.keyword, self._similar, request.figures)
+    def _scored(self, searched: Sequence[Searched], query: Query, request: Request) -> _Scored:
+        web = self._web(request, searched)
+        weights, degraded = self._weights(request, web)
+        nearest = self._nearest(searched, request, weights)
+        linked = weights["graph"] > 0
+        keyword_leg(searched, query, self._settings.keyword, self._similar, request.figures, linked=linked)
         names = self._names.named(searched, query.parts)
-        joined, reached = self._joined(searched, nearest, query, names, weights, request)
-        return joined, reached, weights, degraded, names, beyond
+        joined, reached = self._joined(searched, nearest, query, names, weights, request, web)
+        before = sum(map(len, nearest.similarities))
+        return _Scored(joined, reached, weights, degraded, names, before, nearest.beyond)
 
-    def _weights(self, request: Request, searched: Sequence[Searched]) -> tuple[dict[str, float], str | None]:
+    def _web(self, request: Request, searched: Sequence[Searched]) -> Web | None:
+        return self._graph.web(request, searched) if self._settings.weights.graph > 0 else None
+
+    def _weights(self, request: Request, web: Web | None) -> tuple[dict[str, float], str | None]:
         """Return what each leg counts for, and what to say of one that the configuration counts on."""
-        missing, degraded = self._missing(request, searched)
+        missing, degraded = self._missing(request, web)
         return fusion.weights_in_force(self._settings.weights, missing), degraded
 
-    def _missing(self, request: Request, searched: Sequence[Searched]) -> tuple[list[str], str | None]:
+    def _missing(self, request: Request, web: Web | None) -> tuple[list[str], str | None]:
         """Return the legs that are not to be had, and what to say of it if the configuration counts on them."""
         counts = self._settings.weights.graph > 0
         linked = counts and (
-            self._graph.has_links(request, searched)
+            self._graph.has_links(web)
             if request.figures is None
             else request.figures.linked or self._settings.graph.conversation
         )
@@ -152,24 +171,20 @@ class Searcher:
         wanted = self._settings.weights.vector > 0
         return [*missing, "vector"], request.without_vector if wanted else None
 
-    def _nearest(
-        self, searched: Sequence[Searched], request: Request, weights: Mapping[str, float]
-    ) -> tuple[Nearest, Nearest]:
+    def _nearest(self, searched: Sequence[Searched], request: Request, weights: Mapping[str, float]) -> Nearest:
         """Return the candidates of the vector leg, as many whatever the limit is, and what is near beyond them."""
         settings = self._settings
         if request.vector is None or request.space_id is None or not weights["vector"]:
-            nothing = np.zeros(0, np.int64)
-            none = Nearest(nothing, nothing, np.zeros(0, np.float32))
-            return none, none
-        nearest = vector_leg(
+            return Nearest([np.zeros(0, np.float32) for _ in searched])
+        return vector_leg(
             searched,
             request.snapshot.vectors,
             request.space_id,
             request.vector,
-            candidates=max(settings.vector_candidates, settings.candidate_factor * request.limit),
+            candidates=settings.vector_candidates,
+            most=settings.candidate_factor * request.limit,
             min_similarity=settings.min_similarity,
         )
-        return nearest.parted(settings.vector_candidates)
 
     def _joined(
         self,
@@ -179,25 +194,36 @@ class Searcher:
         names: Sequence[tuple[str, ...]],
         weights: Mapping[str, float],
         request: Request,
+        web: Web | None,
     ) -> tuple[list[fusion.Joined], Reached]:
         settings = self._settings
+        if query.when is not None and not (query.terms or query.beginnings):
+            _add_those_of(searched, query.when)
         by_word = fusion.keyword_scores(searched, settings)
         by_vector = fusion.vector_scores(searched, nearest, settings)
         own, lent = [scores for scores, _ in by_word], [scores for _, scores in by_word]
-        reached = self._graph.reach(request, searched, _base(own, lent, by_vector, weights), weights["graph"])
-        by_graph = reached.scores
-        finders: list[dict[str, Bools]] = []
-        found: list[Bools] = []
-        for place, item in enumerate(searched):
-            near = np.zeros(item.owners.length, np.bool_)
-            near[nearest.rows[nearest.kinds == place]] = True
-            legs_of = {"vector": near, "keyword": item.keyword > 0, "graph": by_graph[place] > 0}
-            finders.append(legs_of)
-            found.append((near | legs_of["keyword"] | legs_of["graph"] | _of_days(item, query)) & item.allowed)
+        by_graph = [np.zeros(len(scores)) for scores in own]
+        reached = Reached([])
+        if weights["graph"]:
+            base = _base(own, lent, by_vector, weights)
+            reached = self._graph.reach(request, searched, base, weights["graph"], web)
+            for place, (item, (rows, scores)) in enumerate(zip(searched, reached.found, strict=True)):
+                if len(rows):
+                    places = item.add(rows)
+                    count = len(item.rows)
+                    own[place], lent[place] = padded(own[place], count), padded(lent[place], count)
+                    by_vector[place], by_graph[place] = padded(by_vector[place], count), np.zeros(count)
+                    by_graph[place][places] = scores
+        finders = [
+            {"vector": np.arange(len(item.rows)) < len(near), "keyword": item.keyword > 0, "graph": linked > 0}
+            for item, near, linked in zip(searched, nearest.similarities, by_graph, strict=True)
+        ]
         if settings.fusion == "rrf":
-            whole = [own_ + lent_ for own_, lent_ in by_word]
-            fusion.rank_scores(searched, (whole, by_vector, by_graph), settings)
-            own, lent = whole, [np.zeros(len(scores)) for scores in whole]
+            whole = [own_ + lent_ for own_, lent_ in zip(own, lent, strict=True)]
+            own, by_vector, by_graph = (
+                fusion.rank_scores(searched, leg, settings) for leg in (whole, by_vector, by_graph)
+            )
+            lent = [np.zeros(len(scores)) for scores in own]
         boosts = self._boosts(searched, query, names, request.now_us)
         # No leg left, and nothing that moves up: what counts against a hit counts in full.
         total = (sum(weights.values()) + sum(max(weight, 0.0) for _, weight, _ in boosts)) or 1.0
@@ -210,10 +236,10 @@ class Searcher:
                 ("graph", weights["graph"], by_graph[place]),
             ]
             if weights["importance"]:
-                importance = fusion.importance_scores(item.owners, settings.neutral_importance)
+                importance = fusion.importance_scores(item.owners, settings.neutral_importance, item.rows)
                 legs.append(("importance", weights["importance"], importance))
             legs.extend((name, weight, scores[place]) for name, weight, scores in boosts)
-            out.append(fusion.joined(item.owners.evaluator, legs, found[place], total, finders[place]))
+            out.append(fusion.joined(item.owners.evaluator, legs, item.inside(), total, finders[place]))
         return out, reached
 
     def _boosts(
@@ -222,21 +248,26 @@ class Searcher:
         """Return name, weight and scores of each boost that this query calls for."""
         settings = self._settings.boosts
         out: list[tuple[str, float, list[Floats]]] = []
+
+        def applies(name: str, weight: float, marked: list[Bools]) -> None:
+            out.append((name, weight, [mask.astype(np.float64) for mask in marked]))
+
         if settings.mentioned and len(names) == 1:
-            out.append(("mentioned", settings.mentioned, [self._names.rows(item, names[0]) for item in searched]))
-        times = [fusion.times_us(item.owners) for item in searched] if query.when or settings.recency else []
+            applies(
+                "mentioned", settings.mentioned, [self._names.marked(item, names[0], item.rows) for item in searched]
+            )
+        dated = query.when is not None or settings.recency
+        times = [fusion.times_us(item.owners, item.rows) for item in searched] if dated else []
         if settings.date and query.when is not None:
             when, slack = query.when, settings.date_slack_ms
             out.append(("date", settings.date, [fusion.date_scores(at, when, slack) for at in times]))
         if settings.time and query.asks_time:
-            out.append(("time", settings.time, [fusion.names_time(item).astype(np.float64) for item in searched]))
+            applies("time", settings.time, [item.flagged(NAMES_A_TIME) for item in searched])
         if settings.exact and query.phrases:
-            exact = [np.zeros(item.owners.length) for item in searched]
-            for item, scores in zip(searched, exact, strict=True):
-                scores[phrase_rows(item, query.phrases)] = 1.0
-            out.append(("exact", settings.exact, exact))
+            exact = [np.isin(item.rows, phrase_rows(item, query.phrases)) for item in searched]
+            applies("exact", settings.exact, exact)
         if settings.question:
-            out.append(("question", settings.question, [(item.asks != 0).astype(np.float64) for item in searched]))
+            applies("question", settings.question, [item.flagged(ASKS) for item in searched])
         if settings.recency:
             half = settings.recency_half_life_ms
             out.append(("recency", settings.recency, [fusion.recency_scores(at, now_us, half) for at in times]))
@@ -244,48 +275,73 @@ class Searcher:
 
     def _best(
         self, searched: Sequence[Searched], joined: Sequence[fusion.Joined], request: Request
-    ) -> list[tuple[int, int, float]]:
-        """Return place of the kind, row and score of each hit."""
+    ) -> list[fusion.Hit]:
         share = self._settings.diversity
         wanted = max(request.limit, _DIVERSE_POOL) if share else request.limit
-        best = fusion.best_rows(searched, [item.score for item in joined], wanted)
+        best = fusion.best_hits(searched, [item.score for item in joined], wanted)
         if share and len(best) > 1:
             pool, rest = best[:_DIVERSE_POOL], best[_DIVERSE_POOL:]
-            scores = np.array([score for _, _, score in pool], np.float64)
-            like = _likeness(searched, request, [(place, row) for place, row, _ in pool])
+            scores = np.array([hit.score for hit in pool], np.float64)
+            like = _likeness(searched, request, [(hit.kind, hit.row) for hit in pool])
             best = [pool[at] for at in fusion.diversified(scores, like, share, request.limit)] + rest
         return best[: request.limit]
 
 
-def _filled_up(joined: Sequence[fusion.Joined], beyond: Nearest, most: int) -> list[tuple[int, int, float]]:
+class _Scored(NamedTuple):
+    """Scores of candidates, what links led to, weights, what is missing, who is named, and what else is near."""
+
+    joined: list[fusion.Joined]
+    reached: Reached
+    weights: dict[str, float]
+    degraded: str | None
+    names: Sequence[tuple[str, ...]]
+    before: int
+    """How many are nearer than the first of ``beyond``."""
+    beyond: Sequence[tuple[int, int]]
+
+
+def _filled_up(searched: Sequence[Searched], scored: _Scored, most: int) -> list[tuple[int, int, float]]:
     """Return what fills up a limit, the nearest first: what is near beyond the candidates and was not found.
 
     Its scores lie below those of all that was found, and are the same whatever the limit is.
     """
-    candidates = beyond.start
     out: list[tuple[int, int, float]] = []
-    for rank, (place, row) in enumerate(zip(beyond.kinds.tolist(), beyond.rows.tolist(), strict=True), start=1):
+    if not scored.beyond or most <= 0:
+        return out
+    scores = [np.zeros(item.owners.length) for item in searched]
+    for item, joined, by_row in zip(searched, scored.joined, scores, strict=True):
+        by_row[item.rows] = joined.score
+    for rank, (kind, row) in enumerate(scored.beyond, start=1):
         if len(out) >= most:
             break
-        if not joined[place].score[row] > 0:
-            out.append((place, row, fusion.LEAST * candidates / (candidates + rank)))
+        if not scores[kind][row] > 0:
+            out.append((kind, row, fusion.LEAST * scored.before / (scored.before + rank)))
     return out
 
 
 def _relevance(
-    scored: fusion.Joined, rows: NDArray[np.int64], rest: Sequence[tuple[int, int, float]] = ()
+    item: Searched, joined: fusion.Joined, rows: Ints, rest: Sequence[tuple[int, int, float]] = ()
 ) -> Relevance:
     """Return how relevant ``rows`` are, and after them what fills up their limit."""
-    score = scored.score[rows].astype(np.float32)
+    places = item.places_of(rows)
+    score = _at(joined.score, places).astype(np.float32)
     found = score > 0
     none = np.zeros(len(rest))
     near = np.array([value for _, _, value in rest], np.float64)
     parts = {
-        name: np.concatenate((share * (scores[rows] * found), near if name == "vector" else none))
-        for name, (share, scores) in scored.parts.items()
+        name: np.concatenate((share * (_at(scores, places) * found), near if name == "vector" else none))
+        for name, (share, scores) in joined.parts.items()
     }
     more = np.array([row for _, row, _ in rest], np.int64)
     return Relevance(np.concatenate((rows, more)), np.concatenate((score, near.astype(np.float32))), parts)
+
+
+def _at(scores: Floats, places: Ints) -> Floats:
+    """Return the scores at some places among candidates, 0 for a place of -1: what no leg found is none."""
+    out = np.zeros(len(places))
+    known = places >= 0
+    out[known] = scores[places[known]]
+    return out
 
 
 def _base(
@@ -300,23 +356,24 @@ def _base(
     ]
 
 
-def _of_days(item: Searched, query: Query) -> Bools:
-    """Return the rows that a query of nothing but days finds: what is of them."""
-    if query.terms or query.beginnings or query.when is None:
-        return np.zeros(item.owners.length, np.bool_)
-    times = fusion.times_us(item.owners)
-    of_days: Bools = (times >= query.when.first_us) & (times <= query.when.last_us)
-    return of_days
+def _add_those_of(searched: Sequence[Searched], when: Interval) -> None:
+    """Make candidates of what is of some days: what a query of nothing else finds."""
+    for item in searched:
+        times = fusion.times_us(item.owners)
+        item.add(np.flatnonzero(item.allowed & (times >= when.first_us) & (times <= when.last_us)))
 
 
 def _today(searched: Sequence[Searched], now_us: int) -> date:
     """Return the day of the newest record in sight: what "last week" is meant from."""
-    newest = now_us
-    times = [fusion.times_us(item.owners)[item.visible] for item in searched]
-    known = [int(found.max()) for found in times if len(found)]
-    if known:
-        newest = min(now_us, max(known))
-    return from_us(newest).date()
+    newest = [at for at in (_newest_us(item) for item in searched) if at is not None]
+    return from_us(min(now_us, max(newest)) if newest else now_us).date()
+
+
+def _newest_us(item: Searched) -> int | None:
+    sight = item.sight
+    if sight.newest_us is None and sight.count:
+        sight.newest_us = int(fusion.times_us(item.owners)[sight.visible].max())
+    return sight.newest_us
 
 
 def _likeness(searched: Sequence[Searched], request: Request, best: Sequence[tuple[int, int]]) -> NDArray[np.float64]:

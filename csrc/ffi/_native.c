@@ -584,344 +584,349 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_copy_column const *, size_t, size_t, size_t, uint8_t *, size_t, size_t *, size_t *, size_t *, cal_copy_fault *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 314), // cal_copy_column const *
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_copy_column const *, size_t, size_t, size_t, uint8_t *, size_t, size_t *, size_t *, size_t *, cal_copy_fault *)
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 319), // cal_copy_column const *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 336), // uint8_t *
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 341), // uint8_t *
 /*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
 /*  8 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /*  9 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 315), // cal_copy_fault *
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 320), // cal_copy_fault *
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, uint8_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, uint8_t *, size_t *)
-/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 317), // cal_postings *
+/* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, uint8_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, uint8_t *, size_t *)
+/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 322), // cal_postings *
 /* 14 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 59), // uint32_t const *
-/* 16 */ _CFFI_OP(_CFFI_OP_POINTER, 70), // int64_t const *
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 63), // uint32_t const *
+/* 16 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // int64_t const *
 /* 17 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 18 */ _CFFI_OP(_CFFI_OP_POINTER, 14), // uint64_t const *
 /* 19 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 336), // uint8_t const *
+/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 341), // uint8_t const *
 /* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 22 */ _CFFI_OP(_CFFI_OP_POINTER, 59), // uint32_t *
+/* 22 */ _CFFI_OP(_CFFI_OP_POINTER, 63), // uint32_t *
 /* 23 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
 /* 24 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
 /* 25 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_postings const *, int64_t const *, uint32_t const *, double const *, double const *, size_t, size_t, uint8_t const *, uint32_t const *, double, double, double, double, cal_lending const *, double *, uint8_t *, uint32_t *, double *, double *)
-/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 317), // cal_postings const *
+/* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_postings const *, int64_t const *, uint32_t const *, double const *, double const *, size_t, size_t, uint8_t const *, uint8_t const *, uint32_t const *, double, double, double, double, cal_lending const *, double *, uint32_t *, uint32_t *, size_t, int64_t *, double *, double *, size_t *)
+/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 322), // cal_postings const *
 /* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 31 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 38), // double const *
+/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 39), // double const *
 /* 33 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
 /* 34 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 35 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
-/* 39 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 39 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
 /* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
 /* 41 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 316), // cal_lending const *
-/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 38), // double *
-/* 44 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 42 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 321), // cal_lending const *
+/* 44 */ _CFFI_OP(_CFFI_OP_POINTER, 39), // double *
 /* 45 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
-/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 47 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_postings const *, uint32_t const *, size_t, size_t, uint8_t const *, int64_t *)
-/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 51 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 53 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 54 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 70), // int64_t *
-/* 56 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 57 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_postings const *, uint32_t, size_t, uint8_t const *, int64_t *, size_t, size_t *)
-/* 58 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 59 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 60 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 61 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 64 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 65 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 66 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
-/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 318), // cal_rank_columns const *
-/* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 71 */ _CFFI_OP(_CFFI_OP_POINTER, 73), // int32_t const *
-/* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 71),
-/* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
-/* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/* 75 */ _CFFI_OP(_CFFI_OP_POINTER, 14), // uint64_t *
-/* 76 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 81 */ _CFFI_OP(_CFFI_OP_POINTER, 320), // cal_uuid7_state *
-/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 84 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_words *)
-/* 89 */ _CFFI_OP(_CFFI_OP_POINTER, 321), // cal_words *
-/* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
-/* 92 */ _CFFI_OP(_CFFI_OP_NOOP, 89),
-/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 94 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 96 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
+/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
+/* 47 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 48 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // int64_t *
+/* 49 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
+/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
+/* 51 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 52 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_postings const *, uint32_t const *, size_t, size_t, uint8_t const *, int64_t *)
+/* 54 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 56 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 58 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_postings const *, uint32_t, size_t, uint8_t const *, int64_t *, size_t, size_t *)
+/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
+/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 64 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 68 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 69 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 70 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
+/* 71 */ _CFFI_OP(_CFFI_OP_POINTER, 323), // cal_rank_columns const *
+/* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 75 */ _CFFI_OP(_CFFI_OP_POINTER, 77), // int32_t const *
+/* 76 */ _CFFI_OP(_CFFI_OP_NOOP, 75),
+/* 77 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
+/* 78 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
+/* 79 */ _CFFI_OP(_CFFI_OP_POINTER, 14), // uint64_t *
+/* 80 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 82 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 84 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
+/* 85 */ _CFFI_OP(_CFFI_OP_POINTER, 325), // cal_uuid7_state *
+/* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 87 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 88 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 89 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 92 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_words *)
+/* 93 */ _CFFI_OP(_CFFI_OP_POINTER, 326), // cal_words *
+/* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
+/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 93),
+/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 98 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 99 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 100 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(double const *, size_t, uint64_t const *, size_t, int64_t *, float *, size_t *)
-/* 103 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
-/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 108 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // float *
-/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
-/* 112 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // float const *
-/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 115 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 116 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
-/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
-/* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 122 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 71),
-/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 125 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 128 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 130 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 132 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 133 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 137 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
-/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 140 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 142 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
-/* 146 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 147 */ _CFFI_OP(_CFFI_OP_POINTER, 319), // cal_segment const *
-/* 148 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 151 */ _CFFI_OP(_CFFI_OP_POINTER, 332), // int8_t *
-/* 152 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 153 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 154 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
-/* 155 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 156 */ _CFFI_OP(_CFFI_OP_POINTER, 73), // int32_t *
-/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 158 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
-/* 159 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
-/* 161 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 162 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 163 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 164 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 165 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
-/* 166 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 168 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 169 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 170 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
-/* 171 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 172 */ _CFFI_OP(_CFFI_OP_NOOP, 151),
-/* 173 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
-/* 174 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
-/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 177 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
-/* 178 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 179 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 181 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 182 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 183 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
-/* 184 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 185 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 186 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 187 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 188 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
-/* 189 */ _CFFI_OP(_CFFI_OP_POINTER, 337), // void *
+/* 99 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
+/* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 103 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 104 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 105 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 106 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(double const *, size_t, int64_t const *, uint64_t const *, size_t, int64_t *, float *, size_t *)
+/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 110 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
+/* 111 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 112 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 113 */ _CFFI_OP(_CFFI_OP_POINTER, 78), // float *
+/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 116 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
+/* 117 */ _CFFI_OP(_CFFI_OP_POINTER, 78), // float const *
+/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 119 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
+/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
+/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 128 */ _CFFI_OP(_CFFI_OP_NOOP, 75),
+/* 129 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 130 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 131 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 132 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 134 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 135 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 136 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 138 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 139 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
+/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 146 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 147 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 149 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 150 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
+/* 151 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 152 */ _CFFI_OP(_CFFI_OP_POINTER, 324), // cal_segment const *
+/* 153 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 154 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 155 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 156 */ _CFFI_OP(_CFFI_OP_POINTER, 337), // int8_t *
+/* 157 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 159 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
+/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 161 */ _CFFI_OP(_CFFI_OP_POINTER, 77), // int32_t *
+/* 162 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 163 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 165 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 166 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 168 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
+/* 169 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 170 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
+/* 171 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 172 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 173 */ _CFFI_OP(_CFFI_OP_NOOP, 152),
+/* 174 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 176 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 177 */ _CFFI_OP(_CFFI_OP_NOOP, 156),
+/* 178 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
+/* 179 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
+/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 181 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 183 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 184 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 185 */ _CFFI_OP(_CFFI_OP_NOOP, 152),
+/* 186 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 187 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 188 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 189 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 190 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 191 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 192 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
-/* 193 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 194 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 195 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 196 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 197 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 198 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 199 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 200 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 201 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 202 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
-/* 203 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 204 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 191 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 192 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 193 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
+/* 194 */ _CFFI_OP(_CFFI_OP_POINTER, 342), // void *
+/* 195 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 196 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 197 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
+/* 198 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 199 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 200 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
+/* 201 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 202 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 203 */ _CFFI_OP(_CFFI_OP_NOOP, 152),
+/* 204 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 205 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 206 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
-/* 207 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 208 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
-/* 212 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 213 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 214 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 215 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
-/* 216 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 217 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 218 */ _CFFI_OP(_CFFI_OP_NOOP, 108),
-/* 219 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 220 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
-/* 221 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 222 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 223 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
-/* 224 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 225 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 226 */ _CFFI_OP(_CFFI_OP_NOOP, 112),
-/* 227 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 228 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 229 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
-/* 230 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 231 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 232 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 233 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 234 */ _CFFI_OP(_CFFI_OP_NOOP, 71),
-/* 235 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 236 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 237 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 238 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
-/* 239 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 241 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 242 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 243 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 245 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 246 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 247 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
-/* 248 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 249 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 250 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 251 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 253 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 254 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 255 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
-/* 256 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 257 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 258 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 259 */ _CFFI_OP(_CFFI_OP_NOOP, 71),
-/* 260 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 261 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 262 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 263 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 264 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 265 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 266 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 267 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 268 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 269 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 270 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 271 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
-/* 272 */ _CFFI_OP(_CFFI_OP_POINTER, 20), // uint8_t const * const *
-/* 273 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 274 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 275 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
-/* 276 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 277 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 278 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 206 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 207 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 209 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
+/* 212 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 213 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
+/* 214 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 215 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 216 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 217 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 219 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 220 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 221 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 222 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 223 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
+/* 224 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 225 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 226 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 227 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 228 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 229 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 230 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 231 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 232 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
+/* 233 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 234 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
+/* 235 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 236 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 237 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 238 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 239 */ _CFFI_OP(_CFFI_OP_NOOP, 75),
+/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 241 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 242 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 243 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
+/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 245 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 246 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 247 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 248 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 249 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 250 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 251 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 252 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
+/* 253 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 254 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 255 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 256 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 257 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 258 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 259 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 260 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 261 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 262 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 263 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 264 */ _CFFI_OP(_CFFI_OP_NOOP, 75),
+/* 265 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 266 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 267 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 268 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 269 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 270 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 271 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 272 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 273 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 274 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 275 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 276 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
+/* 277 */ _CFFI_OP(_CFFI_OP_POINTER, 20), // uint8_t const * const *
+/* 278 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 279 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 280 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
-/* 281 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 282 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint8_t const *, size_t, cal_copy_buffer *, size_t, size_t, cal_copy_fault *)
-/* 283 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 280 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
+/* 281 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 282 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 283 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
 /* 284 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 285 */ _CFFI_OP(_CFFI_OP_POINTER, 313), // cal_copy_buffer *
-/* 286 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 287 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 288 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 289 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 290 */ _CFFI_OP(_CFFI_OP_FUNCTION, 73), // int32_t()(uint8_t const *, size_t, cal_copy_buffer const *, size_t, size_t, size_t *, size_t *, int32_t *, uint64_t *, cal_copy_fault *)
-/* 291 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 285 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
+/* 286 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 287 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint8_t const *, size_t, cal_copy_buffer *, size_t, size_t, cal_copy_fault *)
+/* 288 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 289 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 290 */ _CFFI_OP(_CFFI_OP_POINTER, 318), // cal_copy_buffer *
+/* 291 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 292 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 293 */ _CFFI_OP(_CFFI_OP_POINTER, 313), // cal_copy_buffer const *
-/* 294 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 295 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 296 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 297 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 298 */ _CFFI_OP(_CFFI_OP_NOOP, 156),
-/* 299 */ _CFFI_OP(_CFFI_OP_NOOP, 75),
-/* 300 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 301 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 302 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
-/* 303 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 304 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 305 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 306 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
-/* 307 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 293 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 294 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 295 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint8_t const *, size_t, cal_copy_buffer const *, size_t, size_t, size_t *, size_t *, int32_t *, uint64_t *, cal_copy_fault *)
+/* 296 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 297 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 298 */ _CFFI_OP(_CFFI_OP_POINTER, 318), // cal_copy_buffer const *
+/* 299 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 300 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 301 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 302 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 303 */ _CFFI_OP(_CFFI_OP_NOOP, 161),
+/* 304 */ _CFFI_OP(_CFFI_OP_NOOP, 79),
+/* 305 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 306 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 307 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
 /* 308 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 309 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 310 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 311 */ _CFFI_OP(_CFFI_OP_FUNCTION, 59), // uint32_t()(void)
-/* 312 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 313 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_copy_buffer
-/* 314 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_copy_column
-/* 315 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_copy_fault
-/* 316 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_lending
-/* 317 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_postings
-/* 318 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_rank_columns
-/* 319 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // cal_segment
-/* 320 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // cal_uuid7_state
-/* 321 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // cal_words
-/* 322 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $10
-/* 323 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 324 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $2
-/* 325 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $3
-/* 326 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $4
-/* 327 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $5
-/* 328 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $6
-/* 329 */ _CFFI_OP(_CFFI_OP_ENUM, 7), // enum $7
-/* 330 */ _CFFI_OP(_CFFI_OP_ENUM, 8), // enum $8
-/* 331 */ _CFFI_OP(_CFFI_OP_ENUM, 9), // enum $9
-/* 332 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
-/* 333 */ _CFFI_OP(_CFFI_OP_POINTER, 334), // uint16_t *
-/* 334 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
-/* 335 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // uint32_t * const *
-/* 336 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
-/* 337 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 311 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
+/* 312 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 313 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 314 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 315 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 316 */ _CFFI_OP(_CFFI_OP_FUNCTION, 63), // uint32_t()(void)
+/* 317 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 318 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_copy_buffer
+/* 319 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_copy_column
+/* 320 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_copy_fault
+/* 321 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_lending
+/* 322 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_postings
+/* 323 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_rank_columns
+/* 324 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // cal_segment
+/* 325 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // cal_uuid7_state
+/* 326 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // cal_words
+/* 327 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $10
+/* 328 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 329 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $2
+/* 330 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $3
+/* 331 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $4
+/* 332 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $5
+/* 333 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $6
+/* 334 */ _CFFI_OP(_CFFI_OP_ENUM, 7), // enum $7
+/* 335 */ _CFFI_OP(_CFFI_OP_ENUM, 8), // enum $8
+/* 336 */ _CFFI_OP(_CFFI_OP_ENUM, 9), // enum $9
+/* 337 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 338 */ _CFFI_OP(_CFFI_OP_POINTER, 339), // uint16_t *
+/* 339 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
+/* 340 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // uint32_t * const *
+/* 341 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 342 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -1475,9 +1480,9 @@ static void _cffi_checkfld_typedef_cal_words(cal_words *p)
 }
 struct _cffi_align_typedef_cal_words { char x; cal_words y; };
 
-static int32_t _cffi_d_cal_best_scores(double const * x0, size_t x1, uint64_t const * x2, size_t x3, int64_t * x4, float * x5, size_t * x6)
+static int32_t _cffi_d_cal_best_scores(double const * x0, size_t x1, int64_t const * x2, uint64_t const * x3, size_t x4, int64_t * x5, float * x6, size_t * x7)
 {
-  return cal_best_scores(x0, x1, x2, x3, x4, x5, x6);
+  return cal_best_scores(x0, x1, x2, x3, x4, x5, x6, x7);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -1485,11 +1490,12 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
 {
   double const * x0;
   size_t x1;
-  uint64_t const * x2;
-  size_t x3;
-  int64_t * x4;
-  float * x5;
-  size_t * x6;
+  int64_t const * x2;
+  uint64_t const * x3;
+  size_t x4;
+  int64_t * x5;
+  float * x6;
+  size_t * x7;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1501,8 +1507,9 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
   PyObject *arg4;
   PyObject *arg5;
   PyObject *arg6;
+  PyObject *arg7;
 
-  if (!PyArg_UnpackTuple(args, "cal_best_scores", 7, 7, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6))
+  if (!PyArg_UnpackTuple(args, "cal_best_scores", 8, 8, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7))
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
@@ -1519,48 +1526,57 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(18), arg2, (char **)&x2);
+      _cffi_type(16), arg2, (char **)&x2);
   if (datasize != 0) {
-    x2 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(18), arg2, (char **)&x2,
+    x2 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(16), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
-  x3 = _cffi_to_c_int(arg3, size_t);
-  if (x3 == (size_t)-1 && PyErr_Occurred())
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(18), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(18), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg4, (char **)&x4);
+      _cffi_type(48), arg5, (char **)&x5);
   if (datasize != 0) {
-    x4 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg4, (char **)&x4,
+    x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(48), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(108), arg5, (char **)&x5);
+      _cffi_type(113), arg6, (char **)&x6);
   if (datasize != 0) {
-    x5 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(108), arg5, (char **)&x5,
+    x6 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(113), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(7), arg6, (char **)&x6);
+      _cffi_type(7), arg7, (char **)&x7);
   if (datasize != 0) {
-    x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(7), arg6, (char **)&x6,
+    x7 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = cal_best_scores(x0, x1, x2, x3, x4, x5, x6); }
+  { result = cal_best_scores(x0, x1, x2, x3, x4, x5, x6, x7); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -1606,10 +1622,10 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1645,19 +1661,19 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(108), arg6, (char **)&x6);
+      _cffi_type(113), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(108), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(113), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(108), arg7, (char **)&x7);
+      _cffi_type(113), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(108), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(113), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1719,10 +1735,10 @@ _cffi_f_cal_copy_decode(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(285), arg2, (char **)&x2);
+      _cffi_type(290), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(285), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(290), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1930,10 +1946,10 @@ _cffi_f_cal_copy_scan(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(293), arg2, (char **)&x2);
+      _cffi_type(298), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(293), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(298), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1965,19 +1981,19 @@ _cffi_f_cal_copy_scan(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(156), arg7, (char **)&x7);
+      _cffi_type(161), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(156), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(161), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(75), arg8, (char **)&x8);
+      _cffi_type(79), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(75), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(79), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2032,9 +2048,9 @@ _cffi_f_cal_cpu_features(PyObject *self, PyObject *noarg)
 #  define _cffi_f_cal_cpu_features _cffi_d_cal_cpu_features
 #endif
 
-static int32_t _cffi_d_cal_keyword_scores(cal_postings const * x0, int64_t const * x1, uint32_t const * x2, double const * x3, double const * x4, size_t x5, size_t x6, uint8_t const * x7, uint32_t const * x8, double x9, double x10, double x11, double x12, cal_lending const * x13, double * x14, uint8_t * x15, uint32_t * x16, double * x17, double * x18)
+static int32_t _cffi_d_cal_keyword_scores(cal_postings const * x0, int64_t const * x1, uint32_t const * x2, double const * x3, double const * x4, size_t x5, size_t x6, uint8_t const * x7, uint8_t const * x8, uint32_t const * x9, double x10, double x11, double x12, double x13, cal_lending const * x14, double * x15, uint32_t * x16, uint32_t * x17, size_t x18, int64_t * x19, double * x20, double * x21, size_t * x22)
 {
-  return cal_keyword_scores(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15, x16, x17, x18);
+  return cal_keyword_scores(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15, x16, x17, x18, x19, x20, x21, x22);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -2048,17 +2064,21 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
   size_t x5;
   size_t x6;
   uint8_t const * x7;
-  uint32_t const * x8;
-  double x9;
+  uint8_t const * x8;
+  uint32_t const * x9;
   double x10;
   double x11;
   double x12;
-  cal_lending const * x13;
-  double * x14;
-  uint8_t * x15;
+  double x13;
+  cal_lending const * x14;
+  double * x15;
   uint32_t * x16;
-  double * x17;
-  double * x18;
+  uint32_t * x17;
+  size_t x18;
+  int64_t * x19;
+  double * x20;
+  double * x21;
+  size_t * x22;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -2082,8 +2102,12 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
   PyObject *arg16;
   PyObject *arg17;
   PyObject *arg18;
+  PyObject *arg19;
+  PyObject *arg20;
+  PyObject *arg21;
+  PyObject *arg22;
 
-  if (!PyArg_UnpackTuple(args, "cal_keyword_scores", 19, 19, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12, &arg13, &arg14, &arg15, &arg16, &arg17, &arg18))
+  if (!PyArg_UnpackTuple(args, "cal_keyword_scores", 23, 23, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12, &arg13, &arg14, &arg15, &arg16, &arg17, &arg18, &arg19, &arg20, &arg21, &arg22))
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
@@ -2149,17 +2173,22 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg8, (char **)&x8);
+      _cffi_type(20), arg8, (char **)&x8);
   if (datasize != 0) {
-    x8 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg8, (char **)&x8,
+    x8 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
-  x9 = (double)_cffi_to_c_double(arg9);
-  if (x9 == (double)-1 && PyErr_Occurred())
-    return NULL;
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(15), arg9, (char **)&x9);
+  if (datasize != 0) {
+    x9 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(15), arg9, (char **)&x9,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
 
   x10 = (double)_cffi_to_c_double(arg10);
   if (x10 == (double)-1 && PyErr_Occurred())
@@ -2173,29 +2202,24 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
   if (x12 == (double)-1 && PyErr_Occurred())
     return NULL;
 
-  datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg13, (char **)&x13);
-  if (datasize != 0) {
-    x13 = ((size_t)datasize) <= 640 ? (cal_lending const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg13, (char **)&x13,
-            datasize, &large_args_free) < 0)
-      return NULL;
-  }
+  x13 = (double)_cffi_to_c_double(arg13);
+  if (x13 == (double)-1 && PyErr_Occurred())
+    return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(43), arg14, (char **)&x14);
   if (datasize != 0) {
-    x14 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    x14 = ((size_t)datasize) <= 640 ? (cal_lending const *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(43), arg14, (char **)&x14,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(5), arg15, (char **)&x15);
+      _cffi_type(44), arg15, (char **)&x15);
   if (datasize != 0) {
-    x15 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(5), arg15, (char **)&x15,
+    x15 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(44), arg15, (char **)&x15,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2210,26 +2234,57 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg17, (char **)&x17);
+      _cffi_type(22), arg17, (char **)&x17);
   if (datasize != 0) {
-    x17 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg17, (char **)&x17,
+    x17 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(22), arg17, (char **)&x17,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x18 = _cffi_to_c_int(arg18, size_t);
+  if (x18 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(48), arg19, (char **)&x19);
+  if (datasize != 0) {
+    x19 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(48), arg19, (char **)&x19,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg18, (char **)&x18);
+      _cffi_type(44), arg20, (char **)&x20);
   if (datasize != 0) {
-    x18 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg18, (char **)&x18,
+    x20 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(44), arg20, (char **)&x20,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(44), arg21, (char **)&x21);
+  if (datasize != 0) {
+    x21 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(44), arg21, (char **)&x21,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg22, (char **)&x22);
+  if (datasize != 0) {
+    x22 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg22, (char **)&x22,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = cal_keyword_scores(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15, x16, x17, x18); }
+  { result = cal_keyword_scores(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15, x16, x17, x18, x19, x20, x21, x22); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -2273,10 +2328,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg1, (char **)&x1);
+      _cffi_type(117), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2290,10 +2345,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg4, (char **)&x4);
+      _cffi_type(44), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(44), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2356,10 +2411,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(147), arg1, (char **)&x1);
+      _cffi_type(152), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(147), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(152), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2377,37 +2432,37 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(151), arg5, (char **)&x5);
+      _cffi_type(156), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(151), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(156), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg6, (char **)&x6);
+      _cffi_type(48), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg7, (char **)&x7);
+      _cffi_type(48), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(108), arg8, (char **)&x8);
+      _cffi_type(113), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(108), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(113), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2422,10 +2477,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(156), arg10, (char **)&x10);
+      _cffi_type(161), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(156), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(161), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2480,10 +2535,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(272), arg0, (char **)&x0);
+      _cffi_type(277), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint8_t const * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(272), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(277), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2794,10 +2849,10 @@ _cffi_f_cal_postings_count(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg5, (char **)&x5);
+      _cffi_type(48), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2874,10 +2929,10 @@ _cffi_f_cal_postings_documents(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg4, (char **)&x4);
+      _cffi_type(48), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2951,10 +3006,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(67), arg0, (char **)&x0);
+      _cffi_type(71), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_rank_columns const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(67), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(71), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2972,19 +3027,19 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(71), arg4, (char **)&x4);
+      _cffi_type(75), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(71), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(75), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(71), arg5, (char **)&x5);
+      _cffi_type(75), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(71), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(75), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2998,10 +3053,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(75), arg8, (char **)&x8);
+      _cffi_type(79), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(75), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(79), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3011,10 +3066,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg10, (char **)&x10);
+      _cffi_type(48), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3128,10 +3183,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg2, (char **)&x2);
+      _cffi_type(117), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3154,10 +3209,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg6, (char **)&x6);
+      _cffi_type(117), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3176,10 +3231,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(108), arg9, (char **)&x9);
+      _cffi_type(113), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(108), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(113), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3244,10 +3299,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(147), arg2, (char **)&x2);
+      _cffi_type(152), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(147), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(152), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3257,10 +3312,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg4, (char **)&x4);
+      _cffi_type(117), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3270,28 +3325,28 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(151), arg6, (char **)&x6);
+      _cffi_type(156), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(151), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(156), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(108), arg7, (char **)&x7);
+      _cffi_type(113), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(108), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(113), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(108), arg8, (char **)&x8);
+      _cffi_type(113), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(108), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(113), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3367,10 +3422,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(147), arg2, (char **)&x2);
+      _cffi_type(152), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(147), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(152), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3388,10 +3443,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg6, (char **)&x6);
+      _cffi_type(117), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3414,10 +3469,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(108), arg10, (char **)&x10);
+      _cffi_type(113), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(108), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(113), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3483,10 +3538,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(71), arg3, (char **)&x3);
+      _cffi_type(75), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(71), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(75), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3640,10 +3695,10 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg2, (char **)&x2);
+      _cffi_type(117), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3657,19 +3712,19 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg5, (char **)&x5);
+      _cffi_type(117), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg6, (char **)&x6);
+      _cffi_type(44), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(44), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3722,10 +3777,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(71), arg1, (char **)&x1);
+      _cffi_type(75), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(71), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(75), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3743,10 +3798,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg5, (char **)&x5);
+      _cffi_type(48), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3820,10 +3875,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg5, (char **)&x5);
+      _cffi_type(48), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3972,10 +4027,10 @@ _cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(71), arg4, (char **)&x4);
+      _cffi_type(75), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(71), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(75), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3985,10 +4040,10 @@ _cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg6, (char **)&x6);
+      _cffi_type(48), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4073,10 +4128,10 @@ _cffi_f_cal_tokens_calibrated_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg6, (char **)&x6);
+      _cffi_type(48), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4153,10 +4208,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(147), arg2, (char **)&x2);
+      _cffi_type(152), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(147), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(152), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4170,10 +4225,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg5, (char **)&x5);
+      _cffi_type(117), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4209,10 +4264,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(189), arg11, (char **)&x11);
+      _cffi_type(194), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(189), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(194), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4222,19 +4277,19 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg13, (char **)&x13);
+      _cffi_type(48), arg13, (char **)&x13);
   if (datasize != 0) {
     x13 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg13, (char **)&x13,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg13, (char **)&x13,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(108), arg14, (char **)&x14);
+      _cffi_type(113), arg14, (char **)&x14);
   if (datasize != 0) {
     x14 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(108), arg14, (char **)&x14,
+    if (_cffi_convert_array_argument(_cffi_type(113), arg14, (char **)&x14,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4338,10 +4393,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(81), arg0, (char **)&x0);
+      _cffi_type(85), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_uuid7_state *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(81), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(85), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4426,10 +4481,10 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(89), arg0, (char **)&x0);
+      _cffi_type(93), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_words *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(89), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(93), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4474,10 +4529,10 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg7, (char **)&x7);
+      _cffi_type(48), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4570,10 +4625,10 @@ _cffi_f_cal_words_pack(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(55), arg5, (char **)&x5);
+      _cffi_type(48), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(55), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4608,10 +4663,10 @@ _cffi_f_cal_words_rehash(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(89), arg0, (char **)&x0);
+      _cffi_type(93), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_words *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(89), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(93), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4691,38 +4746,38 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_VOCABULARIES", (void *)_cffi_const_CAL_VOCABULARIES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_CL100K", (void *)_cffi_const_CAL_VOCABULARY_CL100K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_O200K", (void *)_cffi_const_CAL_VOCABULARY_O200K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 102), (void *)_cffi_d_cal_best_scores },
-  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_cal_code_rows_f32 },
-  { "cal_copy_decode", (void *)_cffi_f_cal_copy_decode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 282), (void *)_cffi_d_cal_copy_decode },
+  { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 106), (void *)_cffi_d_cal_best_scores },
+  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 116), (void *)_cffi_d_cal_code_rows_f32 },
+  { "cal_copy_decode", (void *)_cffi_f_cal_copy_decode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 287), (void *)_cffi_d_cal_copy_decode },
   { "cal_copy_encode", (void *)_cffi_f_cal_copy_encode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_copy_encode },
-  { "cal_copy_scan", (void *)_cffi_f_cal_copy_scan, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 290), (void *)_cffi_d_cal_copy_scan },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 311), (void *)_cffi_d_cal_cpu_features },
+  { "cal_copy_scan", (void *)_cffi_f_cal_copy_scan, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 295), (void *)_cffi_d_cal_copy_scan },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 316), (void *)_cffi_d_cal_cpu_features },
   { "cal_keyword_scores", (void *)_cffi_f_cal_keyword_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 28), (void *)_cffi_d_cal_keyword_scores },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 158), (void *)_cffi_d_cal_norms_f32 },
-  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 145), (void *)_cffi_d_cal_pairs_above_f32 },
-  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 271), (void *)_cffi_d_cal_phrase_matches },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 163), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 150), (void *)_cffi_d_cal_pairs_above_f32 },
+  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 276), (void *)_cffi_d_cal_phrase_matches },
   { "cal_postings_add", (void *)_cffi_f_cal_postings_add, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 12), (void *)_cffi_d_cal_postings_add },
-  { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_cal_postings_count },
-  { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 57), (void *)_cffi_d_cal_postings_documents },
-  { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 66), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 302), (void *)_cffi_d_cal_rank_scratch },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 208), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 165), (void *)_cffi_d_cal_score_bounds_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 195), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 255), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 263), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 220), (void *)_cffi_d_cal_sums_f32 },
-  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 121), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
-  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 129), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 247), (void *)_cffi_d_cal_tokens_calibrated_prefix },
-  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 229), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
-  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 238), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 177), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 306), (void *)_cffi_d_cal_topk_scratch },
-  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_cal_uuid7 },
-  { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 91), (void *)_cffi_d_cal_words_intern },
-  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 137), (void *)_cffi_d_cal_words_pack },
-  { "cal_words_rehash", (void *)_cffi_f_cal_words_rehash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 88), (void *)_cffi_d_cal_words_rehash },
+  { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 53), (void *)_cffi_d_cal_postings_count },
+  { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_cal_postings_documents },
+  { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 70), (void *)_cffi_d_cal_rank_and_fill },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 307), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 213), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 170), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 200), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 260), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 268), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 225), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 126), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
+  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 134), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
+  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 252), (void *)_cffi_d_cal_tokens_calibrated_prefix },
+  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 234), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
+  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 243), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 182), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 311), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 84), (void *)_cffi_d_cal_uuid7 },
+  { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 95), (void *)_cffi_d_cal_words_intern },
+  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 142), (void *)_cffi_d_cal_words_pack },
+  { "cal_words_rehash", (void *)_cffi_f_cal_words_rehash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 92), (void *)_cffi_d_cal_words_rehash },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
@@ -4749,10 +4804,10 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "offsets", offsetof(cal_copy_buffer, offsets),
                sizeof(((cal_copy_buffer *)0)->offsets),
-               _CFFI_OP(_CFFI_OP_NOOP, 156) },
+               _CFFI_OP(_CFFI_OP_NOOP, 161) },
   { "items", offsetof(cal_copy_buffer, items),
              sizeof(((cal_copy_buffer *)0)->items),
-             _CFFI_OP(_CFFI_OP_NOOP, 156) },
+             _CFFI_OP(_CFFI_OP_NOOP, 161) },
   { "kind", offsetof(cal_copy_column, kind),
             sizeof(((cal_copy_column *)0)->kind),
             _CFFI_OP(_CFFI_OP_NOOP, 14) },
@@ -4779,7 +4834,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "offsets32", offsetof(cal_copy_column, offsets32),
                  sizeof(((cal_copy_column *)0)->offsets32),
-                 _CFFI_OP(_CFFI_OP_NOOP, 71) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 75) },
   { "offsets64", offsetof(cal_copy_column, offsets64),
                  sizeof(((cal_copy_column *)0)->offsets64),
                  _CFFI_OP(_CFFI_OP_NOOP, 16) },
@@ -4794,7 +4849,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "items32", offsetof(cal_copy_column, items32),
                sizeof(((cal_copy_column *)0)->items32),
-               _CFFI_OP(_CFFI_OP_NOOP, 71) },
+               _CFFI_OP(_CFFI_OP_NOOP, 75) },
   { "items64", offsetof(cal_copy_column, items64),
                sizeof(((cal_copy_column *)0)->items64),
                _CFFI_OP(_CFFI_OP_NOOP, 16) },
@@ -4818,16 +4873,16 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "near", offsetof(cal_lending, near),
             sizeof(((cal_lending *)0)->near),
-            _CFFI_OP(_CFFI_OP_NOOP, 38) },
+            _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "far", offsetof(cal_lending, far),
            sizeof(((cal_lending *)0)->far),
-           _CFFI_OP(_CFFI_OP_NOOP, 38) },
+           _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "answer", offsetof(cal_lending, answer),
               sizeof(((cal_lending *)0)->answer),
-              _CFFI_OP(_CFFI_OP_NOOP, 38) },
+              _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "segments", offsetof(cal_postings, segments),
                 sizeof(((cal_postings *)0)->segments),
-                _CFFI_OP(_CFFI_OP_NOOP, 335) },
+                _CFFI_OP(_CFFI_OP_NOOP, 340) },
   { "segment_count", offsetof(cal_postings, segment_count),
                      sizeof(((cal_postings *)0)->segment_count),
                      _CFFI_OP(_CFFI_OP_NOOP, 2) },
@@ -4845,7 +4900,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "left", offsetof(cal_postings, left),
             sizeof(((cal_postings *)0)->left),
-            _CFFI_OP(_CFFI_OP_NOOP, 333) },
+            _CFFI_OP(_CFFI_OP_NOOP, 338) },
   { "level", offsetof(cal_postings, level),
              sizeof(((cal_postings *)0)->level),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -4854,28 +4909,28 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 14) },
   { "priority", offsetof(cal_rank_columns, priority),
                 sizeof(((cal_rank_columns *)0)->priority),
-                _CFFI_OP(_CFFI_OP_NOOP, 71) },
+                _CFFI_OP(_CFFI_OP_NOOP, 75) },
   { "relevance", offsetof(cal_rank_columns, relevance),
                  sizeof(((cal_rank_columns *)0)->relevance),
-                 _CFFI_OP(_CFFI_OP_NOOP, 112) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 117) },
   { "age_us", offsetof(cal_rank_columns, age_us),
               sizeof(((cal_rank_columns *)0)->age_us),
               _CFFI_OP(_CFFI_OP_NOOP, 16) },
   { "tokens", offsetof(cal_rank_columns, tokens),
               sizeof(((cal_rank_columns *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 71) },
+              _CFFI_OP(_CFFI_OP_NOOP, 75) },
   { "tie", offsetof(cal_rank_columns, tie),
            sizeof(((cal_rank_columns *)0)->tie),
            _CFFI_OP(_CFFI_OP_NOOP, 18) },
   { "group", offsetof(cal_rank_columns, group),
              sizeof(((cal_rank_columns *)0)->group),
-             _CFFI_OP(_CFFI_OP_NOOP, 71) },
+             _CFFI_OP(_CFFI_OP_NOOP, 75) },
   { "section", offsetof(cal_rank_columns, section),
                sizeof(((cal_rank_columns *)0)->section),
-               _CFFI_OP(_CFFI_OP_NOOP, 71) },
+               _CFFI_OP(_CFFI_OP_NOOP, 75) },
   { "rows", offsetof(cal_segment, rows),
             sizeof(((cal_segment *)0)->rows),
-            _CFFI_OP(_CFFI_OP_NOOP, 112) },
+            _CFFI_OP(_CFFI_OP_NOOP, 117) },
   { "norms", offsetof(cal_segment, norms),
              sizeof(((cal_segment *)0)->norms),
              _CFFI_OP(_CFFI_OP_NOOP, 32) },
@@ -4884,10 +4939,10 @@ static const struct _cffi_field_s _cffi_fields[] = {
              _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "scales", offsetof(cal_segment, scales),
               sizeof(((cal_segment *)0)->scales),
-              _CFFI_OP(_CFFI_OP_NOOP, 112) },
+              _CFFI_OP(_CFFI_OP_NOOP, 117) },
   { "errors", offsetof(cal_segment, errors),
               sizeof(((cal_segment *)0)->errors),
-              _CFFI_OP(_CFFI_OP_NOOP, 112) },
+              _CFFI_OP(_CFFI_OP_NOOP, 117) },
   { "live", offsetof(cal_segment, live),
             sizeof(((cal_segment *)0)->live),
             _CFFI_OP(_CFFI_OP_NOOP, 20) },
@@ -4899,7 +4954,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                _CFFI_OP(_CFFI_OP_NOOP, 14) },
   { "counter", offsetof(cal_uuid7_state, counter),
                sizeof(((cal_uuid7_state *)0)->counter),
-               _CFFI_OP(_CFFI_OP_NOOP, 59) },
+               _CFFI_OP(_CFFI_OP_NOOP, 63) },
   { "slots", offsetof(cal_words, slots),
              sizeof(((cal_words *)0)->slots),
              _CFFI_OP(_CFFI_OP_NOOP, 22) },
@@ -4908,7 +4963,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                   _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "starts", offsetof(cal_words, starts),
               sizeof(((cal_words *)0)->starts),
-              _CFFI_OP(_CFFI_OP_NOOP, 75) },
+              _CFFI_OP(_CFFI_OP_NOOP, 79) },
   { "arena", offsetof(cal_words, arena),
              sizeof(((cal_words *)0)->arena),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -4927,64 +4982,64 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_copy_buffer", 313, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_buffer", 318, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_buffer), offsetof(struct _cffi_align_typedef_cal_copy_buffer, y), 0, 9 },
-  { "$cal_copy_column", 314, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_column", 319, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_column), offsetof(struct _cffi_align_typedef_cal_copy_column, y), 9, 15 },
-  { "$cal_copy_fault", 315, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_fault", 320, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_fault), offsetof(struct _cffi_align_typedef_cal_copy_fault, y), 24, 3 },
-  { "$cal_lending", 316, _CFFI_F_CHECK_FIELDS,
+  { "$cal_lending", 321, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_lending), offsetof(struct _cffi_align_typedef_cal_lending, y), 27, 6 },
-  { "$cal_postings", 317, _CFFI_F_CHECK_FIELDS,
+  { "$cal_postings", 322, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 33, 9 },
-  { "$cal_rank_columns", 318, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_columns", 323, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 42, 7 },
-  { "$cal_segment", 319, _CFFI_F_CHECK_FIELDS,
+  { "$cal_segment", 324, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 49, 7 },
-  { "$cal_uuid7_state", 320, _CFFI_F_CHECK_FIELDS,
+  { "$cal_uuid7_state", 325, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 56, 2 },
-  { "$cal_words", 321, _CFFI_F_CHECK_FIELDS,
+  { "$cal_words", 326, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 58, 8 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 323, _cffi_prim_int(4, 0),
+  { "$1", 328, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW,CAL_E_COPY" },
-  { "$10", 322, _cffi_prim_int(4, 0),
+  { "$10", 327, _cffi_prim_int(4, 0),
     "CAL_COPY_MISSING,CAL_COPY_UTF8,CAL_COPY_NUL,CAL_COPY_RANGE,CAL_COPY_SIZE,CAL_COPY_DIMENSIONS,CAL_COPY_NON_FINITE,"
     "CAL_COPY_SPAN,CAL_COPY_ITEM,CAL_COPY_FIELDS,CAL_COPY_LENGTH,CAL_COPY_ARRAY,CAL_COPY_VERSION" },
-  { "$2", 324, _cffi_prim_int(4, 0),
+  { "$2", 329, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI,CAL_CPU_NEON,CAL_CPU_DOTPROD,CAL_CPU_SHA2" },
-  { "$3", 325, _cffi_prim_int(4, 0),
+  { "$3", 330, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 326, _cffi_prim_int(4, 0),
+  { "$4", 331, _cffi_prim_int(4, 0),
     "CAL_PAIR_ROWS" },
-  { "$5", 327, _cffi_prim_int(4, 0),
+  { "$5", 332, _cffi_prim_int(4, 0),
     "CAL_VOCABULARY_O200K,CAL_VOCABULARY_CL100K,CAL_VOCABULARIES" },
-  { "$6", 328, _cffi_prim_int(4, 0),
+  { "$6", 333, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
-  { "$7", 329, _cffi_prim_int(4, 0),
+  { "$7", 334, _cffi_prim_int(4, 0),
     "CAL_POSTING_SEGMENT,CAL_DOCUMENTS_MAX,CAL_PHRASE_MAX" },
-  { "$8", 330, _cffi_prim_int(4, 0),
+  { "$8", 335, _cffi_prim_int(4, 0),
     "CAL_COPY_BOOL,CAL_COPY_INT2,CAL_COPY_INT4,CAL_COPY_INT8,CAL_COPY_FLOAT4,CAL_COPY_FLOAT8,CAL_COPY_UUID,"
     "CAL_COPY_INSTANT,CAL_COPY_BYTES,CAL_COPY_TEXT,CAL_COPY_JSONB,CAL_COPY_TEXT_ARRAY,CAL_COPY_UUID_ARRAY,"
     "CAL_COPY_VECTOR,CAL_COPY_HALFVEC" },
-  { "$9", 331, _cffi_prim_int(4, 0),
+  { "$9", 336, _cffi_prim_int(4, 0),
     "CAL_COPY_DIMENSIONS_MAX" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_copy_buffer", 313 },
-  { "cal_copy_column", 314 },
-  { "cal_copy_fault", 315 },
-  { "cal_lending", 316 },
-  { "cal_postings", 317 },
-  { "cal_rank_columns", 318 },
-  { "cal_segment", 319 },
-  { "cal_uuid7_state", 320 },
-  { "cal_words", 321 },
+  { "cal_copy_buffer", 318 },
+  { "cal_copy_column", 319 },
+  { "cal_copy_fault", 320 },
+  { "cal_lending", 321 },
+  { "cal_postings", 322 },
+  { "cal_rank_columns", 323 },
+  { "cal_segment", 324 },
+  { "cal_uuid7_state", 325 },
+  { "cal_words", 326 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -4999,7 +5054,7 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   10,  /* num_enums */
   9,  /* num_typenames */
   NULL,  /* no includes */
-  338,  /* num_types */
+  343,  /* num_types */
   0,  /* flags */
 };
 

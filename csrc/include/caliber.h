@@ -371,21 +371,27 @@ typedef struct {
  *         + answer * (r of before, where it asks)          summed in this order; documents not let through have r = 0
  * and with saturate > 0   own += idf * r / (r + saturate * idf)   scores += idf * y / (y + saturate * idf),
  * else                    own += r                                scores += y.
- * f is what the code of the term's count stands for. f64 throughout, words in order. own and scores (f64 a document) are
- * added to; reached (f64), marks (u8) and touched (u32) are scratch of a document each, zeroed, and left zeroed.
+ * f is what the code of the term's count stands for. f64 throughout, words in order.
+ * found, own and scores have room for all documents. The first `given` of found are the caller's, different ones,
+ * whose scores are wanted whatever they are; after them, in no particular order, come the others that mask and kept
+ * (u8 a document; may be mask itself) let through and whose score is above 0. found_count: how many there are, those
+ * of the caller included. Work grows with the postings of the terms, not with the documents: reached (f64), places and
+ * touched (u32) are scratch of a document each, zeroed, and left zeroed.
  */
 int32_t cal_keyword_scores(const cal_postings *postings, const int64_t *groups, const uint32_t *terms,
                            const double *strengths, const double *idfs, size_t words, size_t documents,
-                           const uint8_t *mask, const uint32_t *lengths, double k1, double b, double mean_length,
-                           double saturate, const cal_lending *lending, double *reached, uint8_t *marks,
-                           uint32_t *touched, double *own, double *scores);
+                           const uint8_t *mask, const uint8_t *kept, const uint32_t *lengths, double k1, double b,
+                           double mean_length, double saturate, const cal_lending *lending, double *reached,
+                           uint32_t *places, uint32_t *touched, size_t given, int64_t *found, double *own,
+                           double *scores, size_t *found_count);
 
 /*
- * The best k of the documents whose score, rounded to f32, is above 0: ids and scores by score descending, then tie,
- * then document, as in "Order of results". ids and best hold k entries.
+ * The best k of `count` scores that, rounded to f32, are above 0: their places and scores by score descending, then
+ * tie, then place, as in "Order of results". Score i is that of row rows[i], whose tie is at 2 * rows[i]; rows NULL:
+ * row i. ids and best hold k entries.
  */
-int32_t cal_best_scores(const double *scores, size_t documents, const uint64_t *tie, size_t k, int64_t *ids,
-                        float *best, size_t *found);
+int32_t cal_best_scores(const double *scores, size_t count, const int64_t *rows, const uint64_t *tie, size_t k,
+                        int64_t *ids, float *best, size_t *found);
 
 /*
  * Words as bytes: seven bits a byte, lowest first, the high bit set where more follow; at most 5 bytes a word. Span i,

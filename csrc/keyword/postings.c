@@ -103,25 +103,27 @@ int32_t cal_postings_add(cal_postings *postings, uint64_t first_document, const 
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
 /*
- * A term's postings, in the order they were written, up to a number of documents. A writer may be adding: what it
- * adds has higher document numbers, and entries not written yet are NONE, so the walk ends before either.
+ * A term's postings, in the order they were written, up to a number of documents: runs of entries that lie side by
+ * side. A writer may be adding: what it adds has higher document numbers, and entries not written yet are NONE, so the
+ * walk ends before either.
  */
 typedef struct {
     const cal_postings *postings;
-    uint32_t limit; /* documents */
-    uint32_t entry, at, left, level;
+    const uint32_t *entries; /* the run */
+    uint32_t count;
+    uint32_t at, level; /* where the next one is */
 } walk;
 
-static int accept(walk *w, uint32_t entry) {
-    w->entry = entry;
-    return entry != NONE && entry >> 4 < w->limit;
-}
+/* Documents fit 28 bits and a limit is at most CAL_DOCUMENTS_MAX, so NONE is beyond any. */
+static int within(uint32_t entry, uint32_t limit) { return entry >> 4 < limit; }
 
-static int start(walk *w, const cal_postings *postings, uint32_t term, uint32_t limit) {
-    *w = (walk){postings, limit, NONE, 0, 0, 0};
+static int start(walk *w, const cal_postings *postings, uint32_t term) {
+    *w = (walk){postings, NULL, 0, NONE, 0};
     if (term >= postings->terms) return 0;
+    w->entries = &postings->first[term];
+    w->count = 1;
     w->at = postings->chain[term];
-    return accept(w, postings->first[term]);
+    return 1;
 }
 
 static const uint32_t *place(const walk *w, uint32_t at) {
@@ -129,26 +131,33 @@ static const uint32_t *place(const walk *w, uint32_t at) {
 }
 
 static int next(walk *w) {
-    if (!w->left) {
-        if (w->level) {
-            const uint32_t *const link = place(w, w->at);
-            w->at = link ? *link : NONE;
-        }
-        if (w->at == NONE || !place(w, w->at)) return 0;
-        w->left = slice_size(w->level++) - 1;
+    if (w->level) {
+        const uint32_t *const link = w->entries + w->count;
+        w->at = *link;
     }
-    --w->left;
-    return accept(w, *place(w, w->at++));
+    const uint32_t *const entries = w->at == NONE ? NULL : place(w, w->at);
+    if (!entries) return 0;
+    w->entries = entries;
+    w->count = slice_size(w->level++) - 1;
+    return 1;
 }
 
 int32_t cal_postings_count(const cal_postings *postings, const uint32_t *terms, size_t count, size_t documents,
                            const uint8_t *mask, int64_t *counts) {
     if (documents > CAL_DOCUMENTS_MAX) return CAL_E_OVERFLOW;
+    const uint32_t limit = (uint32_t)documents;
     for (size_t i = 0; i < count; ++i) {
         walk w;
         int64_t seen = 0;
-        for (int more = start(&w, postings, terms[i], (uint32_t)documents); more; more = next(&w))
-            seen += mask[w.entry >> 4] != 0;
+        for (int more = start(&w, postings, terms[i]); more; more = more && next(&w)) {
+            for (uint32_t e = 0; e < w.count; ++e) {
+                if (!within(w.entries[e], limit)) {
+                    more = 0;
+                    break;
+                }
+                seen += mask[w.entries[e] >> 4] != 0;
+            }
+        }
         counts[i] = seen;
     }
     return CAL_OK;
@@ -159,23 +168,31 @@ int32_t cal_postings_documents(const cal_postings *postings, uint32_t term, size
     walk w;
     *count = 0;
     if (documents > CAL_DOCUMENTS_MAX) return CAL_E_OVERFLOW;
-    for (int more = start(&w, postings, term, (uint32_t)documents); more; more = next(&w)) {
-        if (!mask[w.entry >> 4]) continue;
-        if (*count == capacity) return CAL_E_ARGUMENT;
-        found[(*count)++] = w.entry >> 4;
+    for (int more = start(&w, postings, term); more; more = more && next(&w)) {
+        for (uint32_t e = 0; e < w.count; ++e) {
+            const uint32_t document = w.entries[e] >> 4;
+            if (!within(w.entries[e], (uint32_t)documents)) {
+                more = 0;
+                break;
+            }
+            if (!mask[document]) continue;
+            if (*count == capacity) return CAL_E_ARGUMENT;
+            found[(*count)++] = document;
+        }
     }
     return CAL_OK;
 }
 
 /* ---- scoring ------------------------------------------------------------------------------------------ */
 
+#define TOUCHED UINT32_C(0x80000000) /* in places: the word at hand reaches the document, or one beside it */
+
 typedef struct {
     const cal_lending *lending;
     size_t documents;
     const uint8_t *mask;
-    const double *reached;
-    uint8_t *marks;
-    uint32_t *touched;
+    double *reached;
+    uint32_t *places, *touched;
     size_t count;
 } reach;
 
@@ -186,8 +203,8 @@ static int64_t beside(const reach *r, const int64_t *column, int64_t document) {
 }
 
 static void touch(reach *r, int64_t document) {
-    if (document < 0 || r->marks[document] || !r->mask[document]) return;
-    r->marks[document] = 1;
+    if (document < 0 || r->places[document] & TOUCHED || !r->mask[document]) return;
+    r->places[document] |= TOUCHED;
     r->touched[r->count++] = (uint32_t)document;
 }
 
@@ -218,48 +235,84 @@ static void touch_neighbours(reach *r) {
     }
 }
 
+/* What each posting of a term makes of its document; the best of a word's terms counts. */
+static void reach_by_term(reach *r, const cal_postings *postings, uint32_t term, double strength,
+                          const uint32_t *lengths, double k1, double b, double mean_length) {
+    walk w;
+    for (int more = start(&w, postings, term); more; more = more && next(&w)) {
+        for (uint32_t e = 0; e < w.count; ++e) {
+            const uint32_t document = w.entries[e] >> 4;
+            if (!within(w.entries[e], (uint32_t)r->documents)) {
+                more = 0;
+                break;
+            }
+            if (!r->mask[document]) continue;
+            const double f = COUNTS[w.entries[e] & 15];
+            const double room = k1 * (1 - b + b * (lengths[document] / mean_length));
+            const double worth = strength * ((k1 + 1) * f / (f + room));
+            touch(r, document);
+            if (worth > r->reached[document]) r->reached[document] = worth;
+        }
+    }
+}
+
+/* Gives the documents that were asked for the first places; 0 if one of them is none, or is there twice. */
+static int place_given(uint32_t *places, size_t documents, const int64_t *found, size_t given) {
+    for (size_t i = 0; i < given; ++i) {
+        if (found[i] < 0 || (uint64_t)found[i] >= documents || places[found[i]]) {
+            for (size_t j = 0; j < i; ++j) places[found[j]] = 0;
+            return 0;
+        }
+        places[found[i]] = (uint32_t)i + 1;
+    }
+    return 1;
+}
+
 int32_t cal_keyword_scores(const cal_postings *postings, const int64_t *groups, const uint32_t *terms,
                            const double *strengths, const double *idfs, size_t words, size_t documents,
-                           const uint8_t *mask, const uint32_t *lengths, double k1, double b, double mean_length,
-                           double saturate, const cal_lending *lending, double *reached, uint8_t *marks,
-                           uint32_t *touched, double *own, double *scores) {
+                           const uint8_t *mask, const uint8_t *kept, const uint32_t *lengths, double k1, double b,
+                           double mean_length, double saturate, const cal_lending *lending, double *reached,
+                           uint32_t *places, uint32_t *touched, size_t given, int64_t *found, double *own,
+                           double *scores, size_t *found_count) {
+    *found_count = 0;
     if (documents > CAL_DOCUMENTS_MAX) return CAL_E_OVERFLOW;
-    if (!(mean_length > 0)) return CAL_E_ARGUMENT;
-    reach r = {lending, documents, mask, reached, marks, touched, 0};
+    if (!(mean_length > 0) || !place_given(places, documents, found, given)) return CAL_E_ARGUMENT;
+    reach r = {lending, documents, mask, reached, places, touched, 0};
+    size_t count = given;
+    for (size_t i = 0; i < given; ++i) own[i] = scores[i] = 0;
     for (size_t q = 0; q < words; ++q) {
-        for (int64_t t = groups[q]; t < groups[q + 1]; ++t) {
-            walk w;
-            for (int more = start(&w, postings, terms[t], (uint32_t)documents); more; more = next(&w)) {
-                const uint32_t document = w.entry >> 4;
-                if (!mask[document]) continue;
-                const double f = COUNTS[w.entry & 15];
-                const double room = k1 * (1 - b + b * (lengths[document] / mean_length));
-                const double worth = strengths[t] * ((k1 + 1) * f / (f + room));
-                touch(&r, document);
-                if (worth > reached[document]) reached[document] = worth;
-            }
-        }
+        for (int64_t t = groups[q]; t < groups[q + 1]; ++t)
+            reach_by_term(&r, postings, terms[t], strengths[t], lengths, k1, b, mean_length);
         if (lending->before) touch_neighbours(&r);
         for (size_t i = 0; i < r.count; ++i) {
             const uint32_t document = touched[i];
             const double alone = reached[document], together = with_lent(&r, document);
-            own[document] += saturate > 0 ? idfs[q] * alone / (alone + saturate * idfs[q]) : alone;
-            scores[document] += saturate > 0 ? idfs[q] * together / (together + saturate * idfs[q]) : together;
+            uint32_t place = places[document] &= ~TOUCHED;
+            if (!(together > 0) || !(place || kept[document])) continue;
+            if (!place) {
+                place = places[document] = (uint32_t)count + 1;
+                found[count] = document;
+                own[count] = scores[count] = 0;
+                ++count;
+            }
+            own[place - 1] += saturate > 0 && alone > 0 ? idfs[q] * alone / (alone + saturate * idfs[q]) : alone;
+            scores[place - 1] += saturate > 0 ? idfs[q] * together / (together + saturate * idfs[q]) : together;
         }
         for (size_t i = 0; i < r.count; ++i) {
             reached[touched[i]] = 0;
-            marks[touched[i]] = 0;
             touched[i] = 0;
         }
         r.count = 0;
     }
+    for (size_t i = 0; i < count; ++i) places[found[i]] = 0;
+    *found_count = count;
     return CAL_OK;
 }
 
-int32_t cal_best_scores(const double *scores, size_t documents, const uint64_t *tie, size_t k, int64_t *ids,
-                        float *best, size_t *found) {
-    heap h = {ids, best, tie, 0, k};
-    for (size_t i = 0; k && i < documents; ++i) {
+int32_t cal_best_scores(const double *scores, size_t count, const int64_t *rows, const uint64_t *tie, size_t k,
+                        int64_t *ids, float *best, size_t *found) {
+    heap h = {ids, best, tie, rows, 0, k};
+    for (size_t i = 0; k && i < count; ++i) {
         const float score = (float)scores[i];
         /* Most cannot be among the best: one comparison tells. */
         if (score > 0 && (h.count < k || score >= best[0])) offer(&h, score, (int64_t)i);

@@ -327,7 +327,7 @@ int32_t cal_topk_f32(uint32_t features, int32_t metric, const cal_segment *segme
         s->threshold = -INFINITY;
         s->limit = -INFINITY;
         raise_threshold(s, min_similarity);
-        s->best = (heap){ids + q * k, scores + q * k, tie, 0, k};
+        s->best = (heap){ids + q * k, scores + q * k, tie, NULL, 0, k};
         s->k = k;
         s->found = &found[q];
         if (codes) {

@@ -195,10 +195,89 @@ static double stands_for(uint32_t count) {
     return value;
 }
 
+/* A query of a word for each term, and what scoring it needs. */
+typedef struct {
+    const cal_postings *postings;
+    const int64_t *groups;
+    const uint32_t *asked;
+    const double *weights;
+    size_t documents;
+    const uint8_t *mask;
+    const uint32_t *lengths;
+    double *reached;
+    uint32_t *places, *touched;
+} question;
+
+/* Scores by document, 0 where none is found; what is found comes once, given documents first, and only if it may. */
+static void score(arena *a, const question *q, const cal_lending *lending, const uint8_t *kept, const int64_t *given,
+                  size_t given_count, double *own, double *scores) {
+    const size_t n = q->documents;
+    int64_t *found = exact(a, n * sizeof *found, 8);
+    double *found_own = exact(a, n * sizeof *own, 8), *found_scores = exact(a, n * sizeof *scores, 8);
+    uint8_t *seen = exact(a, n, 1);
+    size_t count = 0;
+    for (size_t d = 0; d < n; d++) {
+        own[d] = scores[d] = 0;
+        seen[d] = 0;
+        found_own[d] = found_scores[d] = -1;
+    }
+    for (size_t i = 0; i < given_count; i++) {
+        found[i] = given[i];
+    }
+    CHECK(cal_keyword_scores(q->postings, q->groups, q->asked, q->weights, q->weights, q->postings->terms + 1, n,
+                             q->mask, kept, q->lengths, 0.9, 0.4, 3.7, 0, lending, q->reached, q->places, q->touched,
+                             given_count, found, found_own, found_scores, &count) == CAL_OK);
+    CHECK(count <= n && count >= given_count);
+    for (size_t i = 0; i < count; i++) {
+        CHECK(found[i] >= 0 && (size_t)found[i] < n && !seen[found[i]]);
+        CHECK(i < given_count ? found[i] == given[i] : q->mask[found[i]] && kept[found[i]] && found_scores[i] > 0);
+        seen[found[i]] = 1;
+        own[found[i]] = found_own[i];
+        scores[found[i]] = found_scores[i];
+    }
+    for (size_t d = 0; d < n; d++) {
+        CHECK(q->reached[d] == 0 && q->places[d] == 0 && q->touched[d] == 0);
+    }
+    for (int i = 0; i < 4; i++) { /* more than the arena holds, for each question */
+        free(a->blocks[--a->count]);
+    }
+}
+
+/* Some documents are asked for, and every other one left out: what is found has the scores it has among all. */
+static void check_kept(arena *a, const question *q, const cal_lending *lending, const double *own,
+                       const double *scores) {
+    const size_t n = q->documents, given_count = n / 3;
+    int64_t *given = exact(a, n * sizeof *given, 8);
+    uint8_t *kept = exact(a, n, 1);
+    double *some_own = exact(a, n * sizeof *own, 8), *some = exact(a, n * sizeof *scores, 8);
+    for (size_t d = 0; d < n; d++) {
+        kept[d] = d % 2 == 0;
+        given[d] = (int64_t)(n - 1 - d); /* from the last on */
+    }
+    score(a, q, lending, kept, given, given_count, some_own, some);
+    for (size_t d = 0; d < n; d++) {
+        const int wanted = kept[d] || d >= n - given_count;
+        CHECK(some_own[d] == (wanted ? own[d] : 0) && some[d] == (wanted ? scores[d] : 0));
+    }
+    size_t count = 7;
+    if (n > 1) {
+        given[1] = given[0];
+        CHECK(cal_keyword_scores(q->postings, q->groups, q->asked, q->weights, q->weights, 0, n, q->mask, kept,
+                                 q->lengths, 0.9, 0.4, 3.7, 0, lending, q->reached, q->places, q->touched, 2, given,
+                                 some_own, some, &count) == CAL_E_ARGUMENT);
+        CHECK(q->places[n - 1] == 0);
+    }
+    if (n > 0) {
+        given[0] = (int64_t)n;
+        CHECK(cal_keyword_scores(q->postings, q->groups, q->asked, q->weights, q->weights, 0, n, q->mask, kept,
+                                 q->lengths, 0.9, 0.4, 3.7, 0, lending, q->reached, q->places, q->touched, 1, given,
+                                 some_own, some, &count) == CAL_E_ARGUMENT);
+    }
+}
+
 /* All documents in one row, every third of them a question: neighbours lend what is left of a word without them. */
-static void check_lending(arena *a, const cal_postings *postings, const int64_t *groups, const uint32_t *asked,
-                          const double *weights, size_t documents, const uint8_t *mask, const uint32_t *lengths,
-                          const double *alone, double *reached, uint8_t *marks, uint32_t *touched) {
+static void check_lending(arena *a, const question *q, const double *alone) {
+    const size_t documents = q->documents;
     int64_t *before = exact(a, documents * sizeof *before, 8), *after = exact(a, documents * sizeof *after, 8);
     uint8_t *asks = exact(a, documents, 1);
     double *own = exact(a, documents * sizeof *own, 8), *lent = exact(a, documents * sizeof *lent, 8);
@@ -206,12 +285,9 @@ static void check_lending(arena *a, const cal_postings *postings, const int64_t 
         before[d] = (int64_t)d - 1;
         after[d] = (int64_t)d + 1; /* of the last one: beyond the documents */
         asks[d] = d % 3 == 0;
-        own[d] = lent[d] = 0;
     }
     const cal_lending row = {before, after, asks, 0.5, 0.25, 0.125};
-    CHECK(cal_keyword_scores(postings, groups, asked, weights, weights, postings->terms + 1, documents, mask, lengths,
-                             0.9, 0.4, 3.7, 0, &row, reached, marks, touched, own, lent) == CAL_OK);
-    CHECK(documents == 0 || memcmp(own, alone, documents * sizeof *own) == 0);
+    score(a, q, &row, q->mask, NULL, 0, own, lent);
     for (size_t d = 0; d < documents; d++) {
         double expected = alone[d];
         if (d > 0) expected += alone[d - 1] * (0.5 + (asks[d - 1] ? 0.125 : 0));
@@ -219,9 +295,9 @@ static void check_lending(arena *a, const cal_postings *postings, const int64_t 
         if (d + 1 < documents) expected += alone[d + 1] * 0.5;
         if (d + 2 < documents) expected += alone[d + 2] * 0.25;
         const double difference = lent[d] > expected ? lent[d] - expected : expected - lent[d];
-        CHECK(mask[d] ? difference <= 1e-9 * (1 + expected) : lent[d] == 0);
-        CHECK(reached[d] == 0 && marks[d] == 0);
+        CHECK(q->mask[d] ? own[d] == alone[d] && difference <= 1e-9 * (1 + expected) : lent[d] == 0);
     }
+    check_kept(a, q, &row, own, lent);
 }
 
 static void check_reading(arena *a, const cal_postings *postings, size_t documents, const uint8_t *mask,
@@ -236,24 +312,22 @@ static void check_reading(arena *a, const cal_postings *postings, size_t documen
     }
     CHECK(cal_postings_count(postings, asked, terms + 1, documents, mask, counts) == CAL_OK);
     double *scores = exact(a, documents * sizeof *scores, 8), *expected = exact(a, documents * sizeof *scores, 8);
-    memset(scores, 0, documents * sizeof *scores);
     memset(expected, 0, documents * sizeof *scores);
     int64_t *groups = exact(a, (terms + 2) * sizeof *groups, 8); /* a word for each term */
     for (size_t t = 0; t <= terms + 1; t++) {
         groups[t] = (int64_t)t;
     }
     double *own = exact(a, documents * sizeof *own, 8), *reached = exact(a, documents * sizeof *reached, 8);
-    uint8_t *marks = exact(a, documents, 1);
+    uint32_t *places = exact(a, documents * sizeof *places, 4);
     uint32_t *touched = exact(a, documents * sizeof *touched, 4);
-    memset(own, 0, documents * sizeof *own);
     memset(reached, 0, documents * sizeof *reached);
-    memset(marks, 0, documents);
+    memset(places, 0, documents * sizeof *places);
     memset(touched, 0, documents * sizeof *touched);
+    const question q = {postings, groups, asked, weights, documents, mask, lengths, reached, places, touched};
     const cal_lending nobody = {NULL, NULL, NULL, 0.4, 0.25, 0.4};
-    CHECK(cal_keyword_scores(postings, groups, asked, weights, weights, terms + 1, documents, mask, lengths, 0.9, 0.4,
-                             3.7, 0, &nobody, reached, marks, touched, own, scores) == CAL_OK);
+    score(a, &q, &nobody, mask, NULL, 0, own, scores);
     CHECK(documents == 0 || memcmp(own, scores, documents * sizeof *own) == 0);
-    check_lending(a, postings, groups, asked, weights, documents, mask, lengths, own, reached, marks, touched);
+    check_lending(a, &q, own);
     for (size_t t = 0; t <= terms; t++) {
         int64_t *found = exact(a, documents * sizeof *found, 8);
         size_t count = 0, seen = 0;
@@ -282,7 +356,7 @@ static void check_reading(arena *a, const cal_postings *postings, size_t documen
         tie[2 * d + 1] = documents - d;
         expected[d] = scores[d] > 0 ? 0.5 * (double)(1 + d % 2) : -0.5; /* many equal ones */
     }
-    CHECK(cal_best_scores(expected, documents, tie, k, ids, best, &found) == CAL_OK);
+    CHECK(cal_best_scores(expected, documents, NULL, tie, k, ids, best, &found) == CAL_OK);
     size_t rank = 0;
     for (int odd = 1; odd >= 0; odd--) {
         for (size_t d = documents; d-- > 0;) {
@@ -293,6 +367,16 @@ static void check_reading(arena *a, const cal_postings *postings, size_t documen
         }
     }
     CHECK(rank == found);
+    /* The same scores of the same rows, given from the last row on: the same rows are best. */
+    int64_t *rows = exact(a, documents * sizeof *rows, 8), *again = exact(a, k * sizeof *again, 8);
+    for (size_t d = 0; d < documents; d++) {
+        rows[d] = (int64_t)(documents - 1 - d);
+        scores[d] = expected[documents - 1 - d];
+    }
+    CHECK(cal_best_scores(scores, documents, rows, tie, k, again, best, &found) == CAL_OK && found == rank);
+    for (size_t i = 0; i < rank; i++) {
+        CHECK(rows[again[i]] == ids[i]);
+    }
 }
 
 static void check_postings(arena *a, input *in) {

@@ -136,8 +136,19 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
     "keyword/postings.c": {
         "a slice without room for its link": ("(uint16_t)(size - 1);", "(uint16_t)size;"),
         "a count that is just reached": ("COUNTS[code] > count", "COUNTS[code] >= count && code"),
-        "a document too many": ("entry >> 4 < w->limit", "entry >> 4 <= w->limit"),
+        "a document too many": ("entry >> 4 < limit", "entry >> 4 <= limit"),
         "a mask that is not asked": ("if (!mask[document]) continue;", ""),
+        "a mask of scores that is not asked": ("if (!r->mask[document]) continue;", ""),
+        "found although left out": ("!(place || kept[document])", "0"),
+        "left out although asked for": ("!(place || kept[document])", "!kept[document]"),
+        "a neighbour that is not found": ("if (lending->before) touch_neighbours(&r);", ""),
+        "a place that is not given back": (
+            "places[found[i]] = 0;\n    *found",
+            "places[found[i]] = i == 0;\n    *found",
+        ),
+        "a document asked for twice": (" || places[found[i]])", ")"),
+        "a tie looked up where the score is": ("h = {ids, best, tie, rows, 0, k}", "h = {ids, best, tie, NULL, 0, k}"),
+        "a link taken from the entry before": ("w->entries + w->count;", "w->entries + w->count - 1;"),
         "the first posting counted twice": (
             "        postings->first[term] = entry;\n        return;",
             "        postings->first[term] = entry;",

@@ -255,11 +255,15 @@ CASE case_postings_add(void) {
 static int64_t groups[QUERY_WORDS + 1], before[SPANS], after[SPANS];
 static uint32_t asked[QUERY_WORDS];
 static double strengths[QUERY_WORDS], reached[SPANS], own_scores[SPANS];
-static uint8_t asks[SPANS], marks[SPANS];
+static uint8_t asks[SPANS];
+static uint32_t places[SPANS];
+static int64_t found_documents[SPANS];
 
 static void score_keywords(const cal_lending *lending) {
-    succeed(cal_keyword_scores(&postings, groups, asked, strengths, strengths, QUERY_WORDS, SPANS, mask, lengths, 1.2, 0.75,
-                               80.0, 0.5, lending, reached, marks, touched_documents, own_scores, document_scores));
+    size_t count;
+    succeed(cal_keyword_scores(&postings, groups, asked, strengths, strengths, QUERY_WORDS, SPANS, mask, mask, lengths,
+                               1.2, 0.75, 80.0, 0.5, lending, reached, places, touched_documents, 0, found_documents,
+                               own_scores, document_scores, &count));
 }
 
 CASE case_keyword_scores(void) {
@@ -274,7 +278,7 @@ CASE case_keyword_scores_lending(void) {
 
 CASE case_best_scores(void) {
     size_t count;
-    succeed(cal_best_scores(document_scores, SPANS, NULL, BEST, ids, best, &count));
+    succeed(cal_best_scores(document_scores, SPANS, NULL, NULL, BEST, ids, best, &count));
 }
 
 static void keywords(void) {

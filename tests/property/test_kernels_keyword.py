@@ -19,6 +19,7 @@ from caliber.kernels.keyword import (
     Lending,
     QueryWord,
     Vocabulary,
+    WordScores,
     best_scores,
 )
 from caliber.model.errors import DTypeError, InvalidValue, ShapeError
@@ -61,6 +62,11 @@ def links(stretches: list[int]) -> tuple[np.ndarray, np.ndarray]:
             before[at], after[last[stretch]] = last[stretch], at
         last[stretch] = at
     return before, after
+
+
+def by_document(found: WordScores) -> list[tuple[int, float, float]]:
+    """Return documents in order with both scores, to the bit."""
+    return sorted(zip(*(column.tolist() for column in found), strict=True))
 
 
 def built(path: str, documents: list[bytes], batch: int = 7) -> tuple[KeywordSnapshot, Vocabulary]:
@@ -129,10 +135,16 @@ def test_postings_scores_and_phrases_are_alike(
         before, after = links(stretches)
         asks = np.array(data.draw(st.lists(st.integers(0, 1), min_size=length, max_size=length)), np.uint8)
         lending = Lending(before, after, asks, 0.4, 0.25, 0.4)
-    own, scores = snapshot.scores(words, mask, rule, lending)
-    own_of_twin, scores_of_twin = twin.scores(words, mask, rule, lending)
-    assert own.tolist() == own_of_twin.tolist()
-    assert scores.tolist() == scores_of_twin.tolist()
+    kept = np.array(data.draw(st.lists(st.booleans(), min_size=length, max_size=length)), np.bool_)
+    given = np.array(data.draw(st.lists(st.integers(0, max(length - 1, 0)), unique=True, max_size=length)), np.int64)
+    for _ in range(2):  # the second time on what the first left of its scratch
+        with running_on(path):
+            found = snapshot.scores(words, mask, rule, lending, kept=kept, given=given)
+        of_twin = twin.scores(words, mask, rule, lending, kept=kept, given=given)
+        assert found.documents[: len(given)].tolist() == given.tolist()
+        assert by_document(found) == by_document(of_twin)
+    every = twin.scores(words, mask, rule, lending)
+    assert {at for at, _, _ in by_document(every) if kept[at]} <= {at for at, _, _ in by_document(found)}
     assert snapshot.flags.tolist() == twin.flags.tolist()
     if vocabulary.parts:
         size = st.integers(0, len(vocabulary.parts) - 1)
@@ -151,12 +163,14 @@ def test_postings_scores_and_phrases_are_alike(
 def test_best_scores_are_alike(path: str, values: list[float], k: int, tied: bool, random) -> None:
     scores = np.array(values, np.float64)
     tie = np.array([[random.randrange(2), random.randrange(3)] for _ in values], np.uint64).reshape(-1, 2)
-    with running_on(path):
-        ids, best = best_scores(scores, k, tie=tie if tied else None)
-    with forced_path("off"):
-        expected, expected_best = best_scores(scores, k, tie=tie if tied else None)
-    assert ids.tolist() == expected.tolist()
-    assert best.tolist() == expected_best.tolist()
+    rows = np.array(random.sample(range(len(values)), len(values)), np.int64)
+    for options in ({"tie": tie}, {"tie": tie, "rows": rows}) if tied else ({},):
+        with running_on(path):
+            ids, best = best_scores(scores, k, **options)
+        with forced_path("off"):
+            expected, expected_best = best_scores(scores, k, **options)
+        assert ids.tolist() == expected.tolist()
+        assert best.tolist() == expected_best.tolist()
 
 
 @pytest.mark.parametrize("path", MACHINES)
@@ -171,7 +185,7 @@ def test_long_lists_cross_slices_and_segments(path: str, runs: list[int], seed: 
     rule = KeywordRule(1.2, 0.75, 100.0, 0.0)
     words = [QueryWord((term,), (2.0,), 2.0) for term in terms]
     assert snapshot.documents(terms[0], mask).tolist() == list(range(len(documents)))
-    assert snapshot.scores(words, mask, rule)[0].tolist() == twin.scores(words, mask, rule)[0].tolist()
+    assert by_document(snapshot.scores(words, mask, rule)) == by_document(twin.scores(words, mask, rule))
 
 
 def test_a_segment_that_fills_up_is_followed_by_another() -> None:
@@ -193,7 +207,7 @@ def test_a_snapshot_stays_while_another_thread_adds() -> None:
     terms = [vocabulary.terms["alpha"], vocabulary.terms["beta"]]
     words = [QueryWord((term,), (1.0,), 1.0) for term in terms]
     rule = KeywordRule(1.2, 0.75, 3.0, 1.0)
-    before = snapshot.scores(words, mask, rule)[1].tolist()
+    before = snapshot.scores(words, mask, rule).scores.tolist()
     stop = threading.Event()
 
     def add() -> None:
@@ -207,7 +221,7 @@ def test_a_snapshot_stays_while_another_thread_adds() -> None:
     try:
         for _ in range(300):
             assert snapshot.counts(terms, mask).tolist() == [500, 500]
-            assert snapshot.scores(words, mask, rule)[1].tolist() == before
+            assert snapshot.scores(words, mask, rule).scores.tolist() == before
     finally:
         stop.set()
         thread.join()
@@ -261,6 +275,17 @@ def test_wrong_calls_are_refused() -> None:
         snapshot.scores([], mask, KeywordRule(float("nan"), 0.5, 1.0, 0))
     with pytest.raises(InvalidValue):
         KeywordIndex(Vocabulary(split)).append([b"a", b"b"], [1])
+    for path in ("off", "scalar"):
+        index, _ = built(path, [b"one two", b"one"])
+        both, words = np.ones(2, np.bool_), [QueryWord((0,), (1.0,), 1.0)]
+        for wrong in ([-1], [2], [0, 0], [0, 1, 1]):
+            with pytest.raises(InvalidValue):
+                index.scores(words, both, KeywordRule(1, 0.5, 1.0, 0), given=np.array(wrong, np.int64))
+        assert by_document(index.scores(words, both, KeywordRule(1, 0.5, 1.0, 0)))[0][0] == 0  # nothing is left behind
+    with pytest.raises(InvalidValue):
+        best_scores(np.ones(2), 1, tie=np.zeros((2, 2), np.uint64), rows=np.array([0, 2]))
+    with pytest.raises(InvalidValue):
+        best_scores(np.ones(2), 1, tie=np.zeros((2, 2), np.uint64), rows=np.array([0]))
     with pytest.raises(InvalidValue):
         snapshot.phrase([], np.zeros(1, np.int64))
     with pytest.raises(InvalidValue):

@@ -1,0 +1,168 @@
+"""What a principal may see of one kind of record at one boundary, kept from search to search.
+
+A search asks for the same mask over all rows as the one before it, so the mask is kept with what is counted over it.
+It is used again only where it must be the same: for the same boundary, the same verdicts on who may see what, and an
+instant between two at which a record begins or ends to hold. What was committed since is looked at alone: rows are
+only ever added, and one that is gone stays gone.
+
+Source: design, section 5; docs/decisions/0070-work-grows-with-what-is-found.md.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.kernels import KeywordSnapshot
+from caliber.kernels.evaluator import LEAST_INSTANT, MOST_INSTANT, Allowed
+from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.search.filters import SeenNotes, alive
+
+Bools = NDArray[np.bool_]
+
+_KEPT = 16
+"""VisibleCache of one kind of record: so many principals, or instants, take turns without waiting for each other's."""
+
+_SPELT = 4_096
+"""Beginnings of words whose spelling is remembered."""
+
+_CHANGING = {"note": ("valid_from", "valid_until"), "artifact": ("expires_at",)}
+"""The instants at which a record begins or ends to be in force."""
+
+
+class VisibleRows:
+    """The rows in sight. ``visible`` is read-only. Shapes: ``bool[length of the mirror]``"""
+
+    __slots__ = (
+        "_grown",
+        "_lengths",
+        "count",
+        "dead",
+        "live",
+        "newest_us",
+        "since_us",
+        "spelt",
+        "until_us",
+        "verdicts",
+        "visible",
+    )
+
+    def __init__(self, visible: Bools) -> None:
+        self.visible = visible
+        self.count = int(np.count_nonzero(visible))
+        self.newest_us: int | None = None  # set by whoever first asks
+        self.spelt: dict[tuple[int, tuple[int, ...]], bool] = {}
+        # What it is true for.
+        self.live: Bools | None = None
+        self.dead = 0
+        self.verdicts: Bools | None = None
+        self.since_us, self.until_us = LEAST_INSTANT, MOST_INSTANT
+        self._lengths: int | None = None
+        self._grown: tuple[int, NDArray[np.int64], int] | None = None
+
+    def lengths(self, words: KeywordSnapshot) -> int:
+        """Return how many terms the texts in sight hold: whole numbers, so the sum is exact in any order."""
+        if self._lengths is None:
+            lengths = words.lengths[: len(self.visible)]
+            if self._grown is None:
+                self._lengths = _sum(lengths, self.visible)
+            else:
+                before, lost, start = self._grown
+                gone = int(lengths[lost].sum(dtype=np.int64))
+                self._lengths = before - gone + _sum(lengths[start:], self.visible[start:])
+        return self._lengths
+
+    def mean_length(self, words: KeywordSnapshot) -> float:
+        """Return how many terms a text in sight has in the mean; 0 without any."""
+        return self.lengths(words) / self.count if self.count else 0.0
+
+    def knows_spelling(self, key: tuple[int, tuple[int, ...]], answer: bool) -> bool:
+        """Remember whether a term is spelt in one of some ways in sight; return the answer."""
+        if len(self.spelt) >= _SPELT:
+            self.spelt.clear()
+        self.spelt[key] = answer
+        return answer
+
+    def grown(self, visible: Bools) -> VisibleRows:
+        """Return the sight of a later boundary: ``visible`` says for the rows of this one which are left."""
+        later = VisibleRows(visible)
+        start = len(self.visible)
+        if self._lengths is not None:
+            lost = np.flatnonzero(self.visible & ~visible[:start]) if self.count else np.zeros(0, np.int64)
+            later._grown = (self._lengths, lost, start)
+        later.verdicts, later.since_us, later.until_us = self.verdicts, self.since_us, self.until_us
+        return later
+
+
+def _sum(lengths: NDArray[np.uint32], mask: Bools) -> int:
+    return int(np.dot(lengths.astype(np.int64), mask))
+
+
+class VisibleCache:
+    """The sights of one store."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: weakref.WeakKeyDictionary[Generation, list[VisibleRows]] = weakref.WeakKeyDictionary()
+
+    def of(self, owners: RelationSnapshot, notes: SeenNotes, as_of_us: int, now_us: int) -> VisibleRows:
+        """Return which rows are in force and may be seen: notes at ``as_of_us``, everything else at ``now_us``."""
+        is_note = owners.relation.name == "note"
+        seen = notes.over(owners) if is_note else None
+        at = as_of_us if is_note else now_us
+        if seen is not None and seen.codes is not owners.column("visible_to"):
+            return VisibleRows(alive(owners, at, at, seen))
+        verdicts = None if seen is None else seen.verdicts
+        with self._lock:
+            known = self._known.setdefault(owners.generation, [])
+            older = None
+            for place, sight in enumerate(known):
+                if not (sight.since_us <= at < sight.until_us and _agree(sight.verdicts, verdicts)):
+                    continue
+                if sight.live is owners.live_mask:
+                    if place:
+                        known.insert(0, known.pop(place))
+                    return sight
+                if len(sight.visible) <= owners.length and sight.dead <= owners.dead:
+                    older = place if older is None else older
+            found = _fresh(owners, seen, at) if older is None else _grown(known.pop(older), owners, seen, at)
+            known.insert(0, found)
+            del known[_KEPT:]
+            return found
+
+
+def _agree(one: Bools | None, other: Bools | None) -> bool:
+    """Return whether verdicts are the same as far as the shorter goes: lists of who may see are only ever added."""
+    if one is None or other is None or one is other:
+        return one is other
+    shared = min(len(one), len(other))
+    return bool((one[:shared] == other[:shared]).all())
+
+
+def _fresh(owners: RelationSnapshot, seen: Allowed | None, at: int) -> VisibleRows:
+    return _marked(VisibleRows(alive(owners, at, at, seen)), owners, seen, at, 0)
+
+
+def _grown(before: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, at: int) -> VisibleRows:
+    start = len(before.visible)
+    visible = np.empty(owners.length, np.bool_)
+    np.logical_and(before.visible, owners.live_mask[:start], out=visible[:start])
+    if start < owners.length:
+        visible[start:] = alive(owners, at, at, seen, start)
+    return _marked(before.grown(visible), owners, seen, at, start)
+
+
+def _marked(sight: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, at: int, start: int) -> VisibleRows:
+    """Note what a sight is true for: this boundary, these verdicts, and until when."""
+    sight.visible.flags.writeable = False
+    sight.live, sight.dead = owners.live_mask, owners.dead
+    sight.verdicts = None if seen is None else seen.verdicts
+    for name in _CHANGING.get(owners.relation.name, ()):
+        instants = owners.column(name)[start:]
+        begun = instants <= at
+        sight.since_us = max(sight.since_us, int(instants.max(where=begun, initial=LEAST_INSTANT)))
+        sight.until_us = min(sight.until_us, int(instants.min(where=~begun, initial=MOST_INSTANT)))
+    return sight

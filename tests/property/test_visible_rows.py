@@ -1,0 +1,115 @@
+"""What is kept of who sees what, from search to search, is what would be found anew. # M-046, design section 5"""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import random
+import uuid
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.configs import config
+
+import caliber
+from caliber.access.visibility import NoteMask
+from caliber.model import AgentRole, EntityRef, EntityType, FixedClock, Principal, PrincipalKind
+from caliber.model.time import from_us
+from caliber.search.filters import KINDS, masks
+from caliber.search.visible import VisibleCache
+
+READERS = [
+    NoteMask(Principal(PrincipalKind.AGENT, name, role, admin=admin))
+    for name, role, admin in (
+        ("one", AgentRole.EXECUTOR, False),
+        ("two", None, False),
+        ("three", None, True),
+    )
+]
+SEEN_BY = (None, ["executor"], ["agent:two"], ["agent:nobody"])
+DAY_US = 24 * 60 * 60 * 1_000_000
+
+
+def change(memory: Any, scope: Any, notes: list[Any], rng: random.Random, day: Any) -> None:
+    """Add, change or remove something."""
+    what = rng.randrange(10)
+    if what < 4 or not notes:
+        said = {
+            "visible_to": rng.choice(SEEN_BY),
+            "valid_from": rng.choice((None, day(rng.randint(-5, 5)))),
+            "valid_until": rng.choice((None, day(rng.randint(6, 9)))),
+        }
+        notes.append(
+            memory.add_note(
+                entity="x", entity_type="t", note_type="fact", content=f"n {rng.random()}", confidence=0.9, **said
+            )
+        )
+    elif what < 6:
+        memory.append_turn(scope.scope_id, role="user", content=f"t {rng.random()}")
+    elif what < 7:
+        memory.create_artifact(
+            scope.scope_id, artifact_type="fact", content=f"a {rng.random()}", extraction_method="explicit"
+        )
+    elif what < 9:
+        memory.storage.notes.delete(notes.pop(rng.randrange(len(notes))).note_id)
+    else:
+        memory._engine.memory.compact()
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_sight_is_what_would_be_found_anew(seed: int) -> None:
+    rng = random.Random(seed)
+    clock = FixedClock()
+    begin_us = clock.now_us()
+    with caliber.open(config(":memory:"), clock=clock) as memory:
+        task = memory.start_trajectory("t", initiator=EntityRef(EntityType.AGENT, uuid.UUID(int=1)))
+        scope = memory.current_scope(task.trajectory_id)
+        sights, keywords, notes, boundaries = VisibleCache(), memory._engine.searcher.keywords, [], []
+        for _ in range(rng.randint(3, 12)):
+            for _ in range(rng.randint(0, 4)):
+                change(memory, scope, notes, rng, lambda days: from_us(begin_us) + dt.timedelta(days=days))
+            boundaries.append(memory._engine.memory.snapshot)
+            for _ in range(6):
+                snapshot = rng.choice(boundaries[-3:])  # readers of older boundaries are still there
+                owners, reader = snapshot[rng.choice(KINDS)], rng.choice(READERS)
+                as_of_us, now_us = (begin_us + rng.randint(-6, 10) * DAY_US + rng.choice((-1, 0, 1)) for _ in range(2))
+                if not owners.length:
+                    continue
+                sight = sights.of(owners, reader, as_of_us, now_us)
+                found = masks(owners, {}, reader, as_of_us, now_us)
+                assert found is not None
+                assert sight.visible.tolist() == found[0].tolist()
+                assert sight.count == np.count_nonzero(found[0])
+                if rng.random() < 0.7:
+                    words = keywords.of(owners)
+                    assert sight.lengths(words) == int(words.lengths[: owners.length][found[0]].sum())
+                again = sights.of(owners, reader, as_of_us, now_us)
+                assert again is sight  # nothing has changed: nothing is found anew
+
+
+def test_what_is_kept_is_bounded_and_ends_with_its_generation() -> None:
+    clock = FixedClock()
+    with caliber.open(config(":memory:"), clock=clock) as memory:
+        for at in range(40):
+            memory.add_note(
+                entity="x",
+                entity_type="t",
+                note_type="fact",
+                content=f"n {at}",
+                confidence=0.9,
+                valid_from=from_us(clock.now_us() + at * DAY_US),
+            )
+        sights = VisibleCache()
+        for at in range(40):  # each instant has a sight of its own
+            snapshot = memory._engine.memory.snapshot
+            assert sights.of(snapshot["note"], READERS[2], clock.now_us() + at * DAY_US, 0).count == at + 1
+        (kept,) = sights._known.values()
+        assert len(kept) == 16
+        memory.storage.notes.delete(memory.search("n").hits[0].id)
+        memory._engine.memory.compact()
+        del snapshot
+        gc.collect()
+        assert not len(sights._known)
