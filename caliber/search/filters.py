@@ -223,12 +223,6 @@ def masks(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
     """Return which rows in force a principal may see, and which of them meet the filters; None without a column."""
     seen = notes.over(owners) if owners.relation.name == "note" else None
-<<<<<<< HEAD
-    visible = alive(owners, as_of_us, now_us, seen)
-    wanted = visible.copy()
-    return (visible, wanted) if _keep_matching(wanted, owners, conditions) else None
-=======
     visible = alive(owners, as_of_us, now_us, seen)
     wanted = allowed_by(visible, owners, conditions)
     return None if wanted is None else (visible, wanted)
->>>>>>> 0419b3e (Search works on the rows that some leg found, not on all of them)
