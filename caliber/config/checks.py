@@ -87,6 +87,17 @@ def _dimensions(provider: int | None, vector: int | None) -> Iterator[ConfigErro
         yield _clash("embedding_provider.dimensions", "vector.dimensions", reason)
 
 
+@check("previous_embedding_provider", "embedding_provider", "vector")
+def _previous(previous: object, provider: object, vector: object) -> Iterator[ConfigError]:
+    if previous is not None and provider is None and vector is None:
+        yield _clash(
+            "previous_embedding_provider",
+            "embedding_provider",
+            "it answers until the vectors of embedding_provider are complete, and there is none; "
+            "to go on with the earlier one, make it embedding_provider",
+        )
+
+
 @check("vector.dimensions", "vector.index_type")
 def _index(dimensions: int | None, index: VectorIndexType | None) -> Iterator[ConfigError]:
     if dimensions is None:

@@ -155,6 +155,8 @@ def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
             "embed_summaries": "commit" if embed else "off",
             "batch_size": 64,
             "worker_idle_ms": 500,
+            "reembed": "behind",
+            "reembed_pause_ms": 20,
             "long_text": "chunk_mean",
             "long_text_tokens": 512,
             "cache_entries": 10_000,

@@ -150,6 +150,14 @@ class EmbeddingConfig(Section):
         unit="ms",
         gt=0,
     )
+    reembed: Literal["behind", "manual"] = knob(
+        "When another model is configured, who gives its vectors to what is there: any program that has the store "
+        "open, behind its calls, or only `caliber db reembed`.",
+        "ours",
+    )
+    reembed_pause_ms: Duration = knob(
+        "Pause between two calls of the provider while that is done behind.", "ours", unit="ms", ge=0
+    )
     long_text: Literal["chunk_mean", "truncate", "error", "chunks"] = knob(
         "A text longer than long_text_tokens: the mean of its chunks, its beginning, an error, or a vector for each "
         "chunk, of which the best one counts.",

@@ -104,6 +104,11 @@ class CaliberConfig(Section):
     write_behind: WriteBehindConfig = knob("What a read leaves behind.", "design")
     retention: RetentionConfig = knob("How long records of operation stay.", "design")
     embedding_provider: ProviderConfig | None = knob("Who embeds.", "C-102", optional=True)
+    previous_embedding_provider: ProviderConfig | None = knob(
+        "Who embedded before: questions are asked in its vectors until those of embedding_provider are complete.",
+        "ours",
+        optional=True,
+    )
     vector: VectorConfig | None = knob("The space that vectors live in.", "C-120", optional=True)
     summarization_provider: SummarizerConfig | None = knob("Who summarizes.", "C-103", optional=True)
     llm_retry_config: RetryConfig = knob("How calls to providers are tried again.", "C-106")

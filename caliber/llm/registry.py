@@ -65,17 +65,18 @@ def is_costly(settings: ProviderSettings) -> bool:
 
 
 def build_embedding_provider(
-    settings: ProviderSettings, token_counter: TokenCounter | None = None
+    settings: ProviderSettings, token_counter: TokenCounter | None = None, *, field: str = "embedding_provider"
 ) -> EmbeddingProvider:
     """Return the embedding provider that the settings name; reads no model file yet, and asks nobody.
 
-    ``token_counter`` estimates what a service is sent, for its limits; without one, bytes are counted.
+    ``token_counter`` estimates what a service is sent, for its limits; without one, bytes are counted. ``field`` is
+    the section that errors name.
 
     Raises: ProviderNotSupported, ExtraNotInstalled, MissingRequired, InvalidConfigValue, IncompatibleOptions;
         MultipleErrors for several of them.
     """
-    build = _chosen(_EMBEDDING, "embedding_provider", settings)
-    return build(settings, token_counter or _bytes)
+    build = _chosen(_EMBEDDING, field, settings)
+    return build(settings, token_counter or _bytes, field)
 
 
 def build_summarization_provider(
@@ -92,32 +93,32 @@ def build_summarization_provider(
 # --- on this machine -----------------------------------------------------------------------------
 
 
-def _static(settings: ProviderSettings, _: TokenCounter) -> EmbeddingProvider:
+def _static(settings: ProviderSettings, _: TokenCounter, field: str) -> EmbeddingProvider:
     from caliber.llm.static import DIMENSIONS, MODEL, StaticEmbeddingProvider
 
-    _local("embedding_provider", settings)
-    _model_is("embedding_provider", settings, MODEL)
+    _local(field, settings)
+    _model_is(field, settings, MODEL)
     return StaticEmbeddingProvider(DIMENSIONS[-1] if settings.dimensions is None else settings.dimensions)
 
 
-def _minilm(settings: ProviderSettings, _: TokenCounter) -> EmbeddingProvider:
+def _minilm(settings: ProviderSettings, _: TokenCounter, field: str) -> EmbeddingProvider:
     from caliber.llm.minilm import DIMENSIONS, MODEL, MiniLmEmbeddingProvider
 
-    _local("embedding_provider", settings)
-    _model_is("embedding_provider", settings, MODEL)
+    _local(field, settings)
+    _model_is(field, settings, MODEL)
     if settings.dimensions not in (None, DIMENSIONS):
         raise InvalidConfigValue(
-            field="embedding_provider.dimensions", value=settings.dimensions, reason=f"{MODEL} has {DIMENSIONS}"
+            field=f"{field}.dimensions", value=settings.dimensions, reason=f"{MODEL} has {DIMENSIONS}"
         )
     return MiniLmEmbeddingProvider(threads=settings.options["threads"], max_tokens=settings.options["max_tokens"])
 
 
-def _hash(settings: ProviderSettings, _: TokenCounter) -> EmbeddingProvider:
+def _hash(settings: ProviderSettings, _: TokenCounter, field: str) -> EmbeddingProvider:
     from caliber.llm.hash_provider import HashEmbeddingProvider
 
-    _local("embedding_provider", settings)
+    _local(field, settings)
     if settings.dimensions is None:
-        raise MissingRequired(field="embedding_provider.dimensions")
+        raise MissingRequired(field=f"{field}.dimensions")
     return HashEmbeddingProvider(settings.dimensions, settings.model)
 
 
@@ -162,10 +163,10 @@ def _clash(field: str, settings: ProviderSettings, name: str, reason: str) -> In
 # --- over HTTP -----------------------------------------------------------------------------------
 
 
-def _remote_embedding(settings: ProviderSettings, token_counter: TokenCounter) -> EmbeddingProvider:
+def _remote_embedding(settings: ProviderSettings, token_counter: TokenCounter, field: str) -> EmbeddingProvider:
     from caliber.llm import remote_embedding as remote
 
-    client = _client("embedding_provider", settings, needs=("dimensions",))
+    client = _client(field, settings, needs=("dimensions",))
     assert settings.dimensions is not None  # or _client had refused
     kinds = {
         "openai": remote.OpenAIEmbeddingProvider,
@@ -258,7 +259,7 @@ def _raise(faults: Iterator[ConfigError]) -> None:
         raise MultipleErrors(errors=found)
 
 
-_EMBEDDING: Mapping[str, Callable[[ProviderSettings, TokenCounter], EmbeddingProvider]] = {
+_EMBEDDING: Mapping[str, Callable[[ProviderSettings, TokenCounter, str], EmbeddingProvider]] = {
     "hash": _hash,
     "minilm": _minilm,
     "ollama": _remote_embedding,

@@ -297,6 +297,12 @@ class EmbeddingSpace:
     created_at: datetime
     version: int = 1
 
+    @property
+    def name(self) -> str:
+        """What people call it: model, dimensions and, unless it is the cosine, the metric."""
+        metric = "" if self.metric is DistanceMetric.COSINE else f"+{self.metric.value}"
+        return f"{self.model_id}@{self.dimensions}{metric}"
+
 
 @dataclass(frozen=True, slots=True)
 class Embedding:

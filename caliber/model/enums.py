@@ -195,6 +195,9 @@ class EventType(StrEnum):
     NOTIFY = "notify"
     ERROR = "error"
     EMBED_TRUNCATE = "embed_truncate"
+    SPACE_FILL = "space_fill"
+    SPACE_SWITCH = "space_switch"
+    SPACE_DROP = "space_drop"
 
 
 class PrincipalKind(StrEnum):

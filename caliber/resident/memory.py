@@ -22,6 +22,7 @@ from caliber.model.windows import Position
 from caliber.resident.frame import not_resident
 from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapshot
 from caliber.resident.partial import PartialMirrors
+from caliber.resident.spaces import Spaces
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
 from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
@@ -56,6 +57,7 @@ class ResidentSnapshot:
     relations: dict[str, RelationSnapshot]
     vectors: dict[tuple[str, uuid.UUID], VectorSnapshot]
     spaces: dict[uuid.UUID, EmbeddingSpace]
+    space_in_use: uuid.UUID | None
     evaluator: Evaluator
     elsewhere: Callable[[str, bytes], RelationSnapshot] | None = None
     """Reads the record under an id of a relation that is not in memory; None while all of them are."""
@@ -115,7 +117,7 @@ class ResidentMemory:
         self._layouts = {relation.name: Layout(relation) for relation in relations if relation is not EMBEDDING}
         self._generations: dict[str, Generation] = {}
         self._indexes: dict[tuple[str, uuid.UUID], VectorIndex] = {}
-        self._spaces: dict[uuid.UUID, EmbeddingSpace] = {}
+        self._spaces = Spaces()
         self._sequence = 0
         self._stale = False
         self._embedding_codec = codec_of(EMBEDDING)
@@ -143,7 +145,7 @@ class ResidentMemory:
         self._sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
         self._generations = {}
         self._indexes = {}
-        self._spaces = {}
+        self._spaces = Spaces()
         for name, layout in self._layouts.items():
             generation = Generation(layout, self._segment_rows)
             rows: list[Row] = []
@@ -157,8 +159,7 @@ class ResidentMemory:
             generation.load(rows)
             self._generations[name] = generation
             if name == EMBEDDING_SPACE.name:
-                for row in rows:
-                    self._note_space(row)
+                self._spaces = Spaces(rows)
         self._load_vectors(session)
         self._stale = False
         self._publish(set(self._layouts))
@@ -180,6 +181,8 @@ class ResidentMemory:
                 if key is None:
                     key = keys[raw] = (row[type_at], uuid.UUID(bytes=row[space_at]))
                     parts[key] = ([], [], [], [])
+                if not self._spaces.holds(key[1]):
+                    continue
                 ordinals, versions, owners, vectors = parts[key]
                 ordinals.append(row[0])
                 versions.append(row[version_at])
@@ -187,21 +190,17 @@ class ResidentMemory:
                 vectors.append(row[vector_at])
             last = page[-1][0]
         for key, (ordinals, versions, owners, vectors) in parts.items():
+            if not ordinals:
+                continue
             self._index_of(key).load(ordinals, versions, owners, vectors, self._generations[key[0]].index)
 
     def _index_of(self, key: tuple[str, uuid.UUID]) -> VectorIndex:
         index = self._indexes.get(key)
         if index is None:
-            space = self._spaces.get(key[1])
-            if space is None:
-                raise NotFound(entity_type="embedding_space", id=str(key[1]))
+            space = self._spaces.by_id[key[1]]
             index = VectorIndex(space.dimensions, space.metric.value, self._segment_rows)
             self._indexes[key] = index
         return index
-
-    def _note_space(self, row: Row) -> None:
-        space = codec_of(EMBEDDING_SPACE).decode(row)
-        self._spaces[space.space_id] = space
 
     def _publish(self, changed: set[str], vectors_changed: set[tuple[str, uuid.UUID]] | None = None) -> None:
         before = getattr(self, "_published", None)
@@ -211,17 +210,20 @@ class ResidentMemory:
                 relations[name] = RelationSnapshot(self._generations[name], self._evaluator)
         if before is None or vectors_changed is None:
             vectors = {
-                key: VectorSnapshot(index, self._spaces[key[1]].model_id) for key, index in self._indexes.items()
+                key: VectorSnapshot(index, self._spaces.by_id[key[1]].model_id) for key, index in self._indexes.items()
             }
         else:
-            vectors = dict(before.vectors)
+            # A space that was retired is out of memory with this very boundary.
+            vectors = {key: kept for key, kept in before.vectors.items() if key in self._indexes}
             for key in vectors_changed:
-                vectors[key] = VectorSnapshot(self._indexes[key], self._spaces[key[1]].model_id)
+                vectors[key] = VectorSnapshot(self._indexes[key], self._spaces.by_id[key[1]].model_id)
+        in_use = self._spaces.in_use
         self._published = ResidentSnapshot(
             Position(self._store.epoch, self._sequence),
             relations,
             vectors,
-            dict(self._spaces),
+            self._spaces.by_id,
+            None if in_use is None else in_use.space_id,
             self._evaluator,
             self._elsewhere,
         )
@@ -269,6 +271,8 @@ class ResidentMemory:
             else:
                 self._apply_waiting()
                 self._apply_foreign(session, records)
+                if self._spaces.revived:
+                    self._load(session)
                 self._stale = False
 
     def _apply_foreign(self, session: StatementSession, records: Sequence[Row]) -> None:
@@ -324,6 +328,8 @@ class ResidentMemory:
             self.reload()
         try:
             self._apply_waiting()
+            if self._spaces.revived:
+                self.reload()
         except Exception as error:
             # The commits stand and the store is right: memory is read anew, or the reader is told.
             self.lost(error)
@@ -344,24 +350,27 @@ class ResidentMemory:
         for change in changes:
             name = change.relation.name
             if name == EMBEDDING.name:
-                vectors.add(self._apply_embedding(change))
+                self._apply_embedding(change, vectors)
                 continue
             touched.add(name)
             self._apply_row(change, retire.setdefault(name, set()))
             if name == EMBEDDING_SPACE.name:
-                self._note_space(change.row)
+                self._apply_space(change.operation, change.row)
         for relation, ordinal in deleted:
             if relation is EMBEDDING:
                 for key, index in self._indexes.items():
                     if index.remove(ordinal):
                         vectors.add(key)
                 continue
+            if relation is EMBEDDING_SPACE:
+                self._apply_space(DELETE, (ordinal,))
             touched.add(relation.name)
             self._retire_ordinal(relation.name, ordinal, retire.setdefault(relation.name, set()))
         for name, numbers in retire.items():
             self._generations[name].retire(numbers)
         for name in list(touched):
             vectors |= self._compact_if_due(name)
+        vectors &= self._indexes.keys()
         for key in vectors:
             index = self._indexes[key]
             if self._is_due(index.matrix.size, index.dead):
@@ -398,23 +407,33 @@ class ResidentMemory:
         numbers = (ordinals == ordinal).nonzero()[0].tolist()
         retire.update(number for number in numbers if generation.live[number])
 
-    def _apply_embedding(self, change: RowChange) -> tuple[str, uuid.UUID]:
+    def _apply_space(self, operation: int, row: Row) -> None:
+        if operation == DELETE:
+            self._spaces.remove(row[0])
+        else:
+            self._spaces.put(row)
+        for key in [key for key in self._indexes if not self._spaces.holds(key[1])]:
+            del self._indexes[key]
+
+    def _apply_embedding(self, change: RowChange, changed: set[tuple[str, uuid.UUID]]) -> None:
         codec = self._embedding_codec
         row = change.row
         owner_type = row[codec.index("owner_type")]
         key = (owner_type, uuid.UUID(bytes=row[codec.index("space_id")]))
+        if not self._spaces.holds(key[1]):
+            return
+        changed.add(key)
         index = self._index_of(key)
         if change.operation == DELETE:
             index.remove(row[0])
-            return key
+            return
         version = row[codec.index("version")]
         if index.versions.get(row[0], 0) >= version:
-            return key
+            return
         owner = row[codec.index("owner_id")]
         index.put(
             row[0], version, owner, row[codec.index("vector")], self._generations[owner_type].index.get(owner, -1)
         )
-        return key
 
     def _compact_if_due(self, name: str) -> set[tuple[str, uuid.UUID]]:
         generation = self._generations[name]
@@ -540,4 +559,5 @@ class ResidentMemory:
             self.follow(session)  # somebody may have committed in between: compare at the store's boundary
             self._apply_waiting()
             held = EMBEDDING.name in self._held
-            return differences(session, self._store.plans, self._generations, self._indexes if held else None)
+            indexes = self._indexes if held else None
+            return differences(session, self._store.plans, self._generations, indexes, self._spaces.holds)

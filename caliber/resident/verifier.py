@@ -6,7 +6,7 @@ Source: design, section 5.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from caliber.resident.mirror import EVICTED, Generation
@@ -31,17 +31,18 @@ def differences(
     plans: Mapping[str, RelationPlans],
     generations: Mapping[str, Generation],
     indexes: Mapping[tuple[str, uuid.UUID], VectorIndex] | None,
+    holds: Callable[[uuid.UUID], bool],
 ) -> list[Difference]:
     """Return everything in which memory and store disagree; both must be at the same commit boundary.
 
-    ``indexes`` None: vectors are not kept in memory, and not compared.
+    ``indexes`` None: vectors are not kept in memory, and not compared. ``holds`` tells whose spaces are.
     """
     out: list[Difference] = []
     for generation in generations.values():
         out.extend(_of_relation(session, plans, generation))
     if indexes is None:
         return out
-    out.extend(_of_vectors(session, plans, indexes.values()))
+    out.extend(_of_vectors(session, plans, indexes.values(), holds))
     for (owner_type, _), index in indexes.items():
         out.extend(_of_places(generations[owner_type], index))
     return out
@@ -109,14 +110,21 @@ def _of_columns(generation: Generation, number: int, stored: Row) -> list[Differ
 
 
 def _of_vectors(
-    session: StatementSession, plans: Mapping[str, RelationPlans], indexes: Iterable[VectorIndex]
+    session: StatementSession,
+    plans: Mapping[str, RelationPlans],
+    indexes: Iterable[VectorIndex],
+    holds: Callable[[uuid.UUID], bool],
 ) -> list[Difference]:
     codec = codec_of(EMBEDDING)
+    held: dict[bytes, bool] = {}
     mirrored = {ordinal: value for index in indexes for ordinal, value in index.content().items()}
     out = []
     last = -1
     while page := session.run(plans[EMBEDDING.name].page, (last, 10_000)):
         for row in page:
+            space = row[codec.index("space_id")]
+            if not held.setdefault(space, holds(uuid.UUID(bytes=space))):
+                continue
             expected = (row[codec.index("owner_id")], row[codec.index("vector")], row[codec.index("version")])
             found = mirrored.pop(row[0], None)
             if found is None:

@@ -71,6 +71,7 @@ async def open(  # noqa: A001  (the pinned name)
     *,
     principal: Principal | None = None,
     embedding_provider: EmbeddingProvider | None = None,
+    previous_embedding_provider: EmbeddingProvider | None = None,
     summarization_provider: SummarizationProvider | None = None,
     clock: Clock | None = None,
 ) -> AsyncCaliber:
@@ -80,6 +81,7 @@ async def open(  # noqa: A001  (the pinned name)
         config,
         principal=principal,
         embedding_provider=embedding_provider,
+        previous_embedding_provider=previous_embedding_provider,
         summarization_provider=summarization_provider,
         clock=clock,
     )

@@ -9,9 +9,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from caliber.access.visibility import author_of, default_visible_to
 from caliber.agents.locks import LockService
 from caliber.config import CaliberConfig
@@ -47,10 +44,11 @@ from caliber.model.enums import (
 from caliber.model.errors import DTypeError, PermissionDenied
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import figures
-from caliber.runtime.embedder import embedded_text
+from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.named import Tables
 from caliber.runtime.reading import Reader
+from caliber.runtime.space_provider import embedded_text
 from caliber.runtime.support import bounded
 from caliber.runtime.tasks import Tasks
 from caliber.runtime.upkeep import maintain
@@ -380,8 +378,8 @@ class Caliber(AbstractContextManager["Caliber"]):
 
         return engine.write(work, deadline_ms=deadline_ms)
 
-    def _vector(self, kind: str, text: str) -> NDArray[np.float32] | None:
-        """Return the vector that is committed with a record, or None when it gets none now. Raises: LlmError kinds."""
+    def _vector(self, kind: str, text: str) -> Vectors | None:
+        """Return the vectors to commit with a record, or None when it gets none now. Raises: LlmError kinds."""
         embedder = self._engine.embedder
         vectors = None if embedder is None else embedder.prepare(kind, [text])
         return None if vectors is None else vectors[0]

@@ -1,120 +1,63 @@
-"""Embeddings of one tenant: prepared before a commit, or added behind it by a worker.
+"""Embeddings of one tenant: prepared before a commit, or added behind it by a worker; and from one model to another.
 
-What lacks a vector is found by the absence of its row, so nothing is forgotten by a crash.
-Source: design section 4, C-245 to C-248, C-291, K-042.
+What lacks a vector is found by the absence of its row, so nothing is forgotten by a crash. While the space of a new
+model is filled, records get vectors in it and in the space that is searched, as far as both have a provider here.
+Source: design section 4, C-245 to C-248, C-291, K-042, K-101.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from caliber.config import CaliberConfig
-from caliber.kernels import uuid7
-from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
-from caliber.llm.embedding import Embedded, batch_error, embed_records
-from caliber.llm.protocols import CountingEmbedding, EmbeddingProvider
-from caliber.llm.texts import LongText, LongTextMode, TokenCounter
-from caliber.model.entities import CachedEmbedding, Embedding, EmbeddingSpace
-from caliber.model.enums import DistanceMetric, EmbedMode, EntityType, SpaceState
+from caliber.llm.embedding import Embedded
+from caliber.llm.protocols import EmbeddingProvider
+from caliber.model.entities import EmbeddingSpace
+from caliber.model.enums import EmbedMode, SpaceState
 from caliber.model.errors import (
     AuthenticationFailed,
     CaliberError,
     ConfigError,
+    Conflict,
     DimensionMismatch,
     EmbeddingFailed,
-    IncompatibleOptions,
-    MultipleErrors,
+    Unavailable,
 )
-from caliber.model.ids import SpaceId
-from caliber.model.time import from_us
-from caliber.resident.documents import document_of, headed
-from caliber.schema.relations import BY_NAME, EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
+from caliber.resident.documents import document_of
+from caliber.resident.memory import ResidentMemory
+from caliber.runtime.filling import Fill, Filler
+from caliber.runtime.reembedding import MakeEvent, Progress, Reembedded, Walk
+from caliber.runtime.space_provider import Lacking, Rows, SpaceProvider, Vector, says_something
+from caliber.schema.relations import BY_NAME, EMBEDDING
 from caliber.storage.changes import UPSERT
 from caliber.storage.codec import Row, codec_of
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
-Vector = NDArray[np.float32]
-Rows = NDArray[np.float32]
-"""The vectors of one record. Shapes: f32[c, d]; c is 1 unless long texts have a vector for each chunk."""
+Vectors = list[tuple[SpaceProvider, Rows]]
+"""The vectors of one record, one for each space it is to be found in."""
 
 _OWNER = codec_of(EMBEDDING).index("owner_id")
-_LAST = 2**62
-"""Beyond every ordinal."""
+_SPACE = codec_of(EMBEDDING).index("space_id")
 
-_SCAN_LIMIT = 4_096
+_PAGE_ROWS = 4_096
 """Rows one look for missing vectors takes into memory; the next look finds the rest."""
+
+_QUEUE_MAX = 65_536
+"""Records whose texts wait in memory; what comes on top is found in the store again."""
+
+_FOREIGN_S = 30.0
+"""How long another program has to embed what it wrote, before we look whether something lacks a vector."""
 
 _NOT_OF_THE_TEXT = (AuthenticationFailed, ConfigError, DimensionMismatch)
 """What no text is at fault for: it waits until somebody has mended it, as for an outage."""
 
 MODES = {"turn": "embed_turns", "note": "embed_notes", "artifact": "embed_artifacts", "scope": "embed_summaries"}
-
-
-class StoreVectorCache:
-    """The durable side of the embedding cache: relation ``embedding_cache``."""
-
-    def __init__(self, store: Store, clock_us: Callable[[], int]) -> None:
-        self._store = store
-        self._clock_us = clock_us
-
-    def get_many(self, keys: Sequence[EmbeddingKey]) -> Mapping[EmbeddingKey, Vector]:
-        plans = self._store.plans[EMBEDDING_CACHE.name]
-        out: dict[EmbeddingKey, Vector] = {}
-        with self._store.read() as session:
-            for key in keys:
-                rows = session.run(plans.get, (key.content_hash, key.model_id, key.dimensions))
-                if rows:
-                    out[key] = np.frombuffer(plans.codec.decode(rows[0]).vector, "<f4").astype(np.float32)
-        return out
-
-    def put_many(self, items: Sequence[tuple[EmbeddingKey, Vector]]) -> None:
-        now = from_us(self._clock_us())
-
-        def work(uow: UnitOfWork) -> None:
-            for key, vector in items:
-                raw = np.asarray(vector, "<f4").tobytes()
-                uow.upsert(EMBEDDING_CACHE, CachedEmbedding(key.content_hash, key.model_id, key.dimensions, raw, now))
-
-        self._store.write(work)
-
-
-def long_text_rule(config: CaliberConfig, provider: EmbeddingProvider, count_tokens: TokenCounter) -> LongText:
-    """Return the rule for long texts, counted by the provider's own tokenizer where it has one.
-
-    Raises: IncompatibleOptions when the model would not read all of a piece.
-    """
-    settings = config.embedding
-    if isinstance(provider, CountingEmbedding):
-        count_tokens = provider.count_tokens
-        if settings.long_text_tokens > provider.max_tokens:
-            raise IncompatibleOptions(
-                option_a="embedding.long_text_tokens",
-                option_b="embedding_provider",
-                reason=f"of {settings.long_text_tokens} tokens a piece the model would read {provider.max_tokens}",
-            )
-    return LongText(LongTextMode(settings.long_text), settings.long_text_tokens, count_tokens)
-
-
-def embedded_text(head: str | None, text: str) -> str:
-    """Return what is embedded for a record: its text, and before it what a note is about or who says a turn.
-
-    Without its head it would be found by half of what it says; a head alone says nothing.
-    """
-    return headed(head, text) if _says_something(text) else text
-
-
-def _says_something(text: str) -> bool:
-    """Return whether there is anything to embed in a text."""
-    return bool(text) and not text.isspace()
 
 
 def _places(kind: str) -> tuple[int, int]:
@@ -124,121 +67,136 @@ def _places(kind: str) -> tuple[int, int]:
 
 
 class Embedder:
-    """Turns records into vectors of the tenant's space."""
+    """Gives the records of a tenant their vectors.
+
+    ``configured`` embeds with the model of the configuration; ``previous`` with the one before, as long as its space is
+    the one that is searched.
+    """
 
     def __init__(
         self,
         store: Store,
-        provider: EmbeddingProvider,
+        memory: ResidentMemory,
         config: CaliberConfig,
+        configured: SpaceProvider,
+        previous: SpaceProvider | None,
         *,
-        clock_us: Callable[[], int],
-        long_text: LongText,
+        write: Callable[[Callable[[UnitOfWork], Any]], Any],
+        event: MakeEvent,
         failed: Callable[[str, CaliberError], None],
-        truncated: Callable[[str, int, int], None],
         has_vector: Callable[[str, uuid.UUID, bytes], bool],
-        durable_cache: bool,
     ) -> None:
         settings = config.embedding
-        if config.vector is not None and provider.dimensions != config.vector.dimensions:
-            raise MultipleErrors(
-                errors=[
-                    IncompatibleOptions(
-                        option_a="vector.dimensions",
-                        option_b="embedding_provider",
-                        reason=f"the provider gives {provider.dimensions}, the space has {config.vector.dimensions}",
-                    )
-                ]
-            )
         self._store = store
-        self.provider = provider
-        self._clock_us = clock_us
+        self._memory = memory
+        self.configured = configured
+        self._lanes: tuple[SpaceProvider, ...] = (configured,) if previous is None else (configured, previous)
         self._failed = failed
-        self._truncated = truncated
+        self._has_vector = has_vector
         self._batch = settings.batch_size
         self._idle_s = settings.worker_idle_ms / 1000
         self._longest_idle_s = max(self._idle_s, config.llm_retry_config.max_backoff / 1000)
-        self._long_text = long_text
-        # A query is compared as one vector, whatever records have.
-        one = LongTextMode.CHUNK_MEAN if long_text.mode is LongTextMode.CHUNKS else long_text.mode
-        self._query_rule = replace(long_text, mode=one)
-        backing = StoreVectorCache(store, clock_us) if durable_cache else None
-        self._cache = EmbeddingCache(max_entries=settings.cache_entries, store=backing)
-        # Queries stay off the disk: reading them there would cost a statement on the reader's path.
-        self._queries = EmbeddingCache(max_entries=settings.cache_entries)
+        self._fills_behind = settings.reembed == "behind"
+        self._pause_s = settings.reembed_pause_ms / 1000
         self.modes = {kind: EmbedMode(getattr(settings, knob)) for kind, knob in MODES.items()}
-        metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
-        self.space = self._ensure_space(metric)
-        self._refused: dict[str, set[bytes]] = {kind: set() for kind in MODES}
-        self._queue: deque[tuple[str, bytes, str]] = deque()
-        self._asking = 0
-        self._has_vector = has_vector
         self._places = {kind: _places(kind) for kind in self.embedded}
+        self.filler = Filler(
+            store, memory, config, configured, self.embedded, embed=self._embed, write=write, event=event
+        )
+        self._walks: dict[bytes, Walk] = {}
+        self._to_walk = {lane.key for lane in self._lanes}
+        self._look_at_s: float | None = None
+        self._fill: Fill | None = None
+        self._in_front = 0
         self._draining = threading.Lock()
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def _ensure_space(self, metric: DistanceMetric) -> EmbeddingSpace:
-        wanted = (self.provider.model_id, self.provider.dimensions, metric)
+    @property
+    def provider(self) -> EmbeddingProvider:
+        """The configured provider."""
+        return self.configured.provider
 
-        def find() -> EmbeddingSpace | None:
-            plans = self._store.plans[EMBEDDING_SPACE.name]
-            with self._store.read() as session:
-                for row in session.run(plans.page, (-1, 10_000)):
-                    space: EmbeddingSpace = plans.codec.decode(row)
-                    if (space.model_id, space.dimensions, space.metric) == wanted:
-                        return space
-            return None
+    @property
+    def space(self) -> EmbeddingSpace:
+        """The space of the configured provider, which may not be the one that is searched yet."""
+        return self.configured.space
 
-        found = find()
-        if found is None:
-            now = from_us(self._clock_us())
-            fresh = EmbeddingSpace(SpaceId(uuid7()), *wanted, SpaceState.ACTIVE, now)
-            self._store.write(lambda uow: uow.insert_new(EMBEDDING_SPACE, fresh))
-            found = find()
-        assert found is not None
-        return found
+    def query(self, text: str) -> Vector:
+        """Return the vector of a text in the configured space. Raises: as ``SpaceProvider.query``."""
+        return self.configured.query(text)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a worker is needed: records are to have vectors, or a space is to be filled."""
+        return bool(self.embedded) or self._is_filling(self.configured)
+
+    # --- which space -----------------------------------------------------------------------------
+
+    def answering(self, space_id: uuid.UUID | None) -> SpaceProvider | None:
+        """Return who embeds the queries of a space, or None if nobody here can."""
+        return next((lane for lane in self._lanes if lane.space.space_id == space_id), None)
+
+    def _review(self) -> None:
+        """Let go of spaces that another program retired, or that nobody searches any more."""
+        snapshot = self._memory.snapshot
+        kept = []
+        for lane in self._lanes:
+            space = snapshot.spaces.get(lane.space.space_id)
+            if space is None or space.state is SpaceState.RETIRED:
+                if lane is self.configured:
+                    self._failed("worker", _retired_elsewhere(lane))
+                continue
+            if lane is self.configured or snapshot.space_in_use == space.space_id:
+                kept.append(lane)
+        if len(kept) != len(self._lanes):
+            self._lanes = tuple(kept)
+
+    def _is_filling(self, lane: SpaceProvider) -> bool:
+        """Return whether a space has yet to become the one in use."""
+        return lane is self.configured and self.filler.is_filling
 
     # --- now -------------------------------------------------------------------------------------
 
-    def query(self, text: str) -> Vector:
-        """Return the vector of a query, from memory when it was asked before; a long one has the mean of its chunks.
-
-        Raises: LlmError kinds; Unavailable when the deadline of the call passes first.
-        """
-        (result,) = embed_records(self.provider, self._queries, [text], long_text=self._query_rule, apart=False)
-        if isinstance(result, CaliberError):
-            raise result
-        if result.truncated:
-            self._truncated("query", 1, result.tokens)
-        vector: Vector = result.rows[0]
-        return vector
-
-    def prepare(self, kind: str, texts: Sequence[str]) -> list[Rows | None] | None:
+    def prepare(self, kind: str, texts: Sequence[str]) -> list[Vectors | None] | None:
         """Return the vectors to commit with the records, or None when this kind is embedded behind or not at all.
 
         White space has no meaning to embed: it is stored without a vector.
 
         Raises: LlmError kinds; the caller then stores nothing.
         """
-        if self.modes[kind] is not EmbedMode.COMMIT or not texts:
-            return None
-        results = self._embedded(kind, texts, apart=False)
-        failed = {at: result for at, result in enumerate(results) if isinstance(result, CaliberError)}
-        if failed:
-            raise batch_error(failed, len(texts))
-        return [result.rows if isinstance(result, Embedded) else None for result in results]
+        return self._prepared(kind, texts, apart=False)
 
-    def prepare_each(self, kind: str, texts: Sequence[str]) -> list[Rows | None] | None:
+    def prepare_each(self, kind: str, texts: Sequence[str]) -> list[Vectors | None] | None:
         """As ``prepare``, for texts that were found, not given: one that has no vector does not cost the others theirs.
 
         Raises: LlmError kinds of an outage.
         """
-        if self.modes[kind] is not EmbedMode.COMMIT or not texts:
+        return self._prepared(kind, texts, apart=True)
+
+    def _prepared(self, kind: str, texts: Sequence[str], *, apart: bool) -> list[Vectors | None] | None:
+        lanes = self._lanes
+        if self.modes[kind] is not EmbedMode.COMMIT or not texts or not lanes:
             return None
+        # The last one is the space that is searched: what it cannot embed is not stored.
+        out: list[Vectors] = [[] for _ in texts]
+        for lane in reversed(lanes):
+            try:
+                results = self._each(lane, kind, texts) if apart else lane.whole(kind, texts)
+            except CaliberError as error:
+                if lane is lanes[-1]:
+                    raise
+                self._failed(kind, error)  # the vectors that are not searched yet follow behind
+                continue
+            for prepared, rows in zip(out, results, strict=True):
+                if rows is not None:
+                    prepared.append((lane, rows))
+        return [prepared or None for prepared in out]
+
+    def _each(self, lane: SpaceProvider, kind: str, texts: Sequence[str]) -> list[Rows | None]:
         out: list[Rows | None] = []
-        for result in self._embedded(kind, texts, apart=True):
+        for result in lane.embedded(kind, texts, apart=True):
             if isinstance(result, CaliberError):
                 if result.retryable:
                     raise result
@@ -246,58 +204,15 @@ class Embedder:
             out.append(result.rows if isinstance(result, Embedded) else None)
         return out
 
-    def _embedded(self, kind: str, texts: Sequence[str], *, apart: bool) -> list[Embedded | CaliberError | None]:
-        """Return vectors or an error per text; None for white space."""
-        places = [at for at, text in enumerate(texts) if _says_something(text)]
-        results = embed_records(
-            self.provider,
-            self._cache,
-            [texts[at] for at in places],
-            long_text=self._long_text,
-            batch_size=self._batch,
-            apart=apart,
-        )
-        cut = [result.tokens for result in results if isinstance(result, Embedded) and result.truncated]
-        if cut:
-            self._truncated(kind, len(cut), max(cut))
-        out: list[Embedded | CaliberError | None] = [None] * len(texts)
-        for at, result in zip(places, results, strict=True):
-            out[at] = result
-        return out
-
-    def attach(self, uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, rows: Rows) -> None:
+    def attach(self, uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, vectors: Vectors) -> None:
         """Write a record's vectors in the record's own transaction, replacing older ones."""
-        now = from_us(uow.now_us)
-        space = self.space.space_id.bytes
-        old = None
-        for chunk, row in enumerate(self._rows_of(kind, owner, text, rows, now)):
-            # Chunks are numbered without gaps: where one is missing there is none behind it.
-            old = uow.find(EMBEDDING, space, owner.bytes, chunk) if chunk == 0 or old is not None else None
-            if old is None:
-                uow.insert(EMBEDDING, row)
-            else:
-                uow.update(EMBEDDING, replace(row, version=old.version))
-        chunk = len(rows)
-        while old is not None:
-            old = uow.find(EMBEDDING, space, owner.bytes, chunk)
-            if old is not None:
-                uow.delete(EMBEDDING, old)
-            chunk += 1
-
-    def _rows_of(self, kind: str, owner: uuid.UUID, text: str, rows: Rows, now: datetime) -> list[Embedding]:
-        """Return the rows of relation ``embedding`` that hold a record's vectors."""
-        digest = content_hash(text)
-        return [
-            Embedding(
-                self.space.space_id, EntityType(kind), owner, chunk, digest, np.asarray(vector, "<f4").tobytes(), now
-            )
-            for chunk, vector in enumerate(rows)
-        ]
+        for lane, rows in vectors:
+            lane.replace(uow, kind, owner, text, rows)
 
     def discard(self, hashes: Sequence[bytes]) -> None:
         """Forget cached vectors of given contents."""
-        self._cache.discard(hashes)
-        self._queries.discard(hashes)
+        for lane in self._lanes:
+            lane.discard(hashes)
 
     # --- behind ----------------------------------------------------------------------------------
 
@@ -313,22 +228,45 @@ class Embedder:
         """Take note of rows of ours that lack a vector; called after each commit, hence quick."""
         found = False
         # Memory takes these changes over only when somebody reads: until then it still shows a dropped vector.
-        vectors = {change.row[_OWNER]: change.operation for change in changes if change.relation is EMBEDDING}
+        vectors = {
+            (change.row[_SPACE], change.row[_OWNER]): change.operation
+            for change in changes
+            if change.relation is EMBEDDING
+        }
         for change in changes:
             kind = change.relation.name
             places = self._places.get(kind)
             if places is None or change.operation != UPSERT:
                 continue
             owner = change.row[places[0]]
-            if vectors.get(owner) == UPSERT:
-                continue
-            text = self._text_of(kind, change.row)
-            if _says_something(text) and (owner in vectors or not self._has_vector(kind, self.space.space_id, owner)):
-                self._refused[kind].discard(owner)
-                self._queue.append((kind, owner, text))
-                found = True
+            text: str | None = None
+            for lane in self._lanes:
+                operation = vectors.get((lane.key, owner))
+                if operation == UPSERT:
+                    continue
+                if text is None:
+                    text = self._text_of(kind, change.row)
+                    if not says_something(text):
+                        break
+                if operation is not None or not self._has_vector(kind, lane.space.space_id, owner):
+                    lane.refused.discard(owner)
+                    self._enqueue(lane, Lacking(kind, owner, text))
+                    found = True
         if found:
             self.start()
+
+    def _enqueue(self, lane: SpaceProvider, item: Lacking) -> None:
+        if len(lane.queue) < _QUEUE_MAX:
+            lane.queue.append(item)
+        else:
+            self._to_walk.add(lane.key)
+            self.filler.finished = False
+
+    def changed_elsewhere(self) -> None:
+        """Take note that another program committed: what it leaves without a vector is looked for after a while."""
+        if self._look_at_s is None:
+            self._look_at_s = time.monotonic() + _FOREIGN_S
+            self._wake.set()
 
     def start(self) -> None:
         """Wake the worker, starting it the first time."""
@@ -343,88 +281,106 @@ class Embedder:
             return ""
         text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
         # What is indexed by word, too: a record has one text.
-        return document_of(kind, row, text).decode("utf-8", "surrogatepass") if _says_something(text) else text
+        return document_of(kind, row, text).decode("utf-8", "surrogatepass") if says_something(text) else text
 
-    def _embed_queued(self) -> int:
+    def _embed_queued(self, lane: SpaceProvider) -> int:
         """Embed one batch of what was committed; return how many rows were handled.
 
         Raises: LlmError kinds of an outage; what it did not reach is queued again.
         """
-        batch: list[tuple[str, bytes, str]] = []
-        while self._queue and len(batch) < self._batch:
-            batch.append(self._queue.popleft())
-            self._asking = len(batch)
+        batch: list[Lacking] = []
+        while lane.queue and len(batch) < self._batch:
+            batch.append(lane.queue.popleft())
+            lane.asking = len(batch)
         if batch:
-            left: Sequence[tuple[str, bytes, str]] = batch
-            try:
-                left, outage = self._embed(batch)
-            finally:
-                self._queue.extendleft(reversed(left))
-                self._asking = 0
-            if outage is not None:
-                raise outage
+            self._embed(lane, batch)
         return len(batch)
 
-    def scan(self) -> int:
-        """Queue what lacks a vector in the store, whoever left it so; return how many rows are queued."""
-        for kind in self.embedded:
-            refused = self._refused[kind]
-            plan = self._store.statements[f"embedding.pending_{kind}"]
-            with self._store.read() as session:
-                rows = session.run(plan, (self.space.space_id.bytes, _LAST, _SCAN_LIMIT))
-            for _, owner, head, raw in rows:
-                text = embedded_text(head, raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw)
-                if owner not in refused and _says_something(text):
-                    self._queue.append((kind, owner, text))
-        return len(self._queue)
+    def _look(self, lane: SpaceProvider) -> int:
+        """Queue a page of what lacks a vector in the store, whoever left it so; return how many rows are queued."""
+        walk = self._walks.get(lane.key)
+        if walk is None:
+            if lane.key not in self._to_walk:
+                return 0
+            self._to_walk.discard(lane.key)
+            walk = self._walks[lane.key] = Walk(self._store, lane.key, self.embedded)
+        while not lane.queue:
+            page = walk.page(_PAGE_ROWS)
+            if page is None:
+                del self._walks[lane.key]
+                break
+            lane.queue.extend(item for item in page if item.owner not in lane.refused)
+        return len(lane.queue)
 
-    def _embed(
-        self, batch: Sequence[tuple[str, bytes, str]]
-    ) -> tuple[list[tuple[str, bytes, str]], CaliberError | None]:
-        """Store the vectors of a batch; return what an outage left without, and the outage."""
-        results = self._embedded("records", [text for _, _, text in batch], apart=True)
-        ready: list[tuple[str, bytes, str, Rows]] = []
-        left: list[tuple[str, bytes, str]] = []
+    def _embed(self, lane: SpaceProvider, batch: Sequence[Lacking]) -> int:
+        """Store the vectors of a batch; return how many records got one.
+
+        Raises: LlmError kinds of an outage; what it left without a vector is queued.
+        """
+        left: Sequence[Lacking] = batch
+        try:
+            made, left, outage = self._embedded(lane, batch)
+        finally:
+            lane.queue.extendleft(reversed(left))
+            lane.asking = 0
+        if outage is not None:
+            raise outage
+        return made
+
+    def _embedded(
+        self, lane: SpaceProvider, batch: Sequence[Lacking]
+    ) -> tuple[int, list[Lacking], CaliberError | None]:
+        """Store the vectors of a batch; return how many, what an outage left without, and the outage."""
+        results = lane.embedded("records", [item.text for item in batch], apart=True)
+        ready: list[tuple[Lacking, Rows]] = []
+        left: list[Lacking] = []
         outage: CaliberError | None = None
         for item, result in zip(batch, results, strict=True):
-            kind, owner, text = item
             if isinstance(result, Embedded):
-                ready.append((kind, owner, text, result.rows))
+                ready.append((item, result.rows))
             elif result is not None and (result.retryable or isinstance(result, _NOT_OF_THE_TEXT)):
                 left.append(item)
                 outage = outage or result
             elif result is not None:
-                # This text will never have a vector; asking for ever would starve the others.
-                self._refused[kind].add(owner)
-                self._failed(kind, result)
+                lane.refused.add(item.owner)
+                self._failed(item.kind, result)
 
-        def work(uow: UnitOfWork) -> None:
-            now = from_us(uow.now_us)
-            for kind, owner, text, rows in ready:
-                if self._still_says(uow, kind, owner, text):
-                    for row in self._rows_of(kind, uuid.UUID(bytes=owner), text, rows, now):
-                        uow.insert_new(EMBEDDING, row)
+        def work(uow: UnitOfWork) -> int:
+            if not lane.is_open(uow):
+                return 0
+            return sum(self._still_says(uow, item) and lane.add(uow, item, rows) for item, rows in ready)
 
-        if ready:
-            self._store.write(work)
-        return left, outage
+        return (self._store.write(work) if ready else 0), left, outage
 
-    def _still_says(self, uow: UnitOfWork, kind: str, owner: bytes, text: str) -> bool:
+    def _still_says(self, uow: UnitOfWork, item: Lacking) -> bool:
         """Return whether a record is still there with the content its vector was made from."""
-        entity = uow.find(BY_NAME[kind], owner)
+        entity = uow.find(BY_NAME[item.kind], item.owner)
         if entity is None:
             return False
-        return self._text_of(kind, codec_of(BY_NAME[kind]).encode(entity)) == text
+        return self._text_of(item.kind, codec_of(BY_NAME[item.kind]).encode(entity)) == item.text
 
     def waiting(self) -> int:
-        """Return how many records wait for a vector, those that are being asked for included."""
-        return len(self._queue) + self._asking
+        """Return how many records of ours wait for a vector, those that are being asked for included."""
+        return max((lane.waiting for lane in self._lanes), default=0)
 
     def drain(self) -> None:
-        """Embed until nothing is pending. Raises: LlmError kinds of an outage."""
+        """Embed until nothing is pending; a space that is being filled gets what was written meanwhile, not all of it.
+
+        Raises: LlmError kinds of an outage of the space that is searched.
+        """
         with self._draining:
-            while self._embed_queued() or self.scan():
-                pass
+            self._review()
+            lanes = self._lanes
+            for lane in lanes:
+                searched = not self._is_filling(lane)
+                if searched:
+                    self._to_walk.add(lane.key)
+                try:
+                    while self._embed_queued(lane) or (searched and self._look(lane)):
+                        pass
+                except CaliberError:
+                    if searched or len(lanes) == 1:
+                        raise
 
     def close(self) -> None:
         """Stop the worker; what is pending is found again at the next open."""
@@ -434,28 +390,138 @@ class Embedder:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        scanned = False
-        failures = 0
         while not self._stopped.is_set():
             try:
-                with self._draining:
-                    # Once: what an earlier process left without a vector. Own commits are queued as they come.
-                    while not self._stopped.is_set() and (self._embed_queued() or (not scanned and self.scan())):
-                        pass
-                    scanned = True
-                    failures = 0
+                wait_s = self._step()
             except Exception as error:
-                # Whatever a provider raises: the worker goes on, and an outage is reported once.
+                # Not of a provider, whose failures are its lane's: the store's, perhaps. The worker goes on.
                 if self._stopped.is_set():
                     return
-                if not failures:
-                    reported = (
-                        error if isinstance(error, CaliberError) else EmbeddingFailed(reason=type(error).__name__)
-                    )
-                    self._failed("worker", reported)
-                # Each time twice as long: a service that is down for hours, or refuses its key, is not asked all day.
-                self._stopped.wait(min(self._idle_s * 2.0 ** min(failures, 32), self._longest_idle_s))
-                failures += 1
-                continue
-            self._wake.wait()
-            self._wake.clear()
+                self._failed("worker", _as_caliber(error))
+                wait_s = self._longest_idle_s
+            if wait_s is None or wait_s > 0:
+                self._wake.wait(wait_s)
+                self._wake.clear()
+        with contextlib.suppress(CaliberError):
+            self.filler.lease.release()
+
+    def _step(self) -> float | None:
+        """Do the next piece of work; return how long to wait then, None until woken. Units: seconds."""
+        with self._draining:
+            self._review()
+            now = time.monotonic()
+            if self._look_at_s is not None and now >= self._look_at_s:
+                self._look_at_s = None
+                self._to_walk.update(lane.key for lane in self._lanes)
+                self.filler.finished = False
+            waits = [] if self._look_at_s is None else [self._look_at_s - now]
+            busy = False
+            for lane in self._lanes:
+                if lane.not_before_s > now:
+                    waits.append(lane.not_before_s - now)
+                elif self._attempt(lane, self._serve):
+                    busy = True
+                elif lane.not_before_s > now:
+                    waits.append(lane.not_before_s - now)
+            if busy:
+                return 0.0
+            waits += self._fill_behind(now)
+            return min(waits) if waits else None
+
+    def _serve(self, lane: SpaceProvider) -> bool:
+        """Embed a batch of what waits for a space; return whether there was something."""
+        if self._embed_queued(lane):
+            return True
+        return not self._is_filling(lane) and bool(self._look(lane))
+
+    def _attempt(self, lane: SpaceProvider, work: Callable[[SpaceProvider], bool]) -> bool:
+        """Return what ``work`` does, or that it did nothing; an outage is reported once, and asked about ever less."""
+        try:
+            done = work(lane)
+        except Exception as error:
+            if self._stopped.is_set():
+                return False
+            if not lane.failures:
+                self._failed("worker", _as_caliber(error))
+            # Each time twice as long: a service that is down for hours, or refuses its key, is not asked all day.
+            wait_s = min(self._idle_s * 2.0 ** min(lane.failures, 32), self._longest_idle_s)
+            lane.not_before_s = time.monotonic() + wait_s
+            lane.failures += 1
+            return False
+        lane.failures = 0
+        return done
+
+    # --- another model ---------------------------------------------------------------------------
+
+    def _fill_behind(self, now: float) -> list[float]:
+        """Give the space that is being filled its next vectors; return how long to wait then."""
+        lane = self.configured
+        if not self._fills_behind or self.filler.finished or self._in_front or lane not in self._lanes:
+            return []
+        if not self._is_filling(lane):
+            self._fill = None
+            return []
+        if lane.not_before_s > now:
+            return [lane.not_before_s - now]
+        if not self.filler.lease.held():
+            return [_FOREIGN_S]
+        fill = self._fill = self._fill or self.filler.fill(upwards=False)
+        self._attempt(lane, lambda _: self.filler.step(fill, accept_refused=False))
+        return [self._pause_s or 1e-6]
+
+    @contextlib.contextmanager
+    def _front(self) -> Iterator[None]:
+        """Keep the worker from filling what is filled in front; it goes on with what is written."""
+        self._in_front += 1
+        try:
+            yield
+        finally:
+            self._in_front -= 1
+            self._wake.set()
+
+    def reembed(self, told: Callable[[Progress], None] | None = None, *, accept_refused: bool = False) -> Reembedded:
+        """Fill the configured space until nothing lacks a vector and take it into use; return what came of it.
+
+        Raises: LlmError kinds of an outage, Unavailable when closed meanwhile; what is done stays done.
+        """
+        lane = self.configured
+        before = self._memory.snapshot
+        fill = self.filler.fill(upwards=True)
+        with self._front():
+            self.filler.finished = False
+            lane.refused.clear()
+            passes, made, (total, pending) = fill.passes, 0, self.filler.count()
+            more = True
+            while more:
+                with self._draining:
+                    self._check_fillable(lane)
+                    for other in self._lanes:
+                        if other is not lane and other.not_before_s <= time.monotonic():
+                            self._attempt(other, lambda each: self._embed_queued(each) > 0)
+                    more = self._embed_queued(lane) > 0 or self.filler.step(fill, accept_refused=accept_refused)
+                if passes != fill.passes:
+                    passes, made, (total, pending) = fill.passes, fill.made, self.filler.count()
+                if told is not None:
+                    told(Progress(lane.space.name, min(total, total - pending + fill.made - made), total))
+        return self.filler.came_of(fill.made, before)
+
+    def _check_fillable(self, lane: SpaceProvider) -> None:
+        if self._stopped.is_set():
+            raise Unavailable("the store was closed; open it again", reason="closed", retryable=False)
+        self._review()
+        if lane not in self._lanes:
+            raise _retired_elsewhere(lane)
+
+
+def _retired_elsewhere(lane: SpaceProvider) -> Conflict:
+    return Conflict(
+        f"the embedding space {lane.space.name} was retired or dropped by another program; nothing is embedded in it "
+        "until the store is opened again",
+        entity_type="embedding_space",
+        id=str(lane.space.space_id),
+        reason="retired elsewhere",
+    )
+
+
+def _as_caliber(error: Exception) -> CaliberError:
+    return error if isinstance(error, CaliberError) else EmbeddingFailed(reason=type(error).__name__)

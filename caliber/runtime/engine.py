@@ -27,8 +27,8 @@ from caliber.llm.deadline import deadline_passed, remaining_s, within
 from caliber.llm.protocols import Closable, EmbeddingProvider, SummarizationProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider, is_costly
 from caliber.llm.retry import Retry, retrying, retrying_summarization
-from caliber.model.entities import ConfigDocument, Event
-from caliber.model.enums import EntityType, EventFamily, EventType, ReadConsistency
+from caliber.model.entities import ConfigDocument, EmbeddingSpace, Event
+from caliber.model.enums import DistanceMetric, EntityType, EventFamily, EventType, ReadConsistency
 from caliber.model.errors import (
     CaliberError,
     DTypeError,
@@ -42,9 +42,19 @@ from caliber.model.time import Clock, from_us
 from caliber.resident.frame import FRAME
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime.behind import WriteBehind
-from caliber.runtime.embedder import Embedder, long_text_rule
+from caliber.runtime.embedder import Embedder
 from caliber.runtime.full_text import open_stored_search
+from caliber.runtime.reembedding import enter_space
 from caliber.runtime.repeating import Repeating
+from caliber.runtime.space_provider import (
+    PREVIOUS,
+    SpaceProvider,
+    StoreVectorCache,
+    check_dimensions,
+    check_provider,
+    is_of,
+    long_text_rule,
+)
 from caliber.runtime.stored_records import NotesAbout, StoredRecords
 from caliber.runtime.support import refusals
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING, MIRRORED
@@ -70,6 +80,7 @@ class Engine:
         *,
         clock: Clock,
         embedding_provider: EmbeddingProvider | None,
+        previous_embedding_provider: EmbeddingProvider | None,
         summarization_provider: SummarizationProvider | None,
     ) -> None:
         self.config = config
@@ -110,7 +121,7 @@ class Engine:
             )
             self._keep_config()
             self._record_evaluator()
-            self._open_providers(embedding_provider, summarization_provider)
+            self._open_providers(embedding_provider, previous_embedding_provider, summarization_provider)
             self.locks = LockService(self.store, check=self.check_open, lease_ms=config.lock_timeout)
             if resident.verify_on_open:
                 differences = self.memory.verify()
@@ -137,7 +148,10 @@ class Engine:
         self.store.close()
 
     def _open_providers(
-        self, embedding_provider: EmbeddingProvider | None, summarization_provider: SummarizationProvider | None
+        self,
+        embedding_provider: EmbeddingProvider | None,
+        previous_embedding_provider: EmbeddingProvider | None,
+        summarization_provider: SummarizationProvider | None,
     ) -> None:
         config = self.config
         durable = embedding_provider is not None
@@ -146,26 +160,7 @@ class Engine:
             # A small model on this machine is quicker than a look into the store.
             durable = is_costly(config.embedding_provider)
         if embedding_provider is not None:
-            if not isinstance(embedding_provider, EmbeddingProvider):
-                raise DTypeError(
-                    field="embedding_provider", expected="an EmbeddingProvider", got=type(embedding_provider).__name__
-                )
-            long_text = long_text_rule(config, embedding_provider, self.count_text)
-            embedding_provider = retrying(embedding_provider, self._retry)
-            self.embedder = Embedder(
-                self.store,
-                embedding_provider,
-                config,
-                clock_us=self.clock.now_us,
-                long_text=long_text,
-                failed=self._embedding_failed,
-                truncated=self._embedding_truncated,
-                has_vector=self.memory.has_vector if self.stored_search is None else self._has_vector,
-                durable_cache=durable,
-            )
-            self.memory.on_commit = self._committed
-            if self.embedder.embedded:
-                self.embedder.start()
+            self._open_embedder(embedding_provider, durable, previous_embedding_provider)
         if summarization_provider is None and config.summarization_provider is not None:
             summarization_provider = self._own(
                 build_summarization_provider(config.summarization_provider, embedding_provider, self.count_text)
@@ -184,6 +179,54 @@ class Engine:
         """Ask the store whether a record has a vector, where vectors are not in memory."""
         with self.store.read() as session:
             return bool(session.run(self.store.plans[EMBEDDING.name].get, (space_id.bytes, owner, 0)))
+
+    def _open_embedder(self, provider: EmbeddingProvider, durable: bool, previous: EmbeddingProvider | None) -> None:
+        """Embed with ``provider``, and with the previous one while its space is the one that is searched."""
+        config = self.config
+        check_provider(provider, "embedding_provider")
+        check_dimensions(config, provider)
+        metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
+        space = enter_space(self.store, self.write, self.event, provider, metric)
+        lane = self._space_provider(provider, space, durable)
+        given = previous is not None
+        if previous is None and config.previous_embedding_provider is not None:
+            settings = config.previous_embedding_provider
+            previous = self._own(build_embedding_provider(settings, self.count_text, field=PREVIOUS))
+        earlier = None
+        if previous is not None:
+            check_provider(previous, PREVIOUS)
+            snapshot = self.memory.snapshot
+            in_use = None if snapshot.space_in_use is None else snapshot.spaces[snapshot.space_in_use]
+            settings_before = config.previous_embedding_provider
+            if in_use is not None and in_use.space_id != space.space_id and is_of(in_use, previous):
+                costly = given or (settings_before is not None and is_costly(settings_before))
+                earlier = self._space_provider(previous, in_use, costly)
+        self.embedder = Embedder(
+            self.store,
+            self.memory,
+            config,
+            lane,
+            earlier,
+            write=self.write,
+            event=self.event,
+            failed=self._embedding_failed,
+            has_vector=self.memory.has_vector if self.stored_search is None else self._has_vector,
+        )
+        self.memory.on_commit = self._committed
+        if self.embedder.has_work:
+            self.embedder.start()
+
+    def _space_provider(self, provider: EmbeddingProvider, space: EmbeddingSpace, durable: bool) -> SpaceProvider:
+        settings = self.config.embedding
+        return SpaceProvider(
+            retrying(provider, self._retry),
+            space,
+            long_text=long_text_rule(self.config, provider, self.count_text),
+            batch_size=settings.batch_size,
+            cache_entries=settings.cache_entries,
+            backing=StoreVectorCache(self.store, self.clock.now_us) if durable else None,
+            truncated=self._embedding_truncated,
+        )
 
     def _record_evaluator(self) -> None:
         """Put into the event log what kept compiled code from being kept: opening is slower, and nothing else."""
@@ -218,7 +261,12 @@ class Engine:
     def _follow(self) -> None:
         """Bring other processes' commits into memory."""
         if self.store.changed_elsewhere():
-            self.store.catch_up()
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        self.store.catch_up()
+        if self.embedder is not None:
+            self.embedder.changed_elsewhere()
 
     # --- counting --------------------------------------------------------------------------------
 
@@ -260,7 +308,7 @@ class Engine:
         if consistency is not None:
             wanted = inputs.as_enum(consistency, ReadConsistency, "consistency")
         if wanted is ReadConsistency.LATEST and self.store.changed_elsewhere():
-            self.store.catch_up()
+            self._catch_up()
         return self.memory.snapshot
 
     def around(

@@ -115,9 +115,9 @@ class _Similar(Table):
         if limit > _LIMIT_MAX:
             raise InvalidValue(field="limit", reason=f"must be at most {_LIMIT_MAX}")
         least = inputs.as_fraction(min_similarity, "min_similarity")
-        space = engine.embedder.space
-        query = check_vector(embedding, "embedding", space.dimensions)
         snapshot = engine.snapshot()
+        space = snapshot.spaces[snapshot.space_in_use or engine.embedder.configured.space.space_id]
+        query = check_vector(embedding, "embedding", space.dimensions)
         owners = snapshot[self._relation.name]
         vectors = snapshot.vectors.get((self._relation.name, space.space_id))
         if vectors is None or not owners.length:

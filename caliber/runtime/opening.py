@@ -55,6 +55,7 @@ def open(  # noqa: A001  (the pinned name)
     *,
     principal: Principal | None = None,
     embedding_provider: EmbeddingProvider | None = None,
+    previous_embedding_provider: EmbeddingProvider | None = None,
     summarization_provider: SummarizationProvider | None = None,
     clock: Clock | None = None,
 ) -> Caliber:
@@ -71,6 +72,7 @@ def open(  # noqa: A001  (the pinned name)
         settings,
         clock=clock or SystemClock(),
         embedding_provider=embedding_provider,
+        previous_embedding_provider=previous_embedding_provider,
         summarization_provider=summarization_provider,
     )
     engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import numpy as np
-from numpy.typing import NDArray
 
 from caliber.access.visibility import author_of, default_visible_to, may_change
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
@@ -35,16 +34,15 @@ from caliber.model.time import from_us
 from caliber.model.windows import ContextWindow
 from caliber.pcp.checkpoints import build_state, insert_checkpoint
 from caliber.resident.memory import ResidentSnapshot
-from caliber.runtime.embedder import embedded_text
+from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
+from caliber.runtime.space_provider import embedded_text
 from caliber.runtime.stored_records import NotesAbout
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory import lifecycle
 from caliber.trajectory.artifacts import NewArtifact
-
-Vector = NDArray[np.float32]
 
 
 class Changed(Conflict):
@@ -60,7 +58,7 @@ class PreparedNote:
     version: int
     content: str
     confidence: float
-    vector: Vector | None
+    vector: Vectors | None
 
 
 @dataclass(slots=True)
@@ -68,8 +66,8 @@ class Prepared:
     """What the actions of one trigger came to, before anything is written."""
 
     summary: str | None = None
-    summary_vector: Vector | None = None
-    artifacts: list[tuple[NewArtifact, Vector | None]] = field(default_factory=list)
+    summary_vector: Vectors | None = None
+    artifacts: list[tuple[NewArtifact, Vectors | None]] = field(default_factory=list)
     notes: list[PreparedNote] = field(default_factory=list)
     checkpoint: tuple[str, bytes] | None = None
     prunes: list[ActionConfig] = field(default_factory=list)
@@ -189,7 +187,7 @@ class PolicyEngine:
         )
         prepared.artifacts += self._with_vectors([new])
 
-    def _extract(self, subject: Subject) -> list[tuple[NewArtifact, Vector | None]]:
+    def _extract(self, subject: Subject) -> list[tuple[NewArtifact, Vectors | None]]:
         turns = [ExtractionTurn(turn.turn_number, turn.role, turn.text, turn.name) for turn in subject.turns]
         found = self._engine.summarizer.extract_artifacts(turns)
         new = [
@@ -206,7 +204,7 @@ class PolicyEngine:
         ]
         return self._with_vectors(new)
 
-    def _with_vectors(self, new: Sequence[NewArtifact]) -> list[tuple[NewArtifact, Vector | None]]:
+    def _with_vectors(self, new: Sequence[NewArtifact]) -> list[tuple[NewArtifact, Vectors | None]]:
         embedder = self._engine.embedder
         texts = [item.content.decode("utf-8", "replace") for item in new]
         vectors = None if embedder is None else embedder.prepare_each("artifact", texts)

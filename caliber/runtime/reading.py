@@ -10,7 +10,7 @@ import hashlib
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
-from caliber.runtime.searching import NO_PROVIDER, Deadline, Searching, for_embedding, query_vector
+from caliber.runtime.searching import NO_PROVIDER, Deadline, Searching, for_embedding, in_one_space, query_vector
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
 from caliber.search.stored import NOT_RESIDENT, Asked
 from caliber.trajectory import inputs
@@ -91,15 +91,16 @@ class Reader:
             raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")
         # By vectors alone nothing goes on without one; a search has other legs, which need a part of the deadline.
         alone = config.assembly.relevance == "vector"
-        without = None
-        with engine.within(deadline_ms if alone else for_embedding(deadline_ms)):
+
+        def ask(at: ResidentSnapshot) -> tuple[NDArray[np.float32] | None, str | None]:
             if alone or query is None or query_embedding is not None:
-                vector = query_vector(engine, query, query_embedding)
-            else:
-                vector, without = self.searching.embedded(query)
-                without = None if without == NO_PROVIDER else without
+                return query_vector(engine, query, query_embedding, at), None
+            vector, without = self.searching.embedded(query, at)
+            return vector, None if without == NO_PROVIDER else without
+
+        with engine.within(deadline_ms if alone else for_embedding(deadline_ms)):
+            snapshot, (vector, without) = in_one_space(engine, consistency, ask)
         deadline.check("the query was embedded")
-        snapshot = engine.snapshot(consistency)
         assembled = self._assemble(snapshot, trajectory_id, budget, query, vector, without, as_of, extra_sections)
         deadline.check("the window was assembled")
         self._left_behind(assembled, trajectory_id)
@@ -143,7 +144,7 @@ class Reader:
                 query=query,
                 query_embedding=vector,
                 without_vector=without_vector,
-                space_id=None if engine.embedder is None else engine.embedder.space.space_id,
+                space_id=None if engine.embedder is None else cast("SpaceId | None", snapshot.space_in_use),
                 extra_sections=inputs.as_mapping(extra_sections, "extra_sections"),
                 degraded=degraded,
             ),

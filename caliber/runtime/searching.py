@@ -6,9 +6,9 @@ While what it touches is in memory, a search runs no SQL on the calling path.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,18 @@ from caliber.model.enums import EntityType, ReadConsistency, ResultStatus
 from caliber.model.errors import InvalidValue, LlmError, Unavailable
 from caliber.model.time import to_us
 from caliber.model.windows import Position, SearchHit, SearchResult, Understood
+from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.engine import Engine
 from caliber.search import filters
 from caliber.search.request import Outcome, Request
 from caliber.search.stored import NOT_RESIDENT, Asked
 from caliber.trajectory import inputs
 
+T = TypeVar("T")
+
 NO_PROVIDER = "no_embedding_provider"
 NO_VECTOR = "query_not_embedded"
+NO_SPACE = "space_being_filled"
 TIMEOUT = "timeout"
 
 _KEPT_SHARE = 4
@@ -57,7 +61,25 @@ def for_embedding(deadline_ms: int | None) -> int | None:
     return whole - min(whole // _KEPT_SHARE, _KEPT_MOST_MS)
 
 
-def query_vector(engine: Engine, query: str | None, given: Any) -> NDArray[np.float32] | None:
+def in_one_space(
+    engine: Engine, consistency: ReadConsistency | str | None, ask: Callable[[ResidentSnapshot], T]
+) -> tuple[ResidentSnapshot, T]:
+    """Return a snapshot to read from, and what ``ask`` got for the embedding space that this very snapshot searches.
+
+    Embedding a query takes a while; when another space comes into use meanwhile, it is asked again.
+    """
+    before = engine.memory.snapshot
+    while True:
+        answer = ask(before)
+        snapshot = engine.snapshot(consistency)
+        if snapshot.space_in_use == before.space_in_use:
+            return snapshot, answer
+        before = snapshot
+
+
+def query_vector(
+    engine: Engine, query: str | None, given: Any, snapshot: ResidentSnapshot
+) -> NDArray[np.float32] | None:
     """Return the vector of a query: the caller's, or the provider's; None where there is nothing to embed it with.
 
     Raises: InputError kinds for the caller's, LlmError kinds of the provider.
@@ -65,11 +87,14 @@ def query_vector(engine: Engine, query: str | None, given: Any) -> NDArray[np.fl
     if query is not None:
         inputs.as_text(query, "query", allow_empty=True)
     embedder = engine.embedder
+    space_id = snapshot.space_in_use
     if given is not None:
-        return filters.check_vector(given, "query_embedding", None if embedder is None else embedder.space.dimensions)
-    if query is None or not query.strip() or embedder is None:
+        known = None if embedder is None or space_id is None else snapshot.spaces[space_id].dimensions
+        return filters.check_vector(given, "query_embedding", known)
+    lane = None if embedder is None else embedder.answering(space_id)
+    if query is None or not query.strip() or lane is None:
         return None
-    vector: NDArray[np.float32] = embedder.query(query)
+    vector: NDArray[np.float32] = lane.query(query)
     return vector
 
 
@@ -101,16 +126,17 @@ class Searching:
         if count > settings.limit_max:
             raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
         with engine.within(for_embedding(deadline_ms)):
-            vector, without = self.embedded(query)
+            snapshot, (vector, without) = in_one_space(engine, consistency, lambda at: self.embedded(query, at))
         deadline.check("the query was embedded")
         now = engine.clock.now_us()
         given = inputs.as_mapping(conditions, "filter")
         embedder = engine.embedder
+        in_use = snapshot.space_in_use
         asked = Asked(
             text=query,
             vector=vector,
             without_vector=without,
-            space=None if embedder is None else embedder.space,
+            space=None if embedder is None or in_use is None else snapshot.spaces[in_use],
             kinds=wanted,
             limit=count,
             conditions=given,
@@ -119,7 +145,7 @@ class Searching:
             now_us=now,
         )
         if engine.stored_search is None:
-            outcome, position = self._in_memory(asked, consistency)
+            outcome, position = self._in_memory(asked, snapshot)
             reason = outcome.degraded
         else:
             outcome, position = engine.stored_search.search(asked)
@@ -132,8 +158,7 @@ class Searching:
         pending = 0 if embedder is None else embedder.waiting()
         return SearchResult(hits, status, reason, position, pending, _understood(outcome))
 
-    def _in_memory(self, asked: Asked, consistency: ReadConsistency | str | None) -> tuple[Outcome, Position]:
-        snapshot = self._engine.snapshot(consistency)
+    def _in_memory(self, asked: Asked, snapshot: ResidentSnapshot) -> tuple[Outcome, Position]:
         if asked.conditions:
             filters.check_filter([snapshot[kind] for kind in asked.kinds], asked.conditions)
         request = Request(
@@ -151,14 +176,17 @@ class Searching:
         )
         return self._engine.searcher.search(request), snapshot.position
 
-    def embedded(self, query: str) -> tuple[NDArray[np.float32] | None, str | None]:
+    def embedded(self, query: str, snapshot: ResidentSnapshot) -> tuple[NDArray[np.float32] | None, str | None]:
         """Return the query's vector, or why there is none: an outage costs one leg, not the search (M-040)."""
-        if self._engine.embedder is None:
+        embedder = self._engine.embedder
+        if embedder is None:
             return None, NO_PROVIDER
         if not self._engine.config.search.weights.vector:
             return None, None
+        if embedder.answering(snapshot.space_in_use) is None:
+            return None, f"{NO_SPACE}: {embedder.configured.space.name}"
         try:
-            return query_vector(self._engine, query, None), None
+            return query_vector(self._engine, query, None, snapshot), None
         except LlmError as error:
             self._engine.record_error("embedding of a query", error)
             return None, f"{NO_VECTOR}: {error.kind}"

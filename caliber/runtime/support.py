@@ -17,7 +17,7 @@ from caliber.model.errors import (
     MissingRequired,
     MultipleErrors,
 )
-from caliber.runtime.embedder import long_text_rule
+from caliber.runtime.space_provider import PREVIOUS, long_text_rule
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,6 +72,11 @@ def provider_refusals(config: CaliberConfig) -> list[CaliberError]:
     except CaliberError as error:
         found += faults_in(error)
     try:
+        if config.previous_embedding_provider is not None:
+            build_embedding_provider(config.previous_embedding_provider, len, field=PREVIOUS)
+    except CaliberError as error:
+        found += faults_in(error)
+    try:
         if config.summarization_provider is not None:
             build_summarization_provider(config.summarization_provider, embedding, len)
     except CaliberError as error:
@@ -88,11 +93,12 @@ def provider_refusals(config: CaliberConfig) -> list[CaliberError]:
 
 
 def _providers(config: CaliberConfig) -> list[tuple[str, ProviderConfig]]:
-    both = (
+    named = (
         ("embedding_provider", config.embedding_provider),
+        (PREVIOUS, config.previous_embedding_provider),
         ("summarization_provider", config.summarization_provider),
     )
-    return [(name, provider) for name, provider in both if provider is not None]
+    return [(name, provider) for name, provider in named if provider is not None]
 
 
 def faults_in(error: CaliberError) -> list[CaliberError]:

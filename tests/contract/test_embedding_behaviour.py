@@ -356,7 +356,9 @@ def test_a_record_that_shrinks_loses_its_chunks() -> None:
         assert embedder is not None
         for text, rows in (("short", 1), (LONG, 5), ("again short", 1)):
             vectors = np.eye(5, DIMENSIONS, dtype=np.float32)[:rows]
-            memory._engine.write(lambda uow, t=text, v=vectors: embedder.attach(uow, "note", note.note_id, t, v))
+            memory._engine.write(
+                lambda uow, t=text, v=vectors: embedder.attach(uow, "note", note.note_id, t, [(embedder.configured, v)])
+            )
             kept = sorted(row.chunk_index for row in memory.storage.embeddings.all())
             assert kept == list(range(rows))
             assert memory.verify() == []

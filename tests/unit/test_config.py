@@ -29,7 +29,9 @@ from caliber.model.errors import (
 
 PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 64, "options": {"seed": 7}, "http": services.http()}
 MODEL = services.SUMMARIZATION["anthropic"]
-SAMPLE = profiles.reference("store.db", embedding_provider=PROVIDER, summarization_provider=MODEL)
+SAMPLE = profiles.reference(
+    "store.db", embedding_provider=PROVIDER, previous_embedding_provider=PROVIDER, summarization_provider=MODEL
+)
 
 
 def sample() -> dict[str, Any]:
@@ -101,6 +103,8 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "persona",
             "embedding_provider",
             *(f"embedding_provider.{name}" for name in provider),
+            "previous_embedding_provider",  # nothing was before the first model
+            *(f"previous_embedding_provider.{name}" for name in provider),
             "summarization_provider",
             *(f"summarization_provider.{name}" for name in [*provider, "chat"]),
             "vector",

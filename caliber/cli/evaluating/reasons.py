@@ -212,8 +212,10 @@ class Reasons:
             return "no_vector", "it shares no word with the question, and there is no embedding_provider"
         if row.kind not in embedder.embedded:
             return "no_vector", f"it shares no word with the question, and embedding.{MODES[row.kind]} is off"
-        query = embedder.query(question.query)
-        similarity = memory._reader._similarity(row.id, embedder.space.space_id, query)
+        lane = embedder.answering(memory._engine.memory.snapshot.space_in_use)
+        if lane is None:
+            return "no_vector", "it shares no word with the question, and vectors of another model are being made"
+        similarity = memory._reader._similarity(row.id, lane.space.space_id, lane.query(question.query))
         if similarity is None:
             return "no_vector", "it shares no word with the question, and has no vector: it is empty, or was refused"
         least = memory.config.search.min_similarity
