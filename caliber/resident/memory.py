@@ -472,6 +472,10 @@ class ResidentMemory:
             self._pending = []
             self._load(session)
 
+    def space_bytes(self, space_id: uuid.UUID) -> int:
+        """Return the bytes that the vectors of a space take in memory."""
+        return sum(index.nbytes for key, index in list(self._indexes.items()) if key[1] == space_id)
+
     def has_vector(self, owner_type: str, space_id: uuid.UUID, owner: bytes) -> bool:
         """Return whether a record has a vector in a space, as of now."""
         index = self._indexes.get((owner_type, space_id))

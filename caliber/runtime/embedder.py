@@ -114,6 +114,11 @@ class Embedder:
         self._thread: threading.Thread | None = None
 
     @property
+    def lanes(self) -> tuple[SpaceProvider, ...]:
+        """Who embeds here: the configured provider first, then, while its space is searched, the one before."""
+        return self._lanes
+
+    @property
     def provider(self) -> EmbeddingProvider:
         """The configured provider."""
         return self.configured.provider

@@ -18,13 +18,16 @@ from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifact_mask, valid_notes
+from caliber.runtime import figures, spaces
 from caliber.runtime.engine import Engine
+from caliber.runtime.spaces import Rebuilt, SpaceTable, Sweep
 from caliber.runtime.tables import Table
 from caliber.schema.relations import (
     ARTIFACT,
     CHECKPOINT,
     CONTEXT_WINDOW,
     EMBEDDING_CACHE,
+    EMBEDDING_SPACE,
     EVENT,
     NOTE,
     RELATIONS,
@@ -228,6 +231,7 @@ _TABLES: dict[str, Callable[[Engine, Relation], Table]] = {
     CONTEXT_WINDOW.name: WindowTable,
     EVENT.name: EventTable,
     EMBEDDING_CACHE.name: EmbeddingCacheTable,
+    EMBEDDING_SPACE.name: SpaceTable,
 }
 
 
@@ -235,6 +239,7 @@ class Tables:
     """The tables of a tenant, by plural: ``storage.turns``, ``storage.notes``…"""
 
     def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._tables = {relation.plural: _TABLES.get(relation.name, Table)(engine, relation) for relation in RELATIONS}
 
     def __getattr__(self, name: str) -> Table:
@@ -246,6 +251,19 @@ class Tables:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables)
+
+    def sweep(self, *, dry_run: bool = False) -> Sweep:
+        """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them."""
+        return spaces.sweep(self._engine, dry_run=dry_run)
+
+    def rebuild_search(self, step: Callable[[str], None] | None = None) -> Rebuilt:
+        """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
+
+        Raises: LlmError kinds of an outage of the embedding provider.
+        """
+        return spaces.rebuild_search(
+            self._engine, lambda: figures.verify(self._engine), step if step is not None else lambda _: None
+        )
 
     def get(self, relation_plural: str) -> Table:
         """Return a table by its name. Raises: NotFound."""

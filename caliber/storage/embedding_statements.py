@@ -87,6 +87,12 @@ def _of_kind(kind: str, how: Embedded, dialect: Dialect) -> Iterator[tuple[str, 
         f" FROM {quote(kind)} AS owner WHERE {how.wanted}"
     )
     yield f"embedding.progress_{kind}", progress
+    hashes = (
+        f"SELECT owner.ordinal, {how.key}, {how.head}, {how.content}, made.content_hash FROM {quote(kind)} AS owner"
+        f" JOIN embedding AS made ON made.space_id = {one} AND made.owner_id = owner.{how.key}"
+        f" AND made.chunk_index = 0 WHERE {how.wanted} AND owner.ordinal > {two} ORDER BY owner.ordinal LIMIT {three}"
+    )
+    yield f"embedding.hashes_{kind}", hashes
     strays = (
         f"SELECT stray.ordinal, owner.{how.key} IS NULL FROM embedding AS stray"
         f" LEFT JOIN {quote(kind)} AS owner ON owner.{how.key} = stray.owner_id"

@@ -63,6 +63,9 @@ for _kind in ("turn", "artifact", "note", "scope"):
         f"embedding.unmoved_{_kind}": Irregular(
             ("space_id", "from_space_id", "after", "limit"), results=("ordinal", "owner_id")
         ),
+        f"embedding.hashes_{_kind}": Irregular(
+            ("space_id", "after", "limit"), results=("ordinal", "owner_id", "head", "content", "content_hash")
+        ),
         f"embedding.progress_{_kind}": Irregular(("space_id",), results=("total", "pending")),
         f"embedding.strays_{_kind}": Irregular(("after", "limit"), results=("ordinal", "is_gone")),
     }

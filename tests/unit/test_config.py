@@ -458,7 +458,7 @@ def test_without_any_vectors_nothing_can_be_embedded() -> None:
     # C-102
     data = sample()
     del data["vector"]
-    del data["embedding_provider"]
+    del data["embedding_provider"], data["previous_embedding_provider"]
     found = faults(data)
     assert [error.context["option_a"] for error in found] == [
         "embedding.embed_turns",
