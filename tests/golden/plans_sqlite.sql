@@ -1474,6 +1474,26 @@ DELETE FROM embedding WHERE owner_id = ?1 RETURNING "ordinal", "space_id", "owne
 --   takes: space_id, limit
 DELETE FROM embedding WHERE ordinal IN (SELECT ordinal FROM embedding WHERE space_id = ?1 ORDER BY ordinal LIMIT ?2);
 
+-- embedding.hashes_artifact
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content, content_hash
+SELECT owner.ordinal, artifact_id, NULL, content, made.content_hash FROM "artifact" AS owner JOIN embedding AS made ON made.space_id = ?1 AND made.owner_id = owner.artifact_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+
+-- embedding.hashes_note
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content, content_hash
+SELECT owner.ordinal, note_id, entity, content, made.content_hash FROM "note" AS owner JOIN embedding AS made ON made.space_id = ?1 AND made.owner_id = owner.note_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND archived_at IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+
+-- embedding.hashes_scope
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content, content_hash
+SELECT owner.ordinal, scope_id, NULL, summary, made.content_hash FROM "scope" AS owner JOIN embedding AS made ON made.space_id = ?1 AND made.owner_id = owner.scope_id AND made.chunk_index = 0 WHERE summary IS NOT NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+
+-- embedding.hashes_turn
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content, content_hash
+SELECT owner.ordinal, turn_id, name, content, made.content_hash FROM "turn" AS owner JOIN embedding AS made ON made.space_id = ?1 AND made.owner_id = owner.turn_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND length(content) > 0 AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+
 -- embedding.of_space
 --   takes: space_id
 --   gives: owner_type, vectors, records
