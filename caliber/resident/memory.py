@@ -57,8 +57,9 @@ class ResidentSnapshot:
     relations: dict[str, RelationSnapshot]
     vectors: dict[tuple[str, uuid.UUID], VectorSnapshot]
     spaces: dict[uuid.UUID, EmbeddingSpace]
-    space_in_use: uuid.UUID | None
     evaluator: Evaluator
+    space_in_use: uuid.UUID | None = None
+    """The embedding space that is searched."""
     elsewhere: Callable[[str, bytes], RelationSnapshot] | None = None
     """Reads the record under an id of a relation that is not in memory; None while all of them are."""
 
@@ -223,8 +224,8 @@ class ResidentMemory:
             relations,
             vectors,
             self._spaces.by_id,
-            None if in_use is None else in_use.space_id,
             self._evaluator,
+            None if in_use is None else in_use.space_id,
             self._elsewhere,
         )
 
