@@ -313,6 +313,12 @@ class Engine:
             self._catch_up()
         return self.memory.snapshot
 
+    def searched(self, snapshot: ResidentSnapshot) -> EmbeddingSpace | None:
+        """Return the embedding space that is searched at a boundary; None without an embedding provider."""
+        if self.embedder is None or snapshot.space_in_use is None:
+            return None
+        return snapshot.spaces[snapshot.space_in_use]
+
     def around(
         self,
         snapshot: ResidentSnapshot,

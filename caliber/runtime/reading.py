@@ -10,7 +10,7 @@ import hashlib
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from caliber.context import (
 )
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
-from caliber.model.entities import Artifact, Event, Note, StoredWindow
+from caliber.model.entities import Artifact, EmbeddingSpace, Event, Note, StoredWindow
 from caliber.model.enums import (
     ContextPersistence,
     EntityType,
@@ -126,9 +126,10 @@ class Reader:
         engine = self._engine
         now = engine.clock.now_us()
         degraded: tuple[str, ...] = ()
+        space = engine.searched(snapshot)
         if engine.records is not None:
             degraded = (NOT_RESIDENT,)
-            snapshot = engine.around(snapshot, trajectory_id, None, self._asked(query, vector, as_of, now))
+            snapshot = engine.around(snapshot, trajectory_id, None, self._asked(query, vector, space, as_of, now))
         return assemble(
             AssemblyInputs(
                 snapshot=snapshot,
@@ -144,7 +145,7 @@ class Reader:
                 query=query,
                 query_embedding=vector,
                 without_vector=without_vector,
-                space_id=None if engine.embedder is None else cast("SpaceId | None", snapshot.space_in_use),
+                space_id=None if space is None else space.space_id,
                 extra_sections=inputs.as_mapping(extra_sections, "extra_sections"),
                 degraded=degraded,
             ),
@@ -152,14 +153,21 @@ class Reader:
             engine.searcher,
         )
 
-    def _asked(self, query: str | None, vector: NDArray[np.float32] | None, as_of: datetime | None, now: int) -> Asked:
+    def _asked(
+        self,
+        query: str | None,
+        vector: NDArray[np.float32] | None,
+        space: EmbeddingSpace | None,
+        as_of: datetime | None,
+        now: int,
+    ) -> Asked:
         """Return the search for the notes of a window."""
         engine = self._engine
         return Asked(
             text=query or "",
             vector=vector,
             without_vector=None,
-            space=None if engine.embedder is None else engine.embedder.space,
+            space=space,
             kinds=("note",),
             limit=max(1, engine.config.assembly.note_search_limit),
             conditions={},

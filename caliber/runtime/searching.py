@@ -131,12 +131,11 @@ class Searching:
         now = engine.clock.now_us()
         given = inputs.as_mapping(conditions, "filter")
         embedder = engine.embedder
-        in_use = snapshot.space_in_use
         asked = Asked(
             text=query,
             vector=vector,
             without_vector=without,
-            space=None if embedder is None or in_use is None else snapshot.spaces[in_use],
+            space=engine.searched(snapshot),
             kinds=wanted,
             limit=count,
             conditions=given,

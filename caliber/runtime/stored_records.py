@@ -96,7 +96,7 @@ class StoredRecords:
         spaces = dict(resident.spaces)
         if space is not None:
             spaces[space.space_id] = space
-        return ResidentSnapshot(position, relations, vectors, spaces, resident.evaluator)
+        return ResidentSnapshot(position, relations, vectors, spaces, resident.evaluator, resident.space_in_use)
 
     def _list(self, session: StatementSession, relation: str, path: str, *key: object) -> list[Row]:
         return session.run(self._store.plans[relation].lists[path], key)
