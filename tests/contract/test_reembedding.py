@@ -119,7 +119,7 @@ def test_without_the_old_provider_the_vector_leg_is_out_and_says_why(store: Path
         assert "vector" not in found.hits[0].breakdown
         task = memory.start_trajectory("goal", initiator=USER)
         window = memory.assemble_context(task.trajectory_id, query="what is known of 7")
-        assert window.degraded == ("no_embedding",)
+        assert window.degraded == (f"space_being_filled: {NEW_NAME}",)
         memory.storage.embedding_spaces.reembed()
         assert memory.search("what is known of 7").status == "ok"
 
