@@ -15,7 +15,7 @@ _DAY_MS: Final = 24 * 60 * 60 * 1_000
 CONVERSATION: Final = "conversation"
 _SIMPLE: Final[dict[str, Any]] = {
     "mode": "resident",
-    "candidates_max": 2_000,
+    "candidates_max": 1_000,
     "limit_max": 999,
     "default_limit": 10,
     "candidate_factor": 2,

@@ -8,6 +8,7 @@ from typing import Any
 from caliber.kernels import active_path
 from caliber.kernels.evaluator import CompiledCode
 from caliber.runtime.engine import Engine
+from caliber.runtime.full_text import check_full_text
 from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS
 
 _PAGE = 1_000
@@ -79,6 +80,7 @@ def verify(engine: Engine) -> list[str]:
     engine.check_open()
     differences = [f"{item.relation} {item.ordinal}: {item.what}" for item in engine.memory.verify()]
     differences += engine.store.integrity()
+    differences += check_full_text(engine.store, engine.config)
     return differences or _damaged(engine)
 
 

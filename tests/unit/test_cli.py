@@ -493,3 +493,13 @@ def test_the_module_runs_like_the_command(here: Path) -> None:
     done = subprocess.run(command("check", "--json"), cwd=here, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["ok"]
     assert done.stderr == ""
+
+
+def test_full_text_is_made_and_dropped_from_the_command_line(remembered: Path) -> None:
+    # K-170: rebuild-search
+    assert "full text of" in caliber("db", "rebuild-search").stdout
+    document = json.loads(caliber("db", "rebuild-search", "--json").stdout)
+    assert document["texts"] > 0
+    assert "sound" in caliber("db", "verify").stdout
+    assert json.loads(caliber("db", "rebuild-search", "--drop", "--json").stdout)["dropped"] is True
+    assert "there was none" in caliber("db", "rebuild-search", "--drop").stdout

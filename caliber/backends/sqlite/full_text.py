@@ -16,6 +16,7 @@ from typing import Final
 from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.backends.sqlite.full_text_statements import STATEMENTS
 from caliber.backends.sqlite.statements import STATEMENTS as IRREGULAR_STATEMENTS
+from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
 from caliber.storage.changes import DELETE
 from caliber.storage.codec import Row
@@ -241,20 +242,20 @@ class SqliteFullText:
         return held
 
     def check(self, indexer: TextIndexer) -> list[str]:
-        with self._transaction() as connection:
+        with self._read() as connection:
             state = read_state(connection)
             if state is None:
                 return []
             if state.analyzer != indexer.name or not state.complete:
                 return ["full text is not complete, or was made by other rules; run `caliber db rebuild-search`"]
-            found = []
-            for kind, relation in _KINDS.items():
-                found += self._check_kind(connection, indexer, relation)
-                try:
+            found = [fault for relation in TEXTS for fault in self._check_kind(connection, indexer, relation)]
+        for kind in _KINDS:
+            try:
+                with self._transaction() as connection:
                     connection.command(f"INSERT INTO text_{kind} (text_{kind}) VALUES ('integrity-check')")
-                except Exception as error:
-                    found.append(f"full text of {kind}: the database finds its index damaged ({type(error).__name__})")
-            return found
+            except StorageError as error:
+                found.append(f"full text of {kind}: the database finds its index damaged ({error.kind})")
+        return found
 
     def _check_kind(self, connection: SqliteConnection, indexer: TextIndexer, relation: Relation) -> list[str]:
         kind, of = relation.name, _OF[relation.name]

@@ -1,0 +1,91 @@
+"""A writing process is killed while a store has full text: index and texts say the same, also while it is being made.
+
+Two kills in ``make test``, 100 in ``make soak``. Source: design section 10; docs/decisions/0081.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import apsw
+import pytest
+from support.evidence import scale, seed
+from support.workload import settings_for
+
+import caliber
+from caliber.backends import backend
+from caliber.model import SystemClock
+from caliber.model.errors import SchemaMismatch
+from caliber.runtime.full_text import check_full_text, rebuild_full_text
+from caliber.storage.full_text import FullTextState
+
+CHILD = Path(__file__).parent / "writing_process.py"
+KILLS = scale(2, 100)
+
+
+def faults_of(path: str) -> tuple[list[str], FullTextState | None]:
+    settings = settings_for(path)
+    store = backend("sqlite").open_store(settings, clock_us=SystemClock().now_us)
+    try:
+        return check_full_text(store, settings), store.full_text.state()
+    finally:
+        store.close()
+
+
+def test_full_text_says_what_the_texts_say_after_every_kill(tmp_path: Path) -> None:
+    rng = random.Random(seed())
+    print(f"seed {seed()}")
+    path = str(tmp_path / "store.db")
+    caliber.create(settings_for(path))
+    for kill in range(KILLS):
+        durability = rng.choice(("commit", "group"))
+        process = subprocess.Popen(
+            [sys.executable, str(CHILD), path, str(rng.random()), durability, "2", f"kill {kill}"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            if kill % 2 == 0:  # made while the other process writes, which finds out by itself
+                time.sleep(rng.uniform(0.05, 0.2))
+                rebuild_full_text(settings_for(path))
+            time.sleep(rng.uniform(0.05, 0.3))
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.stdout.read()
+            process.wait(30)
+            process.stdout.close()
+        faults, state = faults_of(path)
+        assert state is not None, kill
+        assert state.complete, kill
+        assert faults == [], (kill, durability, faults[:5])
+    texts = apsw.Connection(path).execute("SELECT count(*) FROM turn").get
+    indexed = apsw.Connection(path).execute("SELECT count(*) FROM text_turn_docsize").get
+    assert texts == indexed > KILLS
+    with caliber.open(settings_for(path, search__mode="backend")) as memory:
+        assert memory.search("kill", kinds=["turn"]).hits
+
+
+def test_kill_while_full_text_is_made_leaves_nothing_that_is_trusted(tmp_path: Path) -> None:
+    path = str(tmp_path / "store.db")
+    caliber.create(settings_for(path))
+    with caliber.open(settings_for(path, embedding__embed_notes="off")) as memory:
+        for at in range(30):
+            memory.add_note(entity="e", entity_type="t", note_type="fact", content=f"note {at}", confidence=0.5)
+    code = (
+        "import sys, os, signal; sys.path.insert(0, sys.argv[2])\n"
+        "from support.workload import settings_for\n"
+        "from caliber.runtime.full_text import rebuild_full_text\n"
+        "rebuild_full_text(settings_for(sys.argv[1]), lambda done, total: os.kill(os.getpid(), signal.SIGKILL))\n"
+    )
+    tests = str(Path(__file__).resolve().parents[1])
+    assert subprocess.run([sys.executable, "-c", code, path, tests], check=False).returncode == -signal.SIGKILL
+    with pytest.raises(SchemaMismatch, match="rebuild-search"):
+        caliber.open(settings_for(path, search__mode="backend"))
+    assert rebuild_full_text(settings_for(path)) == 30
+    assert faults_of(path) == ([], FullTextState("english/1", True))
