@@ -44,6 +44,8 @@ PHRASE_MAX = 32
 _NUMBER_MAX = 2**32 - 1
 _NOTHING = np.zeros(0, np.int64)
 _BATCH_DOCUMENTS = 4096
+_SCANNED = 4096
+"""Words after which a dictionary for mere scanning begins anew."""
 _BATCH_BYTES = 1 << 18
 """Text scanned at once: bounds what is set aside for words that may come."""
 
@@ -409,11 +411,31 @@ def _unpacked(packed: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDAr
     return words.astype(np.uint32), before[edges].astype(np.int64)
 
 
+class _Scanner(threading.local):
+    """A dictionary of one thread, for texts that are only cut into words."""
+
+    module: Any = None
+    words: Words
+    texts: list[bytes]
+
+    def of(self, text: bytes) -> list[bytes]:
+        native = dispatch.native()
+        module = reference_keyword if native is None else native.lib
+        if module is not self.module or len(self.texts) > _SCANNED:
+            self.words = reference_keyword.Words() if native is None else NativeWords()
+            self.texts, self.module = [], module
+        numbers, _ = self.words.intern([text])
+        words, texts = self.words, self.texts
+        texts.extend(words.word(number) for number in range(len(texts), len(words)))
+        return [texts[number] for number in numbers.tolist()]
+
+
+_scanner = _Scanner()
+
+
 def words_of(text: bytes) -> list[bytes]:
     """Return the words of a text, in their order, as an index would find them."""
-    words: Words = reference_keyword.Words() if dispatch.native() is None else NativeWords(64)
-    numbers, _ = words.intern([text])
-    return [words.word(number) for number in numbers.tolist()]
+    return _scanner.of(text)
 
 
 def best_scores(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -145,10 +145,12 @@ def pack_words(words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) ->
     dispatch.check(status)
     whole = packed[: sizes[-1]].tobytes()
     edges = sizes.tolist()
-    return [whole[start:end] for start, end in pairwise(edges)]
+    return [whole[start:end] for start, end in itertools.pairwise(edges)]
 
 
 def _joined(parts: Sequence[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    if len(parts) == 1:
+        return np.ascontiguousarray(parts[0], dtype)
     return np.concatenate([np.asarray(part, dtype) for part in parts]) if parts else np.zeros(0, dtype)
 
 
@@ -338,8 +340,7 @@ class NativeReader:
         ffi = native.ffi
         buffer = ffi.from_buffer
         count = len(mask)
-        groups = np.zeros(len(words) + 1, np.int64)
-        np.cumsum([len(word.terms) for word in words], out=groups[1:])
+        groups = np.array([0, *itertools.accumulate(len(word.terms) for word in words)], np.int64)
         # Written as far as something is found: what is not touched of a large array costs nothing.
         found, own, scores = np.empty(count, np.int64), np.empty(count), np.empty(count)
         found[: len(given)] = given

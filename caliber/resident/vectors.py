@@ -186,7 +186,7 @@ class VectorSnapshot:
         bound = self._bound_to(owners)
         if not len(bound.known):
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        mask = owners.evaluator.carry(bound.known, bound.known_rows, allowed, self._length)
+        mask = bound.mask_of(allowed)
         wanted = k
         while True:
             numbers, scores = self._matrix.topk(query, wanted, min_similarity=min_similarity, mask=mask, tie=bound.ties)
@@ -232,9 +232,11 @@ class _Bound:
     """Which vector row belongs to which owner row, at one boundary of each."""
 
     __slots__ = (
+        "_aligned",
         "_by_owner",
         "_counts",
         "_firsts",
+        "_newest",
         "known",
         "known_rows",
         "number_of",
@@ -249,6 +251,9 @@ class _Bound:
         self.rows = rows
         self.known = np.flatnonzero((rows >= 0) & live)
         self.known_rows = rows[self.known]
+        # As written together, vectors and owners go by the same numbers.
+        self._aligned = len(self.known) == len(rows) <= owners.length and bool((self.known_rows == self.known).all())
+        self._newest: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
         self.ties = np.zeros((len(rows), 2), np.uint64)
         self.ties[self.known] = owners.ties()[self.known_rows]
         self.number_of = np.full(owners.length, -1, np.int64)
@@ -259,6 +264,18 @@ class _Bound:
             self._counts = counts = np.bincount(self.known_rows, minlength=owners.length)
             self._firsts = np.cumsum(counts) - counts
             self._by_owner = self.known[np.argsort(self.known_rows, kind="stable")]
+
+    def mask_of(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which vectors belong to allowed owners; kept for a mask that cannot change. Shapes: ``bool[n]``."""
+        if self._aligned:
+            return allowed[: len(self.rows)]
+        newest = self._newest
+        if newest is not None and newest[0] is allowed:
+            return newest[1]
+        mask = self.owners.evaluator.carry(self.known, self.known_rows, allowed, len(self.rows))
+        if not allowed.flags.writeable:
+            self._newest = (allowed, mask)
+        return mask
 
     def chunks_of(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the vectors of owners that have some, one owner's after another's, and where each owner's begin."""

@@ -197,21 +197,19 @@ class Searching:
 
     def _hits(self, outcome: Outcome) -> tuple[SearchHit, ...]:
         found = outcome.found
-        texts: dict[str, list[Any]] = {}
-        for kind in {item.relation.relation.name for item in found}:
-            rows = [item.row for item in found if item.relation.relation.name == kind]
-            snapshot = next(item.relation for item in found if item.relation.relation.name == kind)
-            texts[kind] = self._engine.memory.texts(snapshot, rows)
-        streams = {kind: iter(values) for kind, values in texts.items()}
+        kinds: dict[str, list[int]] = {}
+        for place, item in enumerate(found):
+            kinds.setdefault(item.relation.relation.name, []).append(place)
         words = () if outcome.query is None else outcome.query.surfaces
-        hits = []
-        for item in found:
-            kind = item.relation.relation.name
-            raw = next(streams[kind])
-            text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else (raw or "")
-            key = item.relation.entity_id(item.row)
-            hits.append(SearchHit(key, kind, text, item.score, item.breakdown, item.found_by, words))
-        return tuple(hits)
+        hits: dict[int, SearchHit] = {}
+        for kind, places in kinds.items():
+            snapshot, rows = found[places[0]].relation, [found[place].row for place in places]
+            texts, ids = self._engine.memory.texts(snapshot, rows), snapshot.entity_ids(rows)
+            for place, raw, key in zip(places, texts, ids, strict=True):
+                item = found[place]
+                text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else (raw or "")
+                hits[place] = SearchHit(key, kind, text, item.score, item.breakdown, item.found_by, words)
+        return tuple(hits[place] for place in range(len(found)))
 
 
 def _understood(outcome: Outcome) -> Understood:

@@ -96,7 +96,7 @@ def _keep_matching(mask: NDArray[np.bool_], snapshot: RelationSnapshot, conditio
     for name, wanted in conditions.items():
         column = snapshot.column(name)
         codes = [_as_stored(column.dtype, _code(snapshot, name, value)) for value in _values(wanted)]
-        values = np.unique(np.array([code for code in codes if code is not None], column.dtype))
+        values = np.array(sorted({code for code in codes if code is not None}), column.dtype)
         snapshot.evaluator.keep_members(mask, column, values)
     return True
 

@@ -28,7 +28,8 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0, np.float32)
+_NO_ROWS, _NO_SCORES, _NO_NEARNESS = np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0)
+_ITSELF = np.ones(1)
 _FEW = 32
 _READ_AT_ONCE = 256
 """Texts whose words are read before it is asked whether that was enough."""
@@ -149,10 +150,9 @@ def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | 
     out = []
     for term in query.terms:
         number = vocabulary.terms.get(term, -1)
-        terms, near = np.array([number] if number >= 0 else [], np.int64), np.ones(int(number >= 0))
-        if similar is not None:
-            like, how = similar.of(term)
-            terms, near = np.concatenate((terms, like)), np.concatenate((near, how))
+        terms, near = (_NO_ROWS, _NO_NEARNESS) if similar is None else similar.of(term)
+        if number >= 0:
+            terms, near = np.concatenate(([number], terms)), np.concatenate((_ITSELF, near))
         out.append(_Group(terms, near, number >= 0))
     for beginning in query.beginnings:
         begun = vocabulary.terms_beginning(beginning)

@@ -16,6 +16,7 @@ from caliber.search.lexicon import Lexicon
 from caliber.search.words import Analyzer
 
 _QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|«([^»]+)»|„([^“”]+)[“”]")
+_QUOTES = '"“«„'
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s?\Z")
 _BEGINNING = re.compile(r"(?<![\w*])(\w[\w.-]+)\*")
 
@@ -44,6 +45,8 @@ class QueryReader:
         self._lexicon = lexicon
         self._dates = DateReader(lexicon)
         self._max_words = max_words
+        words = (*lexicon.months, *lexicon.units, lexicon.today, lexicon.yesterday)
+        self._daylike = re.compile("|".join((r"\d", *(re.escape(word) for word in words if word))))
 
     def read(self, text: str, clock: Callable[[], date]) -> Query:
         """Return what ``text`` asks for; ``clock`` tells the day that "last week" is meant from."""
@@ -58,13 +61,14 @@ class QueryReader:
         for word in raw[: self._max_words]:
             analysis = self._analyzer.cached(word)
             # Whose it is names somebody too; stems are cut already.
-            parts.extend(_POSSESSIVE.sub("", part) for part in analysis.parts)
+            parts.extend(_POSSESSIVE.sub("", part) if "'" in part or "’" in part else part for part in analysis.parts)
             silent = len(analysis.parts) == 1 and analysis.parts[0] in self._lexicon.stop_words
             for term in analysis.terms:
                 terms.setdefault(term, silent)
             if len(analysis.parts) > 1:
                 phrases[analysis.parts[:PHRASE_MAX]] = None
-        for quoted in _QUOTED.finditer(rest):
+        quotations = _QUOTED.finditer(rest) if any(mark in rest for mark in _QUOTES) else ()
+        for quoted in quotations:
             inside = self._parts_of(next(part for part in quoted.groups() if part is not None))
             if inside:
                 phrases[inside[:PHRASE_MAX]] = None
@@ -78,7 +82,9 @@ class QueryReader:
             surfaces=tuple(dict.fromkeys(part for part in parts if part not in self._lexicon.stop_words))
             or tuple(parts),
             phrases=tuple(phrases),
-            beginnings=tuple(dict.fromkeys(found.casefold() for found in _BEGINNING.findall(rest))),
+            beginnings=tuple(dict.fromkeys(found.casefold() for found in _BEGINNING.findall(rest)))
+            if "*" in rest
+            else (),
             parts=tuple(parts),
             when=when,
             asks_time=self._lexicon.asks_time.search(text) is not None,
@@ -96,11 +102,7 @@ class QueryReader:
 
     def _names_days(self, text: str) -> bool:
         # Nearly every date has a digit or the name of a month or unit: one look spares six patterns.
-        folded = text.casefold()
-        lexicon = self._lexicon
-        return any(char.isdigit() for char in text) or any(
-            word in folded for word in (*lexicon.months, *lexicon.units, lexicon.today, lexicon.yesterday) if word
-        )
+        return self._daylike.search(text.casefold()) is not None
 
 
 def names_in(parts: Sequence[str], known: Callable[[tuple[str, ...]], bool], longest: int) -> list[tuple[str, ...]]:
