@@ -6,12 +6,12 @@ import dataclasses
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from caliber.kernels import uuid7
+from caliber.kernels import sha256_batch, uuid7
 from caliber.model.entities import Note
 from caliber.model.enums import NoteType
 from caliber.model.errors import Conflict, InvalidValue
@@ -19,6 +19,10 @@ from caliber.model.ids import NoteId, TrajectoryId
 from caliber.model.time import from_us, to_us
 from caliber.schema.relations import NOTE
 from caliber.storage.unit_of_work import UnitOfWork
+
+_SAID = ("entity", "entity_type", "note_type", "content", "valid_from", "valid_until", "namespace")
+FINGERPRINTED = (*_SAID, "visible_to", "created_by", "occurred_at")
+"""The columns that a fingerprint is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +58,38 @@ class NewNote:
 
 def fingerprint_of(note: NewNote | Note) -> bytes:
     """Return the hash of what makes two notes the same statement."""
-    parts = [
-        note.entity,
-        note.entity_type,
-        note.note_type.value,
-        note.content,
-        None if note.valid_from is None else to_us(note.valid_from),
-        None if note.valid_until is None else to_us(note.valid_until),
-        note.namespace,
-        # What not everybody sees is its author's own: nobody gets, or adds to, a note hidden from him.
-        None if note.visible_to is None else [*sorted(note.visible_to), note.created_by],
-    ]
-    if note.occurred_at is not None:  # swimming in May is not swimming in July
-        parts.append(to_us(note.occurred_at))
-    return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).digest()
+    return hashlib.sha256(
+        _statement(
+            note.entity,
+            note.entity_type,
+            note.note_type.value,
+            note.content,
+            None if note.valid_from is None else to_us(note.valid_from),
+            None if note.valid_until is None else to_us(note.valid_until),
+            note.namespace,
+            visible_to=note.visible_to,
+            created_by=note.created_by,
+            occurred_at=None if note.occurred_at is None else to_us(note.occurred_at),
+        )
+    ).digest()
+
+
+def fingerprints_of(columns: Mapping[str, Sequence[Any]]) -> list[bytes]:
+    """Return the fingerprints of notes given as columns of driver values (lists of names as JSON)."""
+    statements = []
+    rest = zip(columns["visible_to"], columns["created_by"], columns["occurred_at"], strict=True)
+    for said, (names, author, when) in zip(zip(*(columns[name] for name in _SAID), strict=True), rest, strict=True):
+        visible_to = None if names is None else json.loads(names)
+        statements.append(_statement(*said, visible_to=visible_to, created_by=author, occurred_at=when))
+    return [row.tobytes() for row in sha256_batch(statements)]
+
+
+def _statement(*said: Any, visible_to: Sequence[str] | None, created_by: str | None, occurred_at: int | None) -> bytes:
+    # What not everybody sees is its author's own: nobody gets, or adds to, a note hidden from him.
+    parts = [*said, None if visible_to is None else [*sorted(visible_to), created_by]]
+    if occurred_at is not None:  # swimming in May is not swimming in July
+        parts.append(occurred_at)
+    return json.dumps(parts, ensure_ascii=False).encode()
 
 
 def check_validity(valid_from: datetime | None, valid_until: datetime | None) -> None:

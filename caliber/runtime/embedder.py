@@ -273,6 +273,11 @@ class Embedder:
             self._look_at_s = time.monotonic() + _FOREIGN_S
             self._wake.set()
 
+    def loaded(self) -> None:
+        """Take note that many rows were written at once: what lacks a vector is looked for now."""
+        self._look_at_s = time.monotonic()
+        self.start()
+
     def start(self) -> None:
         """Wake the worker, starting it the first time."""
         if self._thread is None and not self._stopped.is_set():

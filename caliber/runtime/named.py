@@ -18,7 +18,7 @@ from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifact_mask, valid_notes
-from caliber.runtime import figures, spaces
+from caliber.runtime import bulk, figures, spaces
 from caliber.runtime.engine import Engine
 from caliber.runtime.spaces import Rebuilt, SpaceTable, Sweep
 from caliber.runtime.tables import Table
@@ -36,6 +36,7 @@ from caliber.schema.relations import (
     Relation,
 )
 from caliber.search.filters import check_vector
+from caliber.storage.bulk.load import BulkReport, OnExisting, Progress
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs, lifecycle
 
@@ -264,6 +265,39 @@ class Tables:
         return spaces.rebuild_search(
             self._engine, lambda: figures.verify(self._engine), step if step is not None else lambda _: None
         )
+
+    def bulk_load(
+        self,
+        relation: str,
+        data: Any,
+        *,
+        on_existing: OnExisting | str = OnExisting.ERROR,
+        progress: Progress | None = None,
+        batch_rows: int = bulk.BATCH_ROWS,
+    ) -> BulkReport:
+        """Load an Arrow table, record batch or stream (``__arrow_c_stream__``) into a relation, in one transaction.
+
+        Columns are the relation's; ids, hashes, token counts, times and the version are made where they are not given.
+        ``on_existing="skip"`` passes over rows that are there already. One record batch is in memory at a time.
+
+        Shapes: see ``bulk_read(relation).schema``.
+        Raises: InvalidRow for a bad row, with its number and column; Conflict for one that is there; InvalidValue for
+            columns that are unknown or lacking; DTypeError; ExtraNotInstalled. Nothing is loaded then.
+        Source: design section 4; C-195, D-005.
+        """
+        return bulk.load(
+            self._engine, relation, data, on_existing=on_existing, progress=progress, batch_rows=batch_rows
+        )
+
+    def bulk_read(self, relation: str, *, batch_rows: int = bulk.BATCH_ROWS) -> Any:
+        """Return a ``pyarrow.RecordBatchReader`` of every row of a relation, as of one commit.
+
+        Batches are read as they are asked for; ``read_all()`` gives a table. The ordinal is the store's own and left
+        out; ``bulk_load`` takes what this gives.
+
+        Raises: InvalidValue, ExtraNotInstalled
+        """
+        return bulk.read(self._engine, relation, batch_rows=batch_rows)
 
     def get(self, relation_plural: str) -> Table:
         """Return a table by its name. Raises: NotFound."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from caliber.storage.bulk.load import BulkStore
 from caliber.storage.full_text import FullText
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
@@ -41,7 +42,7 @@ class Follower(Protocol):
         ...
 
 
-class Store(Protocol):
+class Store(BulkStore, Protocol):
     """One open tenant of one database."""
 
     adapter: str

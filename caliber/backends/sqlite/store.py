@@ -6,13 +6,14 @@ import hashlib
 import os
 import queue
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
+from caliber.backends.sqlite import bulk
 from caliber.backends.sqlite.connection import (
     APPLICATION_ID,
     Counter,
@@ -27,8 +28,10 @@ from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.enums import ContextPersistence
 from caliber.model.errors import Conflict, SchemaMismatch, Unavailable
 from caliber.model.time import from_us
+from caliber.schema.relation import Relation
 from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
+from caliber.storage.bulk.load import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation
 from caliber.storage.protocol import Follower
@@ -237,7 +240,7 @@ class SqliteStore:
     """One open SQLite tenant. Source: C-474, K-178, design sections 3 and 4."""
 
     adapter = "sqlite"
-    capabilities = frozenset({"feed", "group_commit", "full_text"})
+    capabilities = frozenset({"feed", "group_commit", "full_text", "bulk"})
 
     def __init__(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> None:
         check_version()
@@ -282,6 +285,19 @@ class SqliteStore:
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         self._check_open()
         return self._writer.write(work, deadline_ms=deadline_ms)
+
+    def bulk_load(
+        self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
+    ) -> BulkReport:
+        self._check_open()
+        plans = PLANS[relation.name]
+        return self._writer.bulk(
+            lambda connection, record: bulk.load(connection, plans, batches, on_existing, progress, record)
+        )
+
+    def bulk_read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
+        with self.read() as session:
+            yield from bulk.read(session, PLANS[relation.name], batch_rows)
 
     @contextmanager
     def read(self) -> Iterator[StatementSession]:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from caliber.backends.sqlite.connection import SqliteConnection
@@ -90,6 +90,30 @@ class SqliteWriter:
         if request.error is not None:
             raise request.error
         return request.result  # type: ignore[no-any-return]
+
+    def bulk(self, work: Callable[[SqliteConnection, Callable[[Sequence[RowChange]], object]], T]) -> T:
+        """Run ``work`` in a transaction of its own; it gets what writes a change record, and holds no rows itself.
+
+        Memory follows afterwards, as it follows other processes: rows of a load are too many to be handed over.
+        """
+        with self._lock:
+            connection = self._connection
+            if connection.closed:
+                raise Unavailable("the store was closed; open it again", reason="closed", retryable=False)
+            try:
+                connection.command("BEGIN IMMEDIATE")
+                result = work(connection, self._record_of_load)
+                connection.command("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+            self.commits += 1
+            if self.follower is not None:
+                self._catch_up(self.follower)
+        return result
+
+    def _record_of_load(self, changes: Sequence[RowChange]) -> None:
+        self.full_text.written(self._connection, self._record(changes), changes)
 
     def exclusive(self) -> threading.Lock:
         """Return the lock that keeps transactions out while the connection is used for something else."""
@@ -217,7 +241,7 @@ class SqliteWriter:
     def _unit(self) -> UnitOfWork:
         return UnitOfWork(self._connection, self._plans, self._statements, self._clock_us(), self._keep_content)
 
-    def _record(self, changes: list[RowChange]) -> int:
+    def _record(self, changes: Sequence[RowChange]) -> int:
         if not changes:
             return 0
         plans = self._plans

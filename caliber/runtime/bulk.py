@@ -1,0 +1,97 @@
+"""Whole relations in and out of an open tenant: what ``Caliber.storage`` offers for many rows at once.
+
+Source: design section 4; C-195, D-005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from caliber.knowledge.notes import FINGERPRINTED, fingerprints_of
+from caliber.model.errors import InvalidValue
+from caliber.runtime.engine import Engine
+from caliber.schema.relation import Relation
+from caliber.schema.relations import BY_NAME, EMBEDDING_SPACE, NOTE, RELATIONS
+from caliber.storage import arrow
+from caliber.storage.arrow import Source
+from caliber.storage.bulk.columns import Columns, values_of
+from caliber.storage.bulk.derived import Maker
+from caliber.storage.bulk.load import LOADABLE, BulkReport, OnExisting, Progress, batches_of
+from caliber.trajectory import inputs
+
+BATCH_ROWS = 8_192
+_EMBEDDED = frozenset({"turn", "note", "artifact", "scope"})
+_BY_PLURAL = {relation.plural: relation for relation in RELATIONS}
+
+
+def relation_named(name: str) -> Relation:
+    """Return a relation by its name or its plural.
+
+    Raises: InvalidValue
+    """
+    relation = BY_NAME.get(name) or _BY_PLURAL.get(name)
+    if relation is None:
+        raise InvalidValue(field="relation", reason=f"there is no {name}; there are {', '.join(BY_NAME)}")
+    return relation
+
+
+def load(
+    engine: Engine,
+    relation: str,
+    data: Any,
+    *,
+    on_existing: OnExisting | str,
+    progress: Progress | None,
+    batch_rows: int,
+) -> BulkReport:
+    """Load an Arrow table or stream; see ``Tables.bulk_load``."""
+    engine.check_open()
+    inputs.as_whole(batch_rows, "batch_rows")
+    return load_source(
+        engine,
+        relation_named(relation),
+        arrow.source_of(data, max(1, batch_rows)),
+        on_existing=inputs.as_enum(on_existing, OnExisting, "on_existing"),
+        progress=progress or _silent,
+    )
+
+
+def load_source(
+    engine: Engine, relation: Relation, source: Source, *, on_existing: OnExisting, progress: Progress
+) -> BulkReport:
+    """Load what a source holds; records without vectors get theirs behind, as those of other processes do."""
+    if relation not in LOADABLE:
+        names = ", ".join(each.name for each in LOADABLE)
+        raise InvalidValue(field="relation", reason=f"{relation.name} is written by the store itself; load {names}")
+    maker = Maker(engine.clock.now_us(), engine.estimator, _fingerprints)
+    batches = batches_of(relation, source, maker, _spaces(engine))
+    report = engine.store.bulk_load(relation, batches, on_existing, progress)
+    if report.loaded and relation.name in _EMBEDDED and engine.embedder is not None:
+        engine.embedder.loaded()
+    return report
+
+
+def read(engine: Engine, relation: str, *, batch_rows: int) -> Any:
+    """Return a ``pyarrow.RecordBatchReader``; see ``Tables.bulk_read``."""
+    engine.check_open()
+    inputs.as_whole(batch_rows, "batch_rows")
+    wanted = relation_named(relation)
+    return arrow.reader_of(wanted, engine.store.bulk_read(wanted, max(1, batch_rows)))
+
+
+def _silent(rows: int) -> None:
+    pass
+
+
+def _spaces(engine: Engine) -> dict[bytes, int]:
+    plan = engine.store.plans[EMBEDDING_SPACE.name].page
+    with engine.store.read() as session:
+        rows = session.run(plan, (-1, 1_000_000))
+    codec = engine.store.plans[EMBEDDING_SPACE.name].codec
+    space, dimensions = codec.index("space_id"), codec.index("dimensions")
+    return {row[space]: row[dimensions] for row in rows}
+
+
+def _fingerprints(columns: Columns, rows: int) -> Sequence[bytes]:
+    return fingerprints_of({name: values_of(NOTE.column(name), columns[name], rows) for name in FINGERPRINTED})

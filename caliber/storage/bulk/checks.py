@@ -1,0 +1,152 @@
+"""What must hold of a record batch before any of its rows is written: the rules of its relation, row by row.
+
+The database checks most of it too, but would name a constraint, not a row; and memory would trip over what a database
+lets through. Source: design section 3; C-041, C-195.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from caliber.kernels.copy import CopyColumn, CopyKind
+from caliber.model.errors import InvalidRow
+from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.storage.bulk.columns import Columns, edges, numbers, present, texts_of
+
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999: what Python can date."""
+
+_OWNERS = (b"turn", b"artifact", b"note", b"scope")
+"""What may have a vector."""
+
+
+def _fail(row: int, first_row: int, name: str, reason: str) -> NoReturn:
+    raise InvalidRow(row=first_row + row, field=name, reason=reason)
+
+
+def _refuse(
+    bad: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_] | None, first_row: int, name: str, reason: str
+) -> None:
+    """Raise InvalidRow for the first row that is bad, of those that have a value."""
+    if there is not None:
+        bad = bad & there
+    if bad.any():
+        _fail(int(bad.argmax()), first_row, name, reason)
+
+
+def check_batch(relation: Relation, columns: Columns, rows: int, first_row: int) -> None:
+    """Raise InvalidRow for the first value that breaks a rule of its column. Columns made of others come later."""
+    if rows == 0:
+        return
+    for declared in relation.columns:
+        if declared.name not in columns:
+            continue
+        column = columns[declared.name]
+        there = present(column, rows)
+        if not declared.nullable and there is not None and not there.all():
+            _fail(int((~there).argmax()), first_row, declared.name, "there must be a value")
+        _check_column(declared, column, there, rows, first_row)
+    _check_across(relation, columns, rows, first_row)
+
+
+def _check_column(
+    declared: Column, column: CopyColumn, there: npt.NDArray[np.bool_] | None, rows: int, first_row: int
+) -> None:
+    name, kind = declared.name, column.field.kind
+    if kind in (CopyKind.INT8, CopyKind.FLOAT8, CopyKind.INSTANT):
+        _check_numbers(declared, numbers(column)[:rows], there, first_row)
+    elif declared.enum is not None:
+        known = {member.value.encode() for member in declared.enum}
+        bad = np.array([text is not None and text not in known for text in texts_of(column, rows)])
+        _refuse(bad, there, first_row, name, f"must be one of {', '.join(sorted(m.value for m in declared.enum))}")
+    elif kind is CopyKind.BYTES and declared.length is not None:
+        bad = np.diff(edges(column, rows)) != declared.length
+        _refuse(bad, there, first_row, name, f"must have {declared.length} bytes")
+    elif kind is CopyKind.VECTOR:
+        _check_vectors(column, there, rows, first_row)
+    elif kind in (CopyKind.TEXT_ARRAY, CopyKind.UUID_ARRAY):
+        _check_items(column, rows, first_row)
+
+
+def _check_numbers(
+    declared: Column, values: npt.NDArray[Any], there: npt.NDArray[np.bool_] | None, first_row: int
+) -> None:
+    low, high = declared.check or (None, None)
+    if declared.type is ColumnType.INSTANT:
+        low, high = _FIRST_US, _LAST_US
+    if declared.type is ColumnType.FLOAT:
+        _refuse(~np.isfinite(values), there, first_row, declared.name, "is NaN or infinite")
+    bounds = "an instant of the years 1 to 9999" if declared.type is ColumnType.INSTANT else _between(low, high)
+    if low is not None:
+        _refuse(values < low, there, first_row, declared.name, f"must be {bounds}")
+    if high is not None:
+        _refuse(values > high, there, first_row, declared.name, f"must be {bounds}")
+
+
+def _between(low: float | None, high: float | None) -> str:
+    if high is None:
+        return f"{low} or more"
+    return f"between {low} and {high}" if low is not None else f"{high} or less"
+
+
+def _row_of(element: int, offsets: npt.NDArray[Any]) -> int:
+    """Return the row that an element belongs to."""
+    return int(np.searchsorted(offsets, element, side="right")) - 1
+
+
+def _check_items(column: CopyColumn, rows: int, first_row: int) -> None:
+    if column.item_validity is None:
+        return
+    bits = np.unpackbits(column.item_validity, bitorder="little", count=column.item_first + column.item_count)
+    offsets = edges(column, rows)
+    start, end = int(offsets[0]), int(offsets[-1])
+    used = bits[column.item_first :].view(np.bool_)[start:end]
+    if not used.all():
+        _fail(_row_of(start + int((~used).argmax()), offsets), first_row, column.field.name, "an element is missing")
+
+
+def _check_vectors(column: CopyColumn, there: npt.NDArray[np.bool_] | None, rows: int, first_row: int) -> None:
+    name, offsets = column.field.name, edges(column, rows)
+    _check_items(column, rows, first_row)
+    _refuse(np.diff(offsets) < 1, there, first_row, name, "has no dimensions")
+    start, end = int(offsets[0]), int(offsets[-1])
+    finite = np.isfinite(column.values.view(np.float32)[start:end])
+    if not finite.all():
+        _fail(_row_of(start + int((~finite).argmax()), offsets), first_row, name, "contains NaN or infinity")
+
+
+def _check_across(relation: Relation, columns: Columns, rows: int, first_row: int) -> None:
+    """What one column says of another (C-047, C-012)."""
+    if relation.name == "note":
+        start, end = columns["valid_from"], columns["valid_until"]
+        both = _both(present(start, rows), present(end, rows))
+        bad = numbers(end)[:rows] < numbers(start)[:rows]
+        _refuse(bad, both, first_row, "valid_until", "must not be before valid_from")
+    elif relation.name == "artifact":
+        lasting = np.array([kind == b"duration" for kind in texts_of(columns["ttl_kind"], rows)])
+        there = present(columns["ttl_ms"], rows)
+        given = np.ones(rows, np.bool_) if there is None else there
+        _refuse(lasting != given, None, first_row, "ttl_ms", "goes with the kind duration, and only with it")
+    elif relation.name == "embedding":
+        bad = np.array([kind not in _OWNERS for kind in texts_of(columns["owner_type"], rows)])
+        _refuse(bad, None, first_row, "owner_type", "has no vectors")
+
+
+def check_dimensions(columns: Columns, rows: int, first_row: int, spaces: Mapping[bytes, int]) -> None:
+    """Raise InvalidRow for a vector whose space does not exist, or has another number of dimensions."""
+    ids = columns["space_id"].values[: 16 * rows].reshape(rows, 16)
+    distinct, which = np.unique(ids, axis=0, return_inverse=True)
+    wanted = np.array([spaces.get(one.tobytes(), 0) for one in distinct], np.int64)[which.reshape(-1)]
+    _refuse(wanted == 0, None, first_row, "space_id", "refers to no embedding_space: load or make that first")
+    lengths = np.diff(edges(columns["vector"], rows))
+    _refuse(lengths != wanted, None, first_row, "vector", "has not as many dimensions as its space")
+
+
+def _both(left: npt.NDArray[np.bool_] | None, right: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return left & right

@@ -1,0 +1,172 @@
+"""A load as every database does it: record batches are read, completed and checked one at a time; what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from caliber.schema.relation import Relation
+from caliber.schema.relations import CHECKPOINT, EMBEDDING_CACHE, MIRRORED
+from caliber.storage import arrow
+from caliber.storage.arrow import Source
+from caliber.storage.bulk import derived
+from caliber.storage.bulk.checks import check_batch, check_dimensions
+from caliber.storage.bulk.columns import Columns, canonical_json
+from caliber.storage.bulk.derived import Maker
+from caliber.storage.unit_of_work import RowChange
+
+LOADABLE: tuple[Relation, ...] = (*MIRRORED, CHECKPOINT, EMBEDDING_CACHE)
+"""What may be loaded; the others are written by the store itself."""
+
+KEYS_A_RECORD = 1_000
+"""Keys in a change record of a load (design, section 4)."""
+
+Progress = Callable[[int], None]
+"""Called with the number of rows so far, after each record batch."""
+
+
+class OnExisting(StrEnum):
+    """What becomes of a row that is there already by some rule of uniqueness."""
+
+    ERROR = "error"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkReport:
+    """What a load did. ``skipped_rows`` are the numbers of rows that were there already, counted from 0."""
+
+    relation: str
+    rows: int
+    loaded: int
+    change_records: int
+    skipped_rows: npt.NDArray[np.int64] = field(compare=False)
+
+    @property
+    def skipped(self) -> int:
+        """How many rows were there already."""
+        return len(self.skipped_rows)
+
+
+class Batch(NamedTuple):
+    """Rows that may be written: every column of the relation, checked."""
+
+    first_row: int
+    rows: int
+    columns: Columns
+
+
+class BulkStore(Protocol):
+    """What storage asks of a database that loads and reads in bulk."""
+
+    def bulk_load(
+        self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
+    ) -> BulkReport:
+        """Write all rows in one transaction, with change records, and let the follower see them.
+
+        Raises: InvalidRow, Conflict, Unavailable, and whatever ``batches`` raises; then nothing was written
+        """
+        ...
+
+    def bulk_read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
+        """Yield every row of one commit boundary as ``pyarrow.RecordBatch``."""
+        ...
+
+
+def batches_of(relation: Relation, source: Source, maker: Maker, spaces: Mapping[bytes, int]) -> Iterator[Batch]:
+    """Yield what a source holds, completed and checked; ``spaces`` are the dimensions of embedding spaces.
+
+    Raises: InvalidRow; DTypeError for a column of a type that cannot be converted; InvalidValue for columns that are
+        unknown or lacking
+    """
+    derived.check_names(relation, source.names)
+    return _batches_of(relation, source, maker, spaces)
+
+
+def _batches_of(relation: Relation, source: Source, maker: Maker, spaces: Mapping[bytes, int]) -> Iterator[Batch]:
+    first_row = 0
+    for given in source.batches:
+        rows: int = given.num_rows
+        columns: Columns = {}
+        for name in source.names:
+            declared = relation.column(name)
+            column = arrow.column_from(given, declared, first_row=first_row)
+            if declared.json_decode is not None:
+                column = canonical_json(column, declared, rows, first_row)
+            columns[name] = column
+        derived.add_plain(relation, columns, rows, maker)
+        check_batch(relation, columns, rows, first_row)
+        if relation.name == "embedding" and rows:
+            check_dimensions(columns, rows, first_row, spaces)
+        derived.verify(relation, columns, source.names, rows, first_row, maker)
+        derived.add_derived(relation, columns, rows, maker)
+        yield Batch(first_row, rows, {column.name: columns[column.name] for column in relation.columns})
+        first_row += rows
+
+
+class ChangeRecords:
+    """Collects rows that were written and hands over what each record holds once it is full."""
+
+    __slots__ = ("_changes", "_write", "count")
+
+    def __init__(self, write: Callable[[Sequence[RowChange]], object]) -> None:
+        self._write = write
+        self._changes: list[RowChange] = []
+        self.count = 0
+
+    def add(self, changes: Iterable[RowChange]) -> None:
+        """Take note of rows written."""
+        self._changes.extend(changes)
+        while len(self._changes) >= KEYS_A_RECORD:
+            self._hand_over(KEYS_A_RECORD)
+
+    def finish(self) -> None:
+        """Hand over what is left."""
+        if self._changes:
+            self._hand_over(len(self._changes))
+
+    def _hand_over(self, count: int) -> None:
+        self._write(self._changes[:count])
+        del self._changes[:count]
+        self.count += 1
+
+
+class Tally:
+    """Counts what a load does, batch by batch."""
+
+    __slots__ = ("_progress", "_skipped", "loaded", "rows")
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._skipped: list[npt.NDArray[np.int64]] = []
+        self.rows = 0
+        self.loaded = 0
+
+    def add(self, batch: Batch, written: Sequence[int]) -> None:
+        """Take note of a batch and of the places in it that were written; tell how far it is."""
+        skipped = np.setdiff1d(np.arange(batch.rows, dtype=np.int64), np.asarray(written, np.int64))
+        if skipped.size:
+            self._skipped.append(skipped + batch.first_row)
+        self.loaded += len(written)
+        self.rows += batch.rows
+        self._progress(self.rows)
+
+    @property
+    def skipped_rows(self) -> npt.NDArray[np.int64]:
+        """The numbers of the rows that were there already."""
+        return np.concatenate(self._skipped) if self._skipped else np.empty(0, np.int64)
+
+    def report(self, relation: Relation, change_records: int) -> BulkReport:
+        """Return what was done."""
+        return BulkReport(relation.name, self.rows, self.loaded, change_records, self.skipped_rows)
+
+
+def row_of_loaded(number: int, skipped: npt.NDArray[np.int64]) -> int:
+    """Return which row the ``number``-th loaded one was, counted from 0, among those that were skipped."""
+    before = skipped - np.arange(skipped.shape[0])
+    return number + int(np.searchsorted(before, number, side="right"))
