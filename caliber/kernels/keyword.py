@@ -167,6 +167,11 @@ class Vocabulary:
             for term in sorted(found, key=self._term_texts.__getitem__)
         }
 
+    def speaks_alone(self, part: int) -> bool:
+        """Return whether every document that holds the term of a part holds the part."""
+        terms = self.terms_of_part.get(part, ())
+        return len(terms) == 1 and self._ways.get(terms[0]) == 1
+
     def _number(self, known: dict[str, int], texts: list[str], text: str) -> int:
         number = known.get(text)
         if number is None:

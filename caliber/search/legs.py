@@ -258,16 +258,27 @@ def phrase_rows(item: Searched, phrases: Sequence[tuple[str, ...]]) -> NDArray[n
         parts = [vocabulary.parts.get(part, -1) for part in phrase]
         if -1 in parts:
             continue
-        # The rarest of the parts' terms names the texts that have to be read. A letter alone may have no postings.
+        # Only texts that hold every part's term have to be read, and those of a part alone that nothing else has the term
+        # of need not even be. A letter alone may have no postings.
         spoken = [part for part, text in zip(parts, phrase, strict=True) if len(text) > 1]
         terms = sorted({term for part in spoken for term in vocabulary.terms_of_part.get(part, ())[:1]})
-        if terms:
-            counts = item.words.counts(terms, item.allowed)
-            rows = item.words.documents(terms[int(np.argmin(counts))], item.allowed)
-        else:
-            rows = np.flatnonzero(item.allowed)
+        rows = np.flatnonzero(item.allowed) if not terms else _holding_all(item, terms)
+        if spoken == parts and len(parts) == 1 and vocabulary.speaks_alone(parts[0]):
+            found.append(rows)
+            continue
         found.append(rows[item.words.phrase(parts, rows) > 0])
     return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+
+def _holding_all(item: Searched, terms: Sequence[int]) -> NDArray[np.int64]:
+    """Return the allowed rows that hold each of the terms."""
+    held = item.allowed
+    rows = np.zeros(0, np.int64)
+    for at in np.argsort(item.words.counts(terms, item.allowed), kind="stable").tolist():
+        rows = item.words.documents(terms[at], held)
+        held = np.zeros(len(held), np.bool_)
+        held[rows] = True
+    return rows
 
 
 # --- vectors --------------------------------------------------------------------------------------

@@ -93,6 +93,9 @@ class Record:
     dated: bool = False
     asks: bool = False
 
+    def add_vector(self, raw: bytes) -> None:
+        self.vectors.append(array("f", raw))
+
     def read(self, language: Language) -> None:
         """Take in the words."""
         document = f"{self.head}: ".encode() + self.text if self.head else self.text
@@ -133,22 +136,24 @@ def world_of(storage: Any, space_id: uuid.UUID | None, language: Language) -> Wo
     by_id = {record.id: record for record in records}
     for row in storage.embeddings.all() if space_id is not None else ():
         if row.space_id == space_id and row.owner_id in by_id:
-            by_id[row.owner_id].vectors.append(array("f", row.vector))
+            by_id[row.owner_id].add_vector(row.vector)
     used: dict[uuid.UUID, int] = {}
     for usage in storage.usages.all():
         used[usage.owner_id] = max(used.get(usage.owner_id, 0), us(usage.last_accessed_at))
     for record in records:
         record.read(language)
-    _converse(records)
+    link_turns(records)
     return World(records, [edge for edge in storage.edges.all() if edge.removed_at is None], used)
 
 
-def _converse(records: Iterable[Record]) -> None:
+def link_turns(records: Iterable[Record]) -> None:
     """Link each turn with the one before and the one after it in its scope."""
     turns = sorted(
         (record for record in records if record.kind == "turn"),
         key=lambda record: (record.entity.scope_id, record.entity.sequence),
     )
+    for turn in turns:
+        turn.before = turn.after = None
     for one, other in itertools.pairwise(turns):
         if one.entity.scope_id == other.entity.scope_id:
             one.after, other.before = other, one
