@@ -258,8 +258,8 @@ def phrase_rows(item: Searched, phrases: Sequence[tuple[str, ...]]) -> NDArray[n
         parts = [vocabulary.parts.get(part, -1) for part in phrase]
         if -1 in parts:
             continue
-        # Only texts that hold every part's term have to be read, and those of a part alone that nothing else has the term
-        # of need not even be. A letter alone may have no postings.
+        # Only texts that hold every part's term have to be read; those of a part alone that nothing else has the term
+        # of need not. A letter alone may have no postings.
         spoken = [part for part, text in zip(parts, phrase, strict=True) if len(text) > 1]
         terms = sorted({term for part in spoken for term in vocabulary.terms_of_part.get(part, ())[:1]})
         rows = np.flatnonzero(item.allowed) if not terms else _holding_all(item, terms)
