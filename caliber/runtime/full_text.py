@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
+from caliber.model.errors import InvalidConfigValue
 from caliber.model.time import SystemClock
 from caliber.resident.memory import ResidentMemory
 from caliber.search.full_text import WordIndexer, indexer_of
 from caliber.search.stored import StoredSearch, check_state
-from caliber.storage.full_text import TEXTS, Progress
+from caliber.storage.full_text import TEXTS, FullText, Progress
 from caliber.storage.protocol import Store
 
 
@@ -17,17 +18,27 @@ def open_stored_search(store: Store, memory: ResidentMemory, config: CaliberConf
 
     A store without records gets its index at once. In either mode our writes keep the index that a store has.
 
-    Raises: SchemaMismatch for a store whose index is missing, incomplete, or of another language.
+    Raises: SchemaMismatch for a store whose index is missing, incomplete, or of another language;
+        InvalidConfigValue for a database that has no full text
     """
-    store.full_text.keep(indexer_of)
+    if store.full_text is not None:
+        store.full_text.keep(indexer_of)
     if config.search.mode != "backend":
         return None
-    state = store.full_text.state()
+    full_text = _of(store)
+    state = full_text.state()
     if state is None and _is_empty(store):
-        store.full_text.rebuild(WordIndexer(config.search.keyword.language))
-        state = store.full_text.state()
+        full_text.rebuild(WordIndexer(config.search.keyword.language))
+        state = full_text.state()
     check_state(state, config.search, str(store.facts()["path"]))
-    return StoredSearch(store, memory, config.search, memory.snapshot.evaluator)
+    return StoredSearch(store, full_text, memory, config.search, memory.snapshot.evaluator)
+
+
+def _of(store: Store) -> FullText:
+    if store.full_text is None:
+        reason = f"the adapter {store.adapter} has no full text of its own; search its records in memory"
+        raise InvalidConfigValue(field="search.mode", value="backend", reason=reason)
+    return store.full_text
 
 
 def _is_empty(store: Store) -> bool:
@@ -38,12 +49,13 @@ def _is_empty(store: Store) -> bool:
 def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -> int:
     """Make the full text of a store anew; return how many texts it holds. Others may go on writing meanwhile.
 
-    Raises: Unavailable, SchemaMismatch
+    Raises: Unavailable, SchemaMismatch; InvalidConfigValue for a database that has no full text
     """
     store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
     try:
-        store.full_text.keep(indexer_of)
-        return store.full_text.rebuild(WordIndexer(config.search.keyword.language), progress)
+        full_text = _of(store)
+        full_text.keep(indexer_of)
+        return full_text.rebuild(WordIndexer(config.search.keyword.language), progress)
     finally:
         store.close()
 
@@ -52,15 +64,16 @@ def drop_full_text(config: CaliberConfig) -> bool:
     """Remove the full text of a store, which writes pay for; return whether there was one."""
     store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
     try:
-        return store.full_text.drop()
+        return store.full_text is not None and store.full_text.drop()
     finally:
         store.close()
 
 
 def check_full_text(store: Store, config: CaliberConfig) -> list[str]:
     """Return in what full text and records disagree; empty when sound, or when there is none."""
-    state = store.full_text.state()
-    if state is None:
+    full_text = store.full_text
+    state = None if full_text is None else full_text.state()
+    if full_text is None or state is None:
         return []
     indexer = indexer_of(state.analyzer)
-    return store.full_text.check(WordIndexer(config.search.keyword.language) if indexer is None else indexer)
+    return full_text.check(WordIndexer(config.search.keyword.language) if indexer is None else indexer)

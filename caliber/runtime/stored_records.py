@@ -79,7 +79,7 @@ class StoredRecords:
         rows: dict[str, Sequence[Row]],
         notes: Asked | NotesAbout | None,
     ) -> ResidentSnapshot:
-        statements = self._store.full_text.statements
+        statements = self._search.full_text.statements
         keys = dump_json([row[1].hex().upper() for kind in ("artifact", "note", "scope") for row in rows[kind]])
         mirrors = PartialMirrors(resident.evaluator)
         found: Sequence[Row] = ()

@@ -36,7 +36,7 @@ from caliber.search.request import Outcome, Request
 from caliber.search.searcher import Searcher
 from caliber.search.stored_figures import StoredFigures
 from caliber.storage.codec import Row, dump_json
-from caliber.storage.full_text import PART_MARK, FullTextState
+from caliber.storage.full_text import PART_MARK, FullText, FullTextState
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
 
@@ -91,10 +91,13 @@ class StoredSearch:
     Similar words are not looked for: their vectors would have to be in memory.
     """
 
-    def __init__(self, store: Store, memory: ResidentMemory, settings: SearchConfig, evaluator: Evaluator) -> None:
+    def __init__(
+        self, store: Store, full_text: FullText, memory: ResidentMemory, settings: SearchConfig, evaluator: Evaluator
+    ) -> None:
         exact = settings.keyword.model_copy(update={"similar_words": "none"})
         self._settings = settings.model_copy(update={"keyword": exact})
         self._store = store
+        self.full_text = full_text
         self._name = str(store.facts()["path"])
         self._memory = memory
         self._evaluator = evaluator
@@ -109,10 +112,10 @@ class StoredSearch:
         check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
         searcher = self._current()
         with self._store.read() as session:
-            check_state(self._store.full_text.state(session), self._settings, self._name)
+            check_state(self.full_text.state(session), self._settings, self._name)
             sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
             position = Position(self._store.epoch, sequence)
-            statements = self._store.full_text.statements
+            statements = self.full_text.statements
             sight = Sight(session, statements, asked.kinds, asked.conditions, asked.notes, asked.as_of_us, asked.now_us)
             return self._search(session, sight, searcher, asked, position), position
 
@@ -121,8 +124,8 @@ class StoredSearch:
 
         Raises: SchemaMismatch
         """
-        check_state(self._store.full_text.state(session), self._settings, self._name)
-        statements = self._store.full_text.statements
+        check_state(self.full_text.state(session), self._settings, self._name)
+        statements = self.full_text.statements
         sight = Sight(session, statements, ("note",), {}, asked.notes, asked.as_of_us, asked.now_us)
         found = Candidates(self._settings.candidates_max)
         if asked.text.strip():

@@ -50,7 +50,8 @@ class Store(BulkStore, Protocol):
     plans: dict[str, RelationPlans]
     statements: dict[str, Plan]
     capabilities: frozenset[str]
-    full_text: FullText
+    full_text: FullText | None
+    """None for a database that has no full text of its own; it is searched in memory only."""
 
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         """Run ``work`` in a write transaction and return its result once it is durable."""

@@ -166,3 +166,13 @@ def test_entries_hold_terms_as_often_as_the_text_and_other_spellings_once() -> N
     assert indexer_of("english/999") is None
     assert indexer_of("klingon/1") is None
     assert len(TEXTS) == 4
+
+
+def test_database_without_full_text_is_searched_in_memory_only(backend: Any, monkeypatch: Any) -> None:
+    from caliber.backends.sqlite.store import SqliteStore
+
+    monkeypatch.setattr(SqliteStore, "full_text", property(lambda self: None, lambda self, value: None), raising=False)
+    memory = backend.open(settings_of(backend, "resident"))
+    assert memory.verify() == []
+    with pytest.raises(InvalidConfigValue, match=r"search\.mode.*no full text"):
+        backend.open(settings_of(backend, "backend"))

@@ -311,3 +311,11 @@ def test_what_search_refuses_is_reported_with_the_place_of_the_question(world: W
         assert error["place"] == "line 2"
     error = world.eval(fine, options=("--k", "1000"), code=2)["error"]
     assert "search.limit_max" in error["message"]
+
+
+def test_miss_of_a_search_through_the_database_says_that_nobody_looked_at_all(tmp_path: Path) -> None:
+    world = World(tmp_path, search__mode="backend")
+    found = world.eval({"query": "zebra", "expected": "nothing says this"}, code=1)
+    (missed,) = found["misses"]
+    assert (missed["code"], "search.mode" in missed["why"]) == ("degraded", True)
+    assert found["degraded"] == {"not_resident": 1}

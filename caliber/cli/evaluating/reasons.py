@@ -20,6 +20,7 @@ from caliber.model.windows import SearchHit
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.embedder import MODES
 from caliber.search import filters
+from caliber.search.stored import NOT_RESIDENT
 
 if TYPE_CHECKING:
     from caliber.runtime.caliber import Caliber
@@ -101,6 +102,9 @@ class Reasons:
         if rank is not None:
             return self._ranked(asked, question, found.hits, rank)
         before = tuple(self._before(hit, at, None) for at, hit in enumerate(found.hits[:_BEFORE], 1))
+        if found.reason is not None and found.reason.startswith(NOT_RESIDENT):
+            why = 'records are not in memory (search.mode = "backend"): nobody can look at all of them'
+            return Missed(*asked, "degraded", why, before=before)
         row = self._best_of(question, self._rows(expected))
         if row is None:
             why = f"no record that {self._memory.principal.label} can see {_says(expected)}"
