@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch
+from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch, Unavailable
 from caliber.runtime.full_text import check_full_text, drop_full_text, rebuild_full_text
 from caliber.schema.relations import BY_NAME
 from caliber.search.full_text import RULES, WordIndexer, indexer_of
@@ -88,6 +88,27 @@ def test_writers_of_either_mode_keep_the_index(filled: Any, start: Any) -> None:
     late.note("one more zebra, and no index")
     with pytest.raises(SchemaMismatch, match="rebuild-search"):
         stored.search("zebra")
+
+
+def test_index_made_after_a_failed_commit_is_kept(filled: Any, start: Any, monkeypatch: Any) -> None:
+    """The number of a change record that was rolled back is given again: a writer must not take it for its own."""
+    from caliber.backends.sqlite.connection import SqliteConnection
+
+    agent = start(filled.open(settings_of(filled, "resident")))
+    command = SqliteConnection.command
+
+    def failing(self: Any, text: str) -> Any:
+        if text == "COMMIT":
+            raise Unavailable("planted", reason="input/output")
+        return command(self, text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteConnection, "command", failing)
+        with pytest.raises(Unavailable, match="planted"):
+            agent.note("never stored")
+    rebuild_full_text(settings_of(filled, "backend"))
+    agent.note("a zebra")
+    assert len(filled.open(settings_of(filled, "backend")).search("zebra").hits) == 1
 
 
 def test_write_that_nobody_can_index_marks_the_index_incomplete(filled: Any) -> None:

@@ -105,7 +105,7 @@ class SqliteWriter:
                 result = work(connection, self._record_of_load)
                 connection.command("COMMIT")
             except BaseException:
-                self._roll_back()
+                self._give_back()
                 raise
             self.commits += 1
             if self.follower is not None:
@@ -164,7 +164,7 @@ class SqliteWriter:
                 self.full_text.written(connection, sequence, changes)
             connection.command("COMMIT")
         except BaseException as error:
-            self._roll_back()
+            self._give_back()
             if limited and not begun:
                 # Our hurry is nobody else's: they go back in line, in their order.
                 self._waiting.extendleft(request for request in reversed(batch) if request is not own)
@@ -254,6 +254,11 @@ class SqliteWriter:
         )
         sequence: int = rows[0][0]
         return sequence
+
+    def _give_back(self) -> None:
+        """Undo what a transaction wrote. Another process may get the number of its change record now."""
+        self.full_text.forget()
+        self._roll_back()
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
