@@ -26,6 +26,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "stats": ("caliber.cli.stats:stats", "Show what the store holds and where."),
     "doctor": ("caliber.cli.doctor:doctor", "Examine the installation, the configuration and the store."),
     "bench": ("caliber.cli.bench:bench", "Compare with other libraries; from a checkout."),
+    "export": ("caliber.cli.bulk:export", "Write records to Parquet files."),
+    "import": ("caliber.cli.bulk:import_", "Load records from Parquet files."),
     "db": ("caliber.cli.db:db", "Look after the store: list, migrate, verify, maintain."),
 }
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -340,9 +340,17 @@ def reader_of(relation: Relation, batches: Iterable[Any]) -> Any:
 # --- Parquet ------------------------------------------------------------------------------------
 
 
+class ParquetFile(NamedTuple):
+    """An open Parquet file: a ``pyarrow.RecordBatchReader``, how many rows, and of which relation it says it is."""
+
+    reader: Any
+    rows: int
+    relation: str | None
+
+
 @contextmanager
-def parquet_source(path: Path, batch_rows: int) -> Iterator[Source]:
-    """Open a Parquet file as record batches, read one row group at a time.
+def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
+    """Open a Parquet file whose rows are read a batch at a time.
 
     Raises: ExtraNotInstalled, Unavailable, InvalidValue
     """
@@ -352,27 +360,40 @@ def parquet_source(path: Path, batch_rows: int) -> Iterator[Source]:
     try:
         file = parquet.ParquetFile(path)
     except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error.strerror or 'no such file'}", reason="cannot open") from error
+        reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or "the disk said no"
+        raise Unavailable(f"{path} cannot be read: {reason}", reason="cannot open", retryable=False) from error
     except pa.ArrowInvalid as error:
         raise InvalidValue(field=str(path), reason="not a Parquet file") from error
     with file:
-        yield Source(file.schema_arrow.names, file.iter_batches(batch_size=batch_rows), file.metadata.num_rows)
+        schema = file.schema_arrow
+        named = (schema.metadata or {}).get(b"relation")
+        reader = pa.RecordBatchReader.from_batches(schema, file.iter_batches(batch_size=batch_rows))
+        yield ParquetFile(reader, file.metadata.num_rows, None if named is None else named.decode("utf-8", "replace"))
 
 
 def write_parquet(path: Path, reader: Any, progress: Callable[[int], None]) -> int:
     """Write what a reader gives to a Parquet file, batch by batch; return how many rows.
 
+    The file appears once it is whole; ``progress`` is told how many rows are written.
+
     Raises: ExtraNotInstalled, Unavailable
     """
     import pyarrow.parquet as parquet
 
+    unfinished = path.with_name(f".{path.name}.part")
     rows = 0
     try:
-        with parquet.ParquetWriter(path, reader.schema, compression="zstd") as writer:
-            for batch in reader:
-                writer.write_batch(batch)
-                rows += batch.num_rows
-                progress(rows)
-    except OSError as error:
-        raise Unavailable(f"{path} cannot be written: {error.strerror or error}", reason="cannot write") from error
+        try:
+            with parquet.ParquetWriter(unfinished, reader.schema, compression="zstd") as writer:
+                for batch in reader:
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+                    progress(rows)
+            unfinished.replace(path)
+        except OSError as error:
+            reason = error.strerror or "the disk said no"
+            raise Unavailable(f"{path} cannot be written: {reason}", reason="cannot write", retryable=False) from error
+    finally:
+        with suppress(OSError):  # whole, it is there no more
+            unfinished.unlink()
     return rows
