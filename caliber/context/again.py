@@ -62,12 +62,17 @@ def score_now(inputs: AssemblyInputs, owners: RelationSnapshot, row: int, search
     rows = np.array([row], np.int64)
     if plan.config.assembly.relevance == "vector":
         return _similarity(inputs, owners, rows)
-    pools = {pool.kind: pool for pool in pools_of(inputs, plan, members_of(inputs, plan))}
+    pools = {pool.kind: pool for pool in pools_of(inputs, plan, members_of(inputs, plan, searcher))}
     pool = pools.get(kind)
-    if pool is None or not pool.allowed[row]:
+    if pool is None:
+        return None
+    allowed = pool.allowed
+    if allowed is None:
+        allowed = searcher.sight(owners, inputs.seen_notes, inputs.as_of_us, inputs.now_us).visible
+    if not allowed[row]:
         return None
     # All rows that may enter: a limit does not count here.
-    every = np.flatnonzero(pool.allowed)
+    every = np.flatnonzero(allowed)
     pools[kind] = replace(pool, rows=every)
     scorer = scorer_of(inputs, plan, lambda: list(pools.values()), searcher)
     if isinstance(scorer, Flat):

@@ -36,15 +36,13 @@ from caliber.context.plan import ARTIFACT, NOTE, RELATION_OF, SOURCES, SUMMARY, 
 from caliber.context.scores import Scored, Scorer, scorer_of
 from caliber.context.texts import FixedText
 from caliber.context.turns import TurnFacts, TurnReader
-from caliber.kernels.evaluator import Allowed
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.validity import valid_artifacts, valid_notes
 from caliber.schema.relations.trajectory import NEVER_US
-from caliber.search.filters import alive
 from caliber.search.request import Pool
+from caliber.search.visible import VisibleRows
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
@@ -75,12 +73,12 @@ class _Part:
 class Members:
     """What may enter a window besides turns, before relevance is known.
 
-    ``above`` are artifacts of trajectories above, nearest first. Shapes: rows ``int64[n]``, ``notes`` a mask.
+    ``above`` are artifacts of trajectories above, nearest first. Shapes: rows ``int64[n]``
     """
 
     own: NDArray[np.int64]
     above: list[NDArray[np.int64]]
-    notes: NDArray[np.bool_]
+    notes: VisibleRows
     summaries: NDArray[np.int64]
 
 
@@ -104,7 +102,7 @@ def gather(
     scope_rows = scopes.group("trajectory_id", key)
     open_rows = scope_rows[scopes.column("closed_at")[scope_rows] == NEVER_US]
     scope_id, turns = _current_turns(reader, plan, scopes, open_rows, cut_offs)
-    members = members_of(inputs, plan)
+    members = members_of(inputs, plan, searcher)
     scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
     parts = [
         _artifacts(inputs, plan, scorer, members, cut_offs),
@@ -115,17 +113,24 @@ def gather(
     return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *scorer.degraded])
 
 
-def members_of(inputs: AssemblyInputs, plan: AssemblyPlan) -> Members:
-    """Return what may enter the window of a trajectory that is there."""
+def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -> Members:
+    """Return what may enter the window of a trajectory that is there.
+
+    Raises: InvalidValue for a wrong mask over notes.
+    """
     snapshot, dag = inputs.snapshot, plan.config.pcp.context_dag
     artifacts, scopes = snapshot["artifact"], snapshot["scope"]
     key = inputs.trajectory_id.bytes
     closed = scopes.group("trajectory_id", key)
     closed = closed[scopes.column("closed_at")[closed] != NEVER_US]
     above = ancestors_of(snapshot["trajectory"], key, dag.max_depth) if dag.enabled else []
-    of = [valid_artifacts(artifacts, artifacts.group("trajectory_id", task), inputs.now_us) for task in (key, *above)]
-    notes = allowed_notes(snapshot["note"], inputs.note_mask, inputs.as_of_us)
-    return Members(of[0], of[1:], notes, closed[scopes.column("summary_tokens")[closed] > 0])
+    seen, notes = inputs.seen_notes, snapshot["note"]
+    if seen.mask is not None and seen.mask.codes.shape != (notes.length,):
+        raise InvalidValue(field="note_mask", reason=f"must have {notes.length} codes, one for each row of the mirror")
+    in_force = searcher.sight(artifacts, seen, inputs.as_of_us, inputs.now_us).visible
+    of = [rows[in_force[rows]] for rows in (artifacts.group("trajectory_id", task) for task in (key, *above))]
+    sight = searcher.sight(notes, seen, inputs.as_of_us, inputs.now_us)
+    return Members(of[0], of[1:], sight, closed[scopes.column("summary_tokens")[closed] > 0])
 
 
 def pools_of(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> list[Pool]:
@@ -133,14 +138,13 @@ def pools_of(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> li
     snapshot = inputs.snapshot
     out = []
     limit = plan.config.assembly.note_search_limit
-    if limit and members.notes.any():
-        out.append(Pool("note", members.notes, members.notes, limit))
+    if limit and members.notes.count:
+        out.append(Pool("note", None, limit))
     for kind, rows in (("artifact", np.concatenate((members.own, *members.above))), ("scope", members.summaries)):
         if len(rows):
-            visible = alive(snapshot[kind], inputs.as_of_us, inputs.now_us)
-            allowed = np.zeros(len(visible), np.bool_)
+            allowed = np.zeros(snapshot[kind].length, np.bool_)
             allowed[rows] = True
-            out.append(Pool(kind, visible, allowed, len(rows), rows))
+            out.append(Pool(kind, allowed, len(rows), rows))
     return out
 
 
@@ -199,8 +203,7 @@ def _artifacts(
 def _notes(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> _Part:
-    notes, allowed = inputs.snapshot["note"], members.notes
-    considered = int(np.count_nonzero(allowed))
+    notes, allowed, considered = inputs.snapshot["note"], members.notes.visible, members.notes.count
     assembly = plan.config.assembly
     picked = scorer.pick(notes, allowed)
     if picked is not None:
@@ -216,13 +219,6 @@ def _notes(
             cut_offs.append(_newest_cut(NOTE, notes.column("created_at"), rows, limit, considered))
         scored = scorer.score("note", notes, rows)
     return _Part(NOTE, rows, notes.column("created_at")[rows], notes.column("token_count")[rows], scored)
-
-
-def allowed_notes(notes: RelationSnapshot, mask: Allowed | None, as_of_us: int) -> NDArray[np.bool_]:
-    """Return which notes are visible, in force and valid at an instant. Shapes: ``bool[notes.length]``."""
-    if mask is not None and mask.codes.shape != (notes.length,):
-        raise InvalidValue(field="note_mask", reason=f"must have {notes.length} codes, one for each row of the mirror")
-    return valid_notes(notes, as_of_us, mask)
 
 
 def _summaries(

@@ -46,6 +46,17 @@ class ContentSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class MaskedNotes:
+    """The mask over notes that an assembly is given, as a search asks for it."""
+
+    mask: Allowed | None
+
+    def over(self, notes: RelationSnapshot) -> Allowed | None:  # noqa: ARG002
+        """Return the mask, or None when everything may be seen."""
+        return self.mask
+
+
+@dataclass(frozen=True, slots=True)
 class AssemblyInputs:
     """Everything that decides a window's bytes.
 
@@ -71,6 +82,11 @@ class AssemblyInputs:
     extra_sections: Mapping[str, str | None] = field(default_factory=dict)
     degraded: tuple[str, ...] = ()
     """What the caller could not give it."""
+
+    @property
+    def seen_notes(self) -> MaskedNotes:
+        """The notes that may be seen."""
+        return MaskedNotes(self.note_mask)
 
 
 @dataclass(frozen=True)

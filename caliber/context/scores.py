@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import AssemblyPlan
-from caliber.kernels.evaluator import Allowed
 from caliber.model.errors import InvalidVector
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.vectors import as_query
@@ -103,7 +102,7 @@ def scorer_of(
         kinds=(),
         limit=1,
         conditions={},
-        notes=_Seen(inputs.note_mask),
+        notes=inputs.seen_notes,
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
     )
@@ -113,17 +112,6 @@ def scorer_of(
     if any(item.scores.any() for item in found) or (vector is not None and _has_vectors(inputs, pools)):
         return BySearch({pool.kind: item for pool, item in zip(pools, found, strict=True)}, pools, degraded)
     return Flat(neutral, degraded)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The mask over notes that an assembly is given, as a search asks for it."""
-
-    mask: Allowed | None
-
-    def over(self, notes: RelationSnapshot) -> Allowed | None:  # noqa: ARG002
-        """Return the mask, or None when everything may be seen."""
-        return self.mask
 
 
 def _compared(inputs: AssemblyInputs) -> tuple[Floats | None, bool]:

@@ -43,6 +43,9 @@ _DTYPES = {
     ColumnType.BOOL: np.uint8,
     ColumnType.ENUM: np.int8,
 }
+_GROUPS_KEPT: Final = 256
+"""Keys of groups whose rows a boundary remembers."""
+
 # Measured on CPython 3.11 to 3.14: a bytes object, a list slot and the dict entry of a 16-byte key.
 _ROW_OVERHEAD_BYTES = 33 + 8 + 49 + 104 + 28
 
@@ -347,7 +350,7 @@ class Generation:
 class RelationSnapshot:
     """One relation as it was at one commit boundary. Safe to read from any thread while others write."""
 
-    __slots__ = ("_cache", "dead", "evaluator", "generation", "keywords", "layout", "length", "live_mask")
+    __slots__ = ("_cache", "_groups", "dead", "evaluator", "generation", "keywords", "layout", "length", "live_mask")
 
     def __init__(self, generation: Generation, evaluator: Evaluator = NUMPY) -> None:
         self.generation = generation
@@ -357,6 +360,7 @@ class RelationSnapshot:
         self.live_mask = generation.live[: generation.length]
         self.dead = generation.dead  # with the length it tells which of two boundaries is the later one
         self._cache: dict[str, NDArray[Any]] = {}
+        self._groups: dict[tuple[str, bytes], NDArray[np.int64]] = {}
         self.keywords: KeywordSnapshot | None = None  # made when somebody first searches by word
 
     @property
@@ -406,13 +410,19 @@ class RelationSnapshot:
         return number
 
     def group(self, name: str, key: bytes) -> NDArray[np.int64]:
-        """Return the live rows whose column ``name`` is ``key``, in the order they were written."""
-        numbers = self.generation.groups[name].get(key)
-        if not numbers:
-            return np.empty(0, np.int64)
-        rows = np.array(numbers, np.int64)
+        """Return the live rows whose column ``name`` is ``key``, in the order they were written; read-only."""
+        known = self._groups.get((name, key))
+        if known is not None:
+            return known
+        rows = np.array(self.generation.groups[name].get(key, ()), np.int64)
         rows = rows[rows < self.length]
-        return rows[self.live_mask[rows]]
+        rows = rows[self.live_mask[rows]]
+        rows.flags.writeable = False
+        # A boundary is read for a few tasks at a time: windows of one ask again and again.
+        if len(self._groups) >= _GROUPS_KEPT:
+            self._groups.clear()
+        self._groups[(name, key)] = rows
+        return rows
 
     def rows(self) -> NDArray[np.int64]:
         """Return the numbers of all live rows."""

@@ -52,12 +52,11 @@ class Outcome:
 class Pool:
     """Records of one kind whose relevance is asked for: given ``rows``, all of them allowed, or the best ``limit``.
 
-    Statistics are of the visible. Shapes: visible and allowed ``bool[length of the mirror]``, rows ``int64[n]``
+    ``allowed`` None: all that may be seen. Shapes: ``bool[length of the mirror]``, rows ``int64[n]``
     """
 
     kind: str
-    visible: NDArray[np.bool_]
-    allowed: NDArray[np.bool_]
+    allowed: NDArray[np.bool_] | None
     limit: int
     rows: NDArray[np.int64] | None = None
 

@@ -21,9 +21,10 @@ from caliber.llm.word_vectors import WordVectors
 from caliber.model.time import from_us
 from caliber.resident.keywords import ASKS, Keywords
 from caliber.resident.memory import ResidentMemory
+from caliber.resident.mirror import RelationSnapshot
 from caliber.search import fusion
 from caliber.search.dates import Interval
-from caliber.search.filters import Found, allowed_by
+from caliber.search.filters import Found, SeenNotes, allowed_by
 from caliber.search.graph import GraphLeg, Reached, Web, edge_ids
 from caliber.search.legs import Bools, Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
 from caliber.search.names import Names
@@ -66,6 +67,10 @@ class Searcher:
     def terms_of(self, part: str) -> tuple[str, ...]:
         """Return the terms that a part of a word is found by."""
         return self.analyzer.cached(part).terms
+
+    def sight(self, owners: RelationSnapshot, notes: SeenNotes, as_of_us: int, now_us: int) -> VisibleRows:
+        """Return which rows are in force and may be seen: notes at ``as_of_us``, everything else at ``now_us``."""
+        return self._sights.of(owners, notes, as_of_us, now_us)
 
     def searched(self, request: Request) -> list[Searched]:
         """Return the kinds that can be searched as asked; a kind without a filtered column is left out."""
@@ -120,15 +125,17 @@ class Searcher:
         Each pool is searched by itself, so that a score compares within its pool, and is what a search of that kind
         alone gives. The query is read once. An empty text leaves the vector leg alone to speak.
         """
-        snapshot = request.snapshot
-        searched = [
-            Searched(pool.kind, owners, VisibleRows(pool.visible), pool.allowed, self.keywords.of(owners))
-            for pool, owners in ((pool, snapshot[pool.kind]) for pool in pools)
-        ]
+        searched = []
+        for pool in pools:
+            owners = request.snapshot[pool.kind]
+            sight = self.sight(owners, request.notes, request.as_of_us, request.now_us)
+            allowed = sight.visible if pool.allowed is None else pool.allowed
+            searched.append(Searched(pool.kind, owners, sight, allowed, self.keywords.of(owners)))
         query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
         out, degraded = [], self._missing(request, self._web(request, searched))[1]
         for pool, item in zip(pools, searched, strict=True):
-            asked = replace(request, kinds=(pool.kind,), limit=pool.limit)
+            # Scores do not depend on the limit; given rows need nothing beyond the candidates.
+            asked = replace(request, kinds=(pool.kind,), limit=pool.limit if pool.rows is None else 1)
             scored = self._scored([item], query, asked)
             if pool.rows is not None:
                 out.append(_relevance(item, scored.joined[0], pool.rows))

@@ -34,7 +34,7 @@ def test_relevance_is_the_score_of_a_search(agent: Any) -> None:
         found = masks(snapshot[kind], {}, seen, now, now)
         assert found is not None
         rows = np.flatnonzero(found[1])[::-1] if kind == "artifact" else None
-        pools.append(Pool(kind, *found, 5, rows))
+        pools.append(Pool(kind, None if rows is None else found[1], 5, rows))
     relevances, degraded = engine.searcher.relevance(request, pools)
     assert degraded is None
     for pool, relevance in zip(pools, relevances, strict=True):
