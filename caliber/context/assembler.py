@@ -208,19 +208,24 @@ def _say_turns(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnReader,
 
 
 def _notes(relation: RelationSnapshot, rows: list[int], contents: list[str]) -> list[str]:
-    entity, kind = relation.layout.codec.index("entity"), relation.layout.codec.index("note_type")
-    packed = [relation.packed(row) for row in rows]
-    return [note_text(row[entity], row[kind], content) for row, content in zip(packed, contents, strict=True)]
+    entities = relation.interned("entity")
+    named = [entities[code] for code in relation.column("entity")[rows].tolist()]
+    return [note_text(*said) for said in zip(named, _values(relation, "note_type", rows), contents, strict=True)]
 
 
 def _artifacts(relation: RelationSnapshot, rows: list[int], contents: list[bytes]) -> list[str]:
-    kind = relation.layout.codec.index("artifact_type")
-    packed = [relation.packed(row) for row in rows]
-    return [artifact_text(row[kind], content) for row, content in zip(packed, contents, strict=True)]
+    kinds = _values(relation, "artifact_type", rows)
+    return [artifact_text(kind, content) for kind, content in zip(kinds, contents, strict=True)]
 
 
 def _summaries(relation: RelationSnapshot, rows: list[int], contents: list[str | None]) -> list[str]:  # noqa: ARG001
     return [summary_text(content or "") for content in contents]
+
+
+def _values(relation: RelationSnapshot, name: str, rows: list[int]) -> list[str]:
+    """Return an enum's values of some rows."""
+    values = list(relation.layout.enum_codes[name])
+    return [values[code] for code in relation.column(name)[rows].tolist()]
 
 
 _RENDER: Final[dict[int, Callable[[RelationSnapshot, list[int], list[Any]], list[str]]]] = {

@@ -21,6 +21,7 @@ FIELDS: Final = 11
 CONSIDERED: Final = 0
 """No decision yet: ranking lets the candidate through to the filling of the budget."""
 ALONE: Final = -1
+_NO_TIES: Final = np.zeros((0, 2), np.uint64)
 PARTS_IN_ONE: Final = 10_000
 """Parts of a relevance are kept in ten-thousandths: as exactly as they are shown."""
 _UNLIMITED: Final = 2**62
@@ -59,11 +60,11 @@ class Candidates:
         return uuid.UUID(int=(high << 64) | low)
 
     def taken(self, order: NDArray[np.int64]) -> Candidates:
-        """Return the candidates in another order, or some of them."""
+        """Return the candidates in their canonical order, which says all that ties did."""
         return Candidates(
             self.numbers.take(order, axis=1),
             self.relevance.take(order),
-            self.tie.take(order, axis=0),
+            _NO_TIES,
             self.ids.take(order, axis=0),
             self.part_names,
             self.parts.take(order, axis=1),

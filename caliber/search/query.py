@@ -18,6 +18,9 @@ from caliber.search.words import Analyzer
 _QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|«([^»]+)»|„([^“”]+)[“”]")
 _QUOTES = '"“«„'
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s?\Z")
+_REMEMBERED = 1_024
+_REMEMBERED_CHARS = 1_024
+"""Queries that are remembered, and how long they may be."""
 _BEGINNING = re.compile(r"(?<![\w*])(\w[\w.-]+)\*")
 
 
@@ -47,10 +50,24 @@ class QueryReader:
         self._max_words = max_words
         words = (*lexicon.months, *lexicon.units, lexicon.today, lexicon.yesterday)
         self._daylike = re.compile("|".join((r"\d", *(re.escape(word) for word in words if word))))
+        self._remembered: dict[str, Query] = {}
 
     def read(self, text: str, clock: Callable[[], date]) -> Query:
         """Return what ``text`` asks for; ``clock`` tells the day that "last week" is meant from."""
-        when = self._dates.find(text, clock()) if self._names_days(text) else None
+        # An agent asks the same at every step of its work: what depends on no clock is understood once.
+        short = len(text) <= _REMEMBERED_CHARS
+        known = self._remembered.get(text) if short else None
+        if known is not None:
+            return known
+        dated = self._names_days(text)
+        found = self._understood(text, self._dates.find(text, clock()) if dated else None)
+        if short and not dated:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            self._remembered[text] = found
+        return found
+
+    def _understood(self, text: str, when: Interval | None) -> Query:
         # The days are a leg of their own: as words they would find every text that names the month.
         rest = text if when is None else f"{text[: when.start]} {text[when.end :]}"
         raw = [word.decode("utf-8") for word in words_of(rest.encode("utf-8", "replace"))]
