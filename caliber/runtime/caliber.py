@@ -454,8 +454,37 @@ class Caliber(AbstractContextManager["Caliber"]):
 
         Raises: InputError kinds.
         """
-        return self._reader.searching.search(
-            inputs.as_text(query, "query", allow_empty=True),
+        return self.search_many(
+            (query,),
+            kinds=kinds,
+            limit=limit,
+            filter=filter,
+            as_of=as_of,
+            consistency=consistency,
+            deadline_ms=deadline_ms,
+        )[0]
+
+    def search_many(
+        self,
+        queries: Iterable[str],
+        *,
+        kinds: Sequence[str] | None = None,
+        limit: int | None = None,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
+        as_of: datetime | None = None,
+        consistency: ReadConsistency | str | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[SearchResult]:
+        """Search several queries with the same options; results in their order.
+
+        They are embedded together and read from one snapshot of memory; ``deadline_ms`` is for all of them.
+
+        Raises: as ``search``.
+        """
+        if isinstance(queries, str) or not isinstance(queries, Iterable):
+            raise DTypeError(field="queries", expected="an iterable of str", got=type(queries).__name__)
+        return self._reader.searching.search_many(
+            [inputs.as_text(query, "query", allow_empty=True) for query in queries],
             kinds=kinds,
             limit=limit,
             conditions=filter,
@@ -463,12 +492,6 @@ class Caliber(AbstractContextManager["Caliber"]):
             consistency=consistency,
             deadline_ms=deadline_ms,
         )
-
-    def search_many(self, queries: Iterable[str], **options: Any) -> list[SearchResult]:
-        """Search several queries with the same options; results in their order. Raises: as ``search``."""
-        if isinstance(queries, str) or not isinstance(queries, Iterable):
-            raise DTypeError(field="queries", expected="an iterable of str", got=type(queries).__name__)
-        return [self.search(query, **options) for query in queries]
 
     def explain(self, window_id: Id, *, exclusion: Id | None = None) -> dict[str, Any]:
         """Return why everything in a window is there, and what was left out; with ``exclusion``, why one record

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from caliber.access.visibility import NoteMask
 from caliber.model.enums import EntityType, ReadConsistency, ResultStatus
-from caliber.model.errors import InvalidValue, LlmError, Unavailable
+from caliber.model.errors import CaliberError, InvalidValue, LlmError, Unavailable
 from caliber.model.time import to_us
 from caliber.model.windows import Position, SearchHit, SearchResult, Understood
 from caliber.resident.memory import ResidentSnapshot
@@ -35,6 +35,10 @@ TIMEOUT = "timeout"
 _KEPT_SHARE = 4
 _KEPT_MOST_MS = 100
 """What embedding may not use of a deadline, a quarter or this: memory is searched in the rest."""
+
+
+Embedded = tuple[NDArray[np.float32] | None, str | None]
+"""The vector of a query, or None and why; without a reason where none is wanted."""
 
 
 class Deadline:
@@ -105,9 +109,9 @@ class Searching:
         self._engine = engine
         self._notes = notes
 
-    def search(
+    def search_many(
         self,
-        query: str,
+        queries: Sequence[str],
         *,
         kinds: Sequence[str] | None,
         limit: int | None,
@@ -115,8 +119,11 @@ class Searching:
         as_of: datetime | None,
         consistency: ReadConsistency | str | None,
         deadline_ms: int | None,
-    ) -> SearchResult:
-        """Search resident memory; an empty query asks for what is recent and important."""
+    ) -> list[SearchResult]:
+        """Search for each query; an empty one asks for what is recent and important.
+
+        All are embedded together, read from one snapshot, and seen from one instant.
+        """
         engine = self._engine
         engine.check_open()
         deadline = Deadline(deadline_ms)
@@ -126,23 +133,30 @@ class Searching:
         if count > settings.limit_max:
             raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
         with engine.within(for_embedding(deadline_ms)):
-            snapshot, (vector, without) = in_one_space(engine, consistency, lambda at: self.embedded(query, at))
+            snapshot, vectors = in_one_space(engine, consistency, lambda at: self.embedded_many(queries, at))
         deadline.check("the query was embedded")
         now = engine.clock.now_us()
         given = inputs.as_mapping(conditions, "filter")
-        embedder = engine.embedder
-        asked = Asked(
-            text=query,
-            vector=vector,
-            without_vector=without,
-            space=engine.searched(snapshot),
-            kinds=wanted,
-            limit=count,
-            conditions=given,
-            notes=self._notes,
-            as_of_us=now if as_of is None else to_us(as_of, "as_of"),
-            now_us=now,
-        )
+        space = engine.searched(snapshot)
+        out = []
+        for query, (vector, without) in zip(queries, vectors, strict=True):
+            asked = Asked(
+                text=query,
+                vector=vector,
+                without_vector=without,
+                space=space,
+                kinds=wanted,
+                limit=count,
+                conditions=given,
+                notes=self._notes,
+                as_of_us=now if as_of is None else to_us(as_of, "as_of"),
+                now_us=now,
+            )
+            out.append(self._answered(asked, snapshot, deadline))
+        return out
+
+    def _answered(self, asked: Asked, snapshot: ResidentSnapshot, deadline: Deadline) -> SearchResult:
+        engine = self._engine
         if engine.stored_search is None:
             outcome, position = self._in_memory(asked, snapshot)
             reason = outcome.degraded
@@ -152,9 +166,9 @@ class Searching:
         deadline.check("memory was searched")
         hits = self._hits(outcome)
         if outcome.traversed and engine.config.write_behind.usage_enabled:
-            engine.behind.used(EntityType.EDGE.value, outcome.traversed, now)
+            engine.behind.used(EntityType.EDGE.value, outcome.traversed, asked.now_us)
         status = ResultStatus.DEGRADED if reason else ResultStatus.OK if hits else ResultStatus.EMPTY
-        pending = 0 if embedder is None else embedder.waiting()
+        pending = 0 if engine.embedder is None else engine.embedder.waiting()
         return SearchResult(hits, status, reason, position, pending, _understood(outcome))
 
     def _in_memory(self, asked: Asked, snapshot: ResidentSnapshot) -> tuple[Outcome, Position]:
@@ -175,25 +189,37 @@ class Searching:
         )
         return self._engine.searcher.search(request), snapshot.position
 
-    def embedded(self, query: str, snapshot: ResidentSnapshot) -> tuple[NDArray[np.float32] | None, str | None]:
+    def embedded(self, query: str, snapshot: ResidentSnapshot) -> Embedded:
         """Return the query's vector, or why there is none: an outage costs one leg, not the search (M-040)."""
+        return self.embedded_many((query,), snapshot)[0]
+
+    def embedded_many(self, queries: Sequence[str], snapshot: ResidentSnapshot) -> list[Embedded]:
+        """Return the vector of each query, or why it has none; all are asked for at once."""
         embedder = self._engine.embedder
         if embedder is None:
-            return None, NO_PROVIDER
+            return [(None, NO_PROVIDER)] * len(queries)
         if not self._engine.config.search.weights.vector:
-            return None, None
-        if embedder.answering(snapshot.space_in_use) is None:
-            return None, f"{NO_SPACE}: {embedder.configured.space.name}"
+            return [(None, None)] * len(queries)
+        lane = embedder.answering(snapshot.space_in_use)
+        if lane is None:
+            return [(None, f"{NO_SPACE}: {embedder.configured.space.name}")] * len(queries)
+        spoken = [query for query in queries if query.strip()]
+        found: list[Embedded] = []
         try:
-            return query_vector(self._engine, query, None, snapshot), None
-        except LlmError as error:
-            self._engine.record_error("embedding of a query", error)
-            return None, f"{NO_VECTOR}: {error.kind}"
-        except Unavailable as error:
-            if error.reason != TIMEOUT:
-                raise
-            self._engine.record_error("embedding of a query", error)
-            return None, f"{NO_VECTOR}: {TIMEOUT}"
+            found = [self._vector_or_why(vector) for vector in lane.queries(spoken)] if spoken else []
+        except (LlmError, Unavailable) as error:
+            found = [self._vector_or_why(error)] * len(spoken)
+        left = iter(found)
+        return [next(left) if query.strip() else (None, None) for query in queries]
+
+    def _vector_or_why(self, answer: NDArray[np.float32] | CaliberError) -> Embedded:
+        if not isinstance(answer, CaliberError):
+            return answer, None
+        timed_out = isinstance(answer, Unavailable) and answer.reason == TIMEOUT
+        if not timed_out and not isinstance(answer, LlmError):
+            raise answer
+        self._engine.record_error("embedding of a query", answer)
+        return None, f"{NO_VECTOR}: {TIMEOUT if timed_out else answer.kind}"
 
     def _hits(self, outcome: Outcome) -> tuple[SearchHit, ...]:
         found = outcome.found

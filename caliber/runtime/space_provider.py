@@ -165,13 +165,23 @@ class SpaceProvider:
 
         Raises: LlmError kinds; Unavailable when the deadline of the call passes first.
         """
-        (result,) = embed_records(self.provider, self._queries, [text], long_text=self._query_rule, apart=False)
+        (result,) = self.queries([text])
         if isinstance(result, CaliberError):
             raise result
-        if result.truncated:
+        return result
+
+    def queries(self, texts: Sequence[str]) -> list[Vector | CaliberError]:
+        """Return the vectors of queries, asked for at once; an error in place of one that has none.
+
+        Raises: as ``query``, when it concerns them all.
+        """
+        results = embed_records(
+            self.provider, self._queries, texts, long_text=self._query_rule, batch_size=self._batch, apart=False
+        )
+        cut = [result for result in results if not isinstance(result, CaliberError) and result.truncated]
+        for result in cut:
             self._truncated("query", 1, result.tokens)
-        vector: Vector = result.rows[0]
-        return vector
+        return [result if isinstance(result, CaliberError) else result.rows[0] for result in results]
 
     def whole(self, kind: str, texts: Sequence[str]) -> list[Rows | None]:
         """Return the vectors of all texts, None for white space. Raises: LlmError kinds, naming which texts failed."""
