@@ -205,6 +205,7 @@ def _notes(
 ) -> _Part:
     notes, allowed, considered = inputs.snapshot["note"], members.notes.visible, members.notes.count
     assembly = plan.config.assembly
+    considered += inputs.unread_notes
     picked = scorer.pick(notes, allowed)
     if picked is not None:
         rows, scored = picked.rows, picked.scored

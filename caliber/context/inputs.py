@@ -80,6 +80,8 @@ class AssemblyInputs:
     """Why the query has no vector, if there is more to say than that it has none."""
     space_id: SpaceId | None = None
     extra_sections: Mapping[str, str | None] = field(default_factory=dict)
+    unread_notes: int = 0
+    """How many more notes could have been candidates, of which the snapshot has none."""
     degraded: tuple[str, ...] = ()
     """What the caller could not give it."""
 

@@ -55,11 +55,10 @@ from caliber.runtime.space_provider import (
     is_of,
     long_text_rule,
 )
-from caliber.runtime.stored_records import NotesAbout, StoredRecords
+from caliber.runtime.stored_records import StoredRecords
 from caliber.runtime.support import refusals
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING, MIRRORED
 from caliber.search.searcher import Searcher
-from caliber.search.stored import Asked
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory import inputs
 
@@ -323,11 +322,11 @@ class Engine:
         self,
         snapshot: ResidentSnapshot,
         trajectory_id: uuid.UUID,
-        scopes: Iterable[uuid.UUID] | None,
-        notes: Asked | NotesAbout | None = None,
+        scopes: Iterable[uuid.UUID],
+        things: Sequence[tuple[str, str]] = (),
     ) -> ResidentSnapshot:
         """Return a snapshot that holds what a call about a trajectory needs: the given one, while memory holds all."""
-        return snapshot if self.records is None else self.records.around(snapshot, trajectory_id, scopes, notes)
+        return snapshot if self.records is None else self.records.around(snapshot, trajectory_id, scopes, things)
 
     # --- writing ---------------------------------------------------------------------------------
 

@@ -37,7 +37,6 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.space_provider import embedded_text
-from caliber.runtime.stored_records import NotesAbout
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
@@ -228,7 +227,7 @@ class PolicyEngine:
         speakers = {turn.name for turn in subject.turns if turn.name} | {role.value for role in TurnRole}
         summaries = [without_speakers(scope.summary, speakers) for scope in subject.scopes if scope.summary]
         generated = provider.generate_notes(digest, summaries, self._artifacts_of(snapshot, subject.trajectory))
-        things = NotesAbout([(note.entity, note.entity_type) for note in generated])
+        things = [(note.entity, note.entity_type) for note in generated]
         snapshot = engine.around(engine.memory.snapshot, trajectory_id, (), things)
         out = [self._prepare_note(snapshot, subject.trajectory, note) for note in generated]
         embedder = self._engine.embedder

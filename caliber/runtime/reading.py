@@ -126,10 +126,13 @@ class Reader:
         engine = self._engine
         now = engine.clock.now_us()
         degraded: tuple[str, ...] = ()
+        unread, searcher = 0, engine.searcher
         space = engine.searched(snapshot)
-        if engine.records is not None:
+        if engine.records is not None and engine.stored_search is not None:
             degraded = (NOT_RESIDENT,)
-            snapshot = engine.around(snapshot, trajectory_id, None, self._asked(query, vector, space, as_of, now))
+            asked = self._asked(query, vector, space, as_of, now)
+            snapshot, unread = engine.records.for_window(snapshot, trajectory_id, asked)
+            searcher = engine.stored_search.searcher()
         return assemble(
             AssemblyInputs(
                 snapshot=snapshot,
@@ -147,10 +150,11 @@ class Reader:
                 without_vector=without_vector,
                 space_id=None if space is None else space.space_id,
                 extra_sections=inputs.as_mapping(extra_sections, "extra_sections"),
+                unread_notes=unread,
                 degraded=degraded,
             ),
             engine.memory,
-            engine.searcher,
+            searcher,
         )
 
     def _asked(
@@ -258,6 +262,8 @@ class Reader:
     def _score_now(self, record_id: uuid.UUID, facts: WindowFacts) -> ScoredNow | None:
         """Return what a window's query makes of a record as it is now; None when there is nothing to say."""
         engine = self._engine
+        if engine.records is not None:  # a score compares with those of all other records
+            return None
         snapshot = engine.memory.snapshot
         found = snapshot.locate(record_id.bytes)
         if found is None or facts.config_hash != engine.config.hash.hex():

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from caliber.config import CaliberConfig
 from caliber.model.windows import Position
@@ -22,13 +21,6 @@ from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
 
 _EMPTY = ("session", "trajectory", "scope", "turn", "artifact", "note", "usage", "edge")
-
-
-@dataclass(frozen=True, slots=True)
-class NotesAbout:
-    """Notes on things of a name and type: what a new note may be merged into."""
-
-    things: Sequence[tuple[str, str]]
 
 
 class StoredRecords:
@@ -44,47 +36,60 @@ class StoredRecords:
         self,
         resident: ResidentSnapshot,
         trajectory_id: uuid.UUID,
-        scopes: Iterable[uuid.UUID] | None,
-        notes: Asked | NotesAbout | None = None,
+        scopes: Iterable[uuid.UUID],
+        things: Sequence[tuple[str, str]] = (),
     ) -> ResidentSnapshot:
         """Return a snapshot of a trajectory and those above it, their artifacts, its scopes and the turns of some.
 
-        ``scopes`` None: of the newest open one. Notes are those that come into question for a query, or about things.
-
-        Raises: SchemaMismatch when notes are searched and the full text cannot be trusted
+        Its notes are those on ``things``, by name and type.
         """
         with self._store.read() as session:
-            rows: dict[str, Sequence[Row]] = dict.fromkeys(_EMPTY, ())
-            rows["trajectory"] = lineage = self._lineage(session, trajectory_id.bytes)
-            rows["scope"] = self._list(session, "scope", "list_by_trajectory", trajectory_id.bytes)
-            wanted = [self._open_scope(rows["scope"])] if scopes is None else [scope.bytes for scope in scopes]
-            rows["turn"] = [
-                row for key in wanted if key is not None for row in self._list(session, "turn", "list_by_scope", key)
-            ]
-            rows["artifact"] = [
-                row for owner in lineage for row in self._list(session, "artifact", "list_by_trajectory", owner[1])
-            ]
-            if isinstance(notes, Asked):
-                rows["note"] = self._search.notes_for(session, notes, self._newest)
-            elif notes is not None:
-                rows["note"] = [
-                    row for thing in notes.things for row in self._list(session, "note", "find_by_entity", *thing)
-                ]
-            return self._snapshot(session, resident, rows, notes)
+            rows = self._read(session, trajectory_id, [scope.bytes for scope in scopes])
+            rows["note"] = [row for thing in things for row in self._list(session, "note", "find_by_entity", *thing)]
+            return self._snapshot(session, resident, rows, None)
+
+    def for_window(
+        self, resident: ResidentSnapshot, trajectory_id: uuid.UUID, asked: Asked
+    ) -> tuple[ResidentSnapshot, int]:
+        """Return a snapshot for a window: turns of the newest open scope, notes that come into question.
+
+        Besides, how many notes are in sight that were not read.
+
+        Raises: SchemaMismatch when the full text cannot be trusted
+        """
+        with self._store.read() as session:
+            rows = self._read(session, trajectory_id, None)
+            notes, in_sight = self._search.notes_for(session, asked, self._newest)
+            rows["note"] = notes
+            return self._snapshot(session, resident, rows, asked), in_sight - len(notes)
+
+    def _read(
+        self, session: StatementSession, trajectory_id: uuid.UUID, scopes: Sequence[bytes] | None
+    ) -> dict[str, Sequence[Row]]:
+        """Return the rows of a trajectory; ``scopes`` None: with the turns of the newest open one."""
+        rows: dict[str, Sequence[Row]] = dict.fromkeys(_EMPTY, ())
+        rows["trajectory"] = lineage = self._lineage(session, trajectory_id.bytes)
+        rows["scope"] = self._list(session, "scope", "list_by_trajectory", trajectory_id.bytes)
+        wanted = self._open_scope(rows["scope"]) if scopes is None else scopes
+        rows["turn"] = [row for key in wanted for row in self._list(session, "turn", "list_by_scope", key)]
+        rows["artifact"] = [
+            row for owner in lineage for row in self._list(session, "artifact", "list_by_trajectory", owner[1])
+        ]
+        return rows
 
     def _snapshot(
         self,
         session: StatementSession,
         resident: ResidentSnapshot,
         rows: dict[str, Sequence[Row]],
-        notes: Asked | NotesAbout | None,
+        asked: Asked | None,
     ) -> ResidentSnapshot:
         statements = self._search.full_text.statements
         keys = dump_json([row[1].hex().upper() for kind in ("artifact", "note", "scope") for row in rows[kind]])
         mirrors = PartialMirrors(resident.evaluator)
         found: Sequence[Row] = ()
-        space = notes.space if isinstance(notes, Asked) else None
-        if isinstance(notes, Asked):
+        space = None if asked is None else asked.space
+        if asked is not None:
             rows["usage"] = session.run(statements["search.usage_of"], (keys,))
             rows["edge"] = session.run(statements["search.edges_of"], (keys,))
         if space is not None:
@@ -113,10 +118,9 @@ class StoredRecords:
             following = rows[0][parent_at] if rows else None
         return out
 
-    def _open_scope(self, scopes: Sequence[Row]) -> bytes | None:
-        """Return the key of the newest open scope."""
+    def _open_scope(self, scopes: Sequence[Row]) -> list[bytes]:
+        """Return the key of the newest open scope, if there is one."""
         codec = self._store.plans["scope"].codec
         closed_at, number_at = codec.index("closed_at"), codec.index("sequence_number")
         still_open = [row for row in scopes if row[closed_at] is None]
-        key: bytes | None = max(still_open, key=lambda row: int(row[number_at]))[1] if still_open else None
-        return key
+        return [max(still_open, key=lambda row: int(row[number_at]))[1]] if still_open else []

@@ -110,7 +110,7 @@ class StoredSearch:
     def search(self, asked: Asked) -> tuple[Outcome, Position]:
         """Return the best hits, and the position they are true for. Raises: InvalidValue; StorageError kinds."""
         check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
-        searcher = self._current()
+        searcher = self.searcher()
         with self._store.read() as session:
             check_state(self.full_text.state(session), self._settings, self._name)
             sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
@@ -119,8 +119,10 @@ class StoredSearch:
             sight = Sight(session, statements, asked.kinds, asked.conditions, asked.notes, asked.as_of_us, asked.now_us)
             return self._search(session, sight, searcher, asked, position), position
 
-    def notes_for(self, session: StatementSession, asked: Asked, newest: int) -> list[Row]:
-        """Return the notes that come into question for a window: by words and by vector, or the newest without a query.
+    def notes_for(self, session: StatementSession, asked: Asked, newest: int) -> tuple[list[Row], int]:
+        """Return the notes that come into question for a window, and how many there are in sight.
+
+        Those by words and by vector; without a query, or where nothing is found, the newest.
 
         Raises: SchemaMismatch
         """
@@ -129,16 +131,16 @@ class StoredSearch:
         sight = Sight(session, statements, ("note",), {}, asked.notes, asked.as_of_us, asked.now_us)
         found = Candidates(self._settings.candidates_max)
         if asked.text.strip():
-            figures = StoredFigures(self._current().read(asked.text, sight.today), sight, linked=False)
-            find.by_words(sight, _terms(figures, self._current()), self._settings, found)
+            figures = StoredFigures(self.searcher().read(asked.text, sight.today), sight, linked=False)
+            find.by_words(sight, _terms(figures, self.searcher()), self._settings, found)
         if asked.vector is not None and asked.space is not None:
             find.by_vector(sight, asked.space, asked.vector, self._settings, asked.limit, found, least=-1.0)
         if not found.rows:
             rows = sight.ask("search.newest_note", *sight.of("note"), newest)
             found.add("note", (row[0] for row in rows))
-        return self._rows(session, "note", found.rows["note"])
+        return self._rows(session, "note", found.rows["note"]), sight.texts
 
-    def _current(self) -> Searcher:
+    def searcher(self) -> Searcher:
         """Return the searcher, a fresh one when this one remembers too many words."""
         with self._lock:
             if len(self._searcher.keywords.dictionary) > _WORDS_KEPT:

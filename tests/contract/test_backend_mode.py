@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.configs import USER
+from support.entities import plain
 from support.providers import CountingEmbeddings, outage
 
 from caliber.model import (
@@ -29,6 +31,7 @@ from caliber.model import (
     ResultStatus,
 )
 from caliber.model.errors import InvalidValue, NotFound, Unavailable
+from caliber.schema.relations import NOTE
 
 WORDS = {"vector": 0.0, "keyword": 0.9, "graph": 0.1, "importance": 0.0}
 MARCH, MAY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (3, 5))
@@ -303,28 +306,33 @@ def test_get_reads_any_record_and_hides_what_may_not_be_seen(backend: Any, start
 def test_windows_hold_what_comes_into_question_and_say_so(backend: Any, start: Any) -> None:
     # design, section 5; decision 0083
     backend.needs("sharing")
-    provider = CountingEmbeddings()
-    above = start(backend.open(search__mode="backend", embedding_provider=provider, clock=FixedClock()))
+    exact = {"search__keyword__similar_words": "none"}
+    above = start(
+        backend.open(search__mode="backend", embedding_provider=CountingEmbeddings(), clock=FixedClock(), **exact)
+    )
     above.keep("an artifact of the task above")
     task = above.memory.start_trajectory("below", initiator=USER, parent=above.trajectory_id)
     scope = above.memory.current_scope(task.trajectory_id)
     for at in range(12):
         above.memory.append_turn(scope.scope_id, role="user", content=f"turn {at} about boats")
         above.note(f"note {at} on {'boats' if at % 2 else 'lakes'}")
-    above.note("nobody sees this of boats", visible_to=NOBODY)
+    boats = above.note("nobody sees this of boats", visible_to=NOBODY)
     above.memory.flush()
-    resident = backend.open(embedding_provider=CountingEmbeddings(), clock=FixedClock())
+    resident = backend.open(embedding_provider=CountingEmbeddings(), clock=FixedClock(), **exact)
     for options in ({}, {"query": "boats on lakes"}, {"query": "boats", "max_tokens": 150}, {"as_of": MARCH}):
         window = above.memory.acting_as(READER).assemble_context(task.trajectory_id, **options)
         expected = resident.acting_as(READER).assemble_context(task.trajectory_id, consistency="latest", **options)
         assert window.text == expected.text, options
         assert "nobody sees" not in window.text
         assert window.to_messages() == expected.to_messages()
+        assert window.cut_offs == expected.cut_offs
         assert (window.status, window.degraded[0]) == (ResultStatus.DEGRADED, "not_resident")
         assert expected.status != ResultStatus.DEGRADED
         again = above.memory.acting_as(READER).replay(window.window_id)
         assert (again.text, again.degraded) == (window.text, window.degraded)
         assert above.memory.acting_as(READER).explain(window.window_id)["degraded"][0] == "not_resident"
+        for record in (boats.note_id, uuid.uuid4()):
+            assert above.memory.explain(above.memory.assemble_context(task.trajectory_id).window_id, exclusion=record)
     with pytest.raises(NotFound):
         above.memory.assemble_context(uuid.uuid4())
 
@@ -354,3 +362,31 @@ def test_what_reads_all_records_of_a_kind_is_refused(backend: Any, start: Any) -
         agent.memory.storage.notes.search_similar([0.1] * 32, 3)
     assert caught.value.context["reason"] == "not_resident"
     assert not caught.value.retryable
+
+
+def test_hidden_records_take_no_place_among_those_looked_at(backend: Any, start: Any) -> None:
+    """More hidden matches than ``candidates_max``, each better than the visible ones: a reader is told the same."""
+    answers = []
+    for hidden in (1_100, 0):
+        agent = start(
+            words_only(backend, "backend", storage__path=_path(backend, hidden), search__candidates_max=1_000)
+        )
+        seen = [
+            plain(NOTE, note_id=uuid.UUID(int=at + 1), content=f"a lake {'far ' * at}", entity="e") for at in range(9)
+        ]
+        secret = [
+            plain(NOTE, note_id=uuid.UUID(int=at + 100), content="lake lake", entity="e", visible_to=tuple(NOBODY))
+            for at in range(hidden)
+        ]
+        rows = [replace(note, fingerprint=note.note_id.bytes * 2) for note in (*secret, *seen)]
+        agent.memory._engine.store.write(lambda uow, rows=rows: [uow.insert(NOTE, note) for note in rows])
+        reader = agent.memory.acting_as(READER)
+        results = [reader.search(query, limit=5) for query in ("lake", "lak*", "", "far lake")]
+        answers.append([told(result)[:2] for result in results])
+        assert all(result.hits for result in results)
+        agent.memory.close()
+    assert answers[0] == answers[1]
+
+
+def _path(backend: Any, hidden: int) -> str:
+    return backend.path if backend.path == ":memory:" else f"{backend.path}-{hidden}"
