@@ -20,7 +20,9 @@ _CONSONANTS, _VOWELS = "bcdfglmnprst", "aeiou"
 class Texts:
     """Texts of words as frequent as words are, from a seed."""
 
-    def __init__(self, seed: int, words: int = 3_000) -> None:
+    def __init__(self, seed: int, words: int = 3_000, distinct: int = 1_000_000) -> None:
+        """``distinct`` bounds the numbers that texts end with: words that hardly another text has."""
+        self._distinct = distinct
         self._random = random.Random(seed)
         choose = self._random.choice
         self._words = [
@@ -44,7 +46,7 @@ class Texts:
             entity=f"thing {self.made % 50}",
             entity_type="topic",
             note_type=NoteType.FACT,
-            content=f"{self.words(12)} n{self.made}",
+            content=f"{self.words(12)} n{self.made % self._distinct}",
             confidence=0.9,
             token_count=14,
         )
