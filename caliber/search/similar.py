@@ -86,6 +86,11 @@ class SimilarTerms:
             terms, near = np.concatenate((before.terms, terms)), np.concatenate((before.near, near))
             order = np.lexsort((terms, -near))
             terms, near = terms[order], near[order]
+        if (near[1:] == near[:-1]).any():
+            # By their letters: numbers depend on what came first, which another index of the same texts may not know.
+            texts = [self._vocabulary.term_texts(term, term + 1)[0] for term in terms.tolist()]
+            order = np.array(sorted(range(len(texts)), key=lambda at: (-near[at], texts[at])), np.int64)
+            terms, near = terms[order], near[order]
         return _Found(terms, near, count)
 
     @property
