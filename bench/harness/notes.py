@@ -120,12 +120,13 @@ class Ours:
         """Add notes in one transaction, with the vectors there are already."""
         embedder = self.memory._engine.embedder
         assert embedder is not None
+        lane = embedder.configured
 
         def work(uow: UnitOfWork) -> None:
             for number in numbers:
                 text = self.notes.texts[number]
                 note, _ = add_note(uow, NewNote(f"case {number}", team(number), NoteType.FACT, text, 0.9, 45))
-                embedder.attach(uow, "note", note.note_id, text, self.notes.vectors[number : number + 1])
+                embedder.attach(uow, "note", note.note_id, text, [(lane, self.notes.vectors[number : number + 1])])
                 self.number_of[note.note_id] = number
 
         self.memory._engine.write(work)
@@ -134,6 +135,7 @@ class Ours:
         """Start a trajectory with artifacts and turns, as an agent has them after some months; return its id."""
         engine, embedder = self.memory._engine, self.memory._engine.embedder
         assert embedder is not None
+        lane = embedder.configured
         task = self.memory.start_trajectory("Keep the service running", initiator=ME)
         scope = self.memory.current_scope(task.trajectory_id)
         assert scope is not None
@@ -146,7 +148,7 @@ class Ours:
                     engine.count_bytes, artifact_type="fact", content=text, extraction_method="explicit"
                 )
                 artifact, _ = create_artifact(uow, scope.scope_id, new)
-                embedder.attach(uow, "artifact", artifact.artifact_id, text, [vector])
+                embedder.attach(uow, "artifact", artifact.artifact_id, text, [(lane, [vector])])
 
         engine.write(work)
         roles = ("user", "assistant")
