@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -102,6 +103,9 @@ def query_vector(
     return vector
 
 
+Search = Callable[[Asked], tuple[Outcome, Position]]
+
+
 class Searching:
     """The searches of one principal."""
 
@@ -139,30 +143,36 @@ class Searching:
         given = inputs.as_mapping(conditions, "filter")
         space = engine.searched(snapshot)
         out = []
-        for query, (vector, without) in zip(queries, vectors, strict=True):
-            asked = Asked(
-                text=query,
-                vector=vector,
-                without_vector=without,
-                space=space,
-                kinds=wanted,
-                limit=count,
-                conditions=given,
-                notes=self._notes,
-                as_of_us=now if as_of is None else to_us(as_of, "as_of"),
-                now_us=now,
-            )
-            out.append(self._answered(asked, snapshot, deadline))
+        with self._boundary(snapshot) as search:
+            for query, (vector, without) in zip(queries, vectors, strict=True):
+                asked = Asked(
+                    text=query,
+                    vector=vector,
+                    without_vector=without,
+                    space=space,
+                    kinds=wanted,
+                    limit=count,
+                    conditions=given,
+                    notes=self._notes,
+                    as_of_us=now if as_of is None else to_us(as_of, "as_of"),
+                    now_us=now,
+                )
+                out.append(self._answered(asked, search, deadline))
         return out
 
-    def _answered(self, asked: Asked, snapshot: ResidentSnapshot, deadline: Deadline) -> SearchResult:
+    def _boundary(self, snapshot: ResidentSnapshot) -> AbstractContextManager[Search]:
+        """Return what searches at one boundary: that of the snapshot, or the database's own."""
+        stored = self._engine.stored_search
+        if stored is not None:
+            return stored.at_one_boundary()
+        return nullcontext(lambda asked: self._in_memory(asked, snapshot))
+
+    def _answered(self, asked: Asked, search: Search, deadline: Deadline) -> SearchResult:
         engine = self._engine
-        if engine.stored_search is None:
-            outcome, position = self._in_memory(asked, snapshot)
-            reason = outcome.degraded
-        else:
-            outcome, position = engine.stored_search.search(asked)
-            reason = ", ".join(filter(None, (NOT_RESIDENT, outcome.degraded)))
+        outcome, position = search(asked)
+        reason = outcome.degraded
+        if engine.stored_search is not None:
+            reason = ", ".join(filter(None, (NOT_RESIDENT, reason)))
         deadline.check("memory was searched")
         hits = self._hits(outcome)
         if outcome.traversed and engine.config.write_behind.usage_enabled:

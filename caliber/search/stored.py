@@ -12,7 +12,8 @@ from __future__ import annotations
 import dataclasses
 import threading
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -107,17 +108,17 @@ class StoredSearch:
         self.blank = {name: self._mirrors.mirror(name, ()) for name in _RELATIONS}
         """Snapshots of no rows: what filters are checked by."""
 
-    def search(self, asked: Asked) -> tuple[Outcome, Position]:
-        """Return the best hits, and the position they are true for. Raises: InvalidValue; StorageError kinds."""
-        check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
-        searcher = self.searcher()
+    @contextmanager
+    def at_one_boundary(self) -> Iterator[Callable[[Asked], tuple[Outcome, Position]]]:
+        """Give what searches the store as it is at one commit: it returns the best hits, and that position.
+
+        Raises: SchemaMismatch; each search InvalidValue
+        """
         with self._store.read() as session:
             check_state(self.full_text.state(session), self._settings, self._name)
             sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
             position = Position(self._store.epoch, sequence)
-            statements = self.full_text.statements
-            sight = Sight(session, statements, asked.kinds, asked.conditions, asked.notes, asked.as_of_us, asked.now_us)
-            return self._search(session, sight, searcher, asked, position), position
+            yield lambda asked: (self._search(session, asked, position), position)
 
     def notes_for(self, session: StatementSession, asked: Asked, newest: int) -> tuple[list[Row], int]:
         """Return the notes that come into question for a window, and how many there are in sight.
@@ -147,10 +148,11 @@ class StoredSearch:
                 self._searcher = Searcher(self._memory, self._settings)
             return self._searcher
 
-    def _search(
-        self, session: StatementSession, sight: Sight, searcher: Searcher, asked: Asked, position: Position
-    ) -> Outcome:
-        settings = self._settings
+    def _search(self, session: StatementSession, asked: Asked, position: Position) -> Outcome:
+        check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
+        settings, searcher = self._settings, self.searcher()
+        statements = self.full_text.statements
+        sight = Sight(session, statements, asked.kinds, asked.conditions, asked.notes, asked.as_of_us, asked.now_us)
         found = Candidates(settings.candidates_max)
         figures = None
         if asked.text.strip():

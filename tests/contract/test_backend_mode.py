@@ -106,6 +106,13 @@ def test_same_hits_scores_and_reasons_as_from_memory(pair: Any) -> None:
         assert (result.status, result.reason) == (ResultStatus.DEGRADED, "not_resident")
 
 
+def test_many_searches_read_one_boundary(pair: Any) -> None:
+    stored, resident = pair
+    many = stored.search_many(QUERIES[:4], limit=4)
+    assert [told(result) for result in many] == [told(newest(resident, query, limit=4)) for query in QUERIES[:4]]
+    assert len({result.position for result in many}) == 1
+
+
 def test_summaries_sessions_and_ids_are_filtered_alike(pair: Any, start: Any) -> None:
     stored, resident = pair
     agent = start(stored)
