@@ -1,0 +1,258 @@
+"""The parts of search by themselves: words, queries, days, snippets, who stands beside whom.
+
+Twins: tests/support/search_twin_text.py. Source: issue "Search in native memory", query side; docs/search.md.
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.search_checks import language_of
+from support.search_twin_text import find_days, understand, words_of
+from support.search_worlds import QUERIES, TEXTS
+
+from caliber.kernels import words_of as scanned
+from caliber.model.snippets import LENGTH, snippet
+from caliber.resident.chain import NOBODY, Chain
+from caliber.search.dates import DateReader
+from caliber.search.lexicon import ENGLISH, lexicon_of
+from caliber.search.query import QueryReader, names_in
+from caliber.search.words import NAMES_A_TIME, Analyzer, languages
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+_SIGNS = st.text(st.sampled_from("aB1_'’.-/+#:@&,*\"“”„« \u0301éßﬁ東京й9Zz"), max_size=24)
+SOME_TEXT = TEXTS | _SIGNS | ANY_TEXT | QUERIES
+LANGUAGES = st.sampled_from(["english", "german", "french", "porter", "none"])
+DAYS = st.dates(datetime.date(1905, 1, 1), datetime.date(2095, 12, 31))
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+@given(text=st.binary(max_size=80) | SOME_TEXT.map(str.encode))
+@example(b"\xed\xa0\x80a\xff b\xc3")
+@example(b"C++ C# F## a+b ++c 3,000,1 a::b a:::b x@y.z")
+def test_words_are_those_of_the_twin(text: bytes) -> None:
+    assert [word.decode() for word in scanned(text)] == words_of(text)
+
+
+@given(text=SOME_TEXT, language=LANGUAGES)
+@example("HTTPServer2 l'homme d’être dogs' 'tis __init__ İstanbul aB1é ǅ", "english")
+def test_a_word_stands_for_what_the_twin_says(text: str, language: str) -> None:
+    analyzer, twin = Analyzer(language), language_of(language)
+    for word in words_of(text.encode()):
+        analysis, meaning = analyzer(word), twin.meaning(word)
+        assert (analysis.parts, analysis.terms) == (meaning.parts, meaning.terms), word
+        assert bool(analysis.flags & NAMES_A_TIME) == meaning.dated, word
+        assert analysis.terms, "nothing is found by nothing"
+
+
+@given(parts=st.lists(st.from_regex(r"[a-z]{2,8}", fullmatch=True), min_size=2, max_size=4))
+def test_an_identifier_is_found_by_its_parts_however_it_is_spelt(parts: list[str]) -> None:
+    analyzer = Analyzer("english")
+    stems = {analyzer.stem(part) for part in parts}
+    camel = "".join(part.capitalize() for part in parts)
+    for spelt in (
+        "_".join(parts),
+        "-".join(parts),
+        ".".join(parts),
+        "/".join(parts),
+        camel,
+        camel[0].lower() + camel[1:],
+    ):
+        analysis = analyzer(spelt)
+        assert stems <= set(analysis.terms), spelt
+        assert analysis.parts == tuple(parts), spelt
+    assert analyzer(camel).terms[-1] == analyzer("".join(parts)).terms[-1], "the whole is found, too"
+
+
+@pytest.mark.parametrize("language", languages())
+def test_every_language_stems_what_is_empty_long_or_strange(language: str) -> None:
+    analyzer = Analyzer(language)
+    for word in ("", "a", "x" * 70, "\u0130", "\u0345", "日本", "é" * 40, "\U0001d518"):
+        assert analyzer(word).terms
+
+
+# --- queries --------------------------------------------------------------------------------------
+
+
+@given(text=SOME_TEXT, language=LANGUAGES, today=DAYS, most=st.sampled_from([1, 3, 1_024]))
+@example(
+    '“a b” "c" „d“ «e f» "" Omar\'s back* *x a.b* x**y* when did it happen on 8 May',
+    "english",
+    datetime.date(2023, 11, 14),
+    9,
+)
+def test_a_query_is_read_as_the_twin_reads_it(text: str, language: str, today: datetime.date, most: int) -> None:
+
+    reader = QueryReader(Analyzer(language), lexicon_of(language), max_words=most)
+    query = reader.read(text, lambda: today)
+    twin = understand(text, language_of(language), lambda: today, max_words=most)
+    assert list(query.terms) == twin.terms
+    assert list(query.left_out) == twin.left_out
+    assert query.surfaces == twin.around
+    assert list(query.phrases) == twin.phrases
+    assert list(query.beginnings) == twin.beginnings
+    assert list(query.parts) == twin.parts
+    assert (query.when and (query.when.first, query.when.last)) == twin.days
+    assert (query.asks_time, query.cut) == (twin.asks_time, twin.cut)
+
+
+@given(
+    parts=st.lists(st.sampled_from("abcd"), max_size=12),
+    known=st.sets(st.lists(st.sampled_from("abcd"), min_size=1, max_size=3).map(tuple), max_size=6),
+)
+def test_names_are_the_longest_from_the_left_and_do_not_overlap(parts: list[str], known: set[tuple[str, ...]]) -> None:
+    expected, at = [], 0
+    while at < len(parts):
+        fits = [name for name in known if tuple(parts[at : at + len(name)]) == name]
+        if fits:
+            expected.append(max(fits, key=len))
+        at += len(expected[-1]) if fits else 1
+    assert names_in(parts, known.__contains__, 6) == list(dict.fromkeys(expected))
+
+
+# --- days -----------------------------------------------------------------------------------------
+
+READER = DateReader(ENGLISH)
+
+
+def spelt(day: datetime.date) -> list[str]:
+    month = calendar.month_name[day.month]
+    ending = "th" if 11 <= day.day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
+    return [
+        day.isoformat(),
+        f"{month} {day.day}, {day.year}",
+        f"{month} {day.day}{ending} {day.year}",
+        f"{day.day} {month} {day.year}",
+        f"{day.day}{ending} of {month}, {day.year}",
+        f"{day.day} {month.upper()} {day.year}",
+    ]
+
+
+@given(day=DAYS, today=DAYS, before=st.sampled_from(["", "what happened on ", "42 boats, "]))
+def test_a_day_is_read_however_it_is_spelt(day: datetime.date, today: datetime.date, before: str) -> None:
+    for text in spelt(day):
+        found = READER.find(f"{before}{text}?", today)
+        assert found is not None, text
+        assert (found.first, found.last) == (day, day), text
+        assert f"{before}{text}?"[found.start : found.end] == text
+        assert found.last_us - found.first_us == 86_400_000_000 - 1
+
+
+@given(day=DAYS, today=DAYS)
+def test_what_names_no_year_is_the_latest_that_is_not_after_the_clock(day: datetime.date, today: datetime.date) -> None:
+    month = calendar.month_name[day.month]
+    found = READER.find(f"on {day.day} {month}", today)
+    assert found is not None
+    assert (found.first.month, found.first.day) == (day.month, day.day)
+    assert found.first <= today
+    later = [
+        year
+        for year in range(found.first.year + 1, today.year + 1)
+        if day.day <= calendar.monthrange(year, day.month)[1]
+    ]
+    assert not any(datetime.date(year, day.month, day.day) <= today for year in later)
+    whole = READER.find(f"in {month}", today)
+    assert whole is not None
+    assert (whole.first.day, whole.last.day) == (1, calendar.monthrange(whole.first.year, day.month)[1])
+    assert whole.first <= today < datetime.date(whole.first.year + 1, day.month, 28) + datetime.timedelta(4)
+
+
+@given(today=DAYS)
+def test_weeks_months_and_years_follow_one_another(today: datetime.date) -> None:
+    for unit in ("week", "month", "year"):
+        this, last = READER.find(f"this {unit}", today), READER.find(f"last {unit}", today)
+        assert this is not None
+        assert last is not None
+        assert this.first <= today <= this.last
+        assert last.last + datetime.timedelta(1) == this.first
+    days = [READER.find(word, today) for word in ("yesterday", "today")]
+    assert [found and (found.first, found.last) for found in days] == [
+        (today - datetime.timedelta(1),) * 2,
+        (today,) * 2,
+    ]
+
+
+_PIECES = """
+    may May march August of on in 8 8th 31 30 29 February june 2023 1999 3023 2023-02-30 2023-13-01 last this week
+    yesterday , . since 0 00 0000 augu\u017ft Apr\u0131l
+"""
+
+
+@given(pieces=st.lists(st.sampled_from(_PIECES.split()), max_size=7), today=DAYS)
+def test_days_are_those_of_the_twin(pieces: list[str], today: datetime.date) -> None:
+    text = " ".join(pieces)
+    found = READER.find(text, today)
+    assert (found and (found.first, found.last, found.start, found.end)) == find_days(text, today)
+
+
+@pytest.mark.parametrize("text", ["31 June 2023", "30 February", "2023-13-01", "0 May 2023", "may I march in august"])
+def test_what_is_no_day_is_none(text: str) -> None:
+    found = READER.find(text, datetime.date(2023, 11, 14))
+    assert found is None or (found.first.month, found.last.month) in ((1, 12), (5, 5), (6, 6))
+    assert found is None or found.first != found.last
+
+
+# --- snippets -------------------------------------------------------------------------------------
+
+
+@given(
+    text=st.text(max_size=40) | st.lists(TEXTS, max_size=12).map(" ".join),
+    words=st.lists(st.sampled_from(["lake", "boat", "zz"])),
+)
+def test_a_snippet_is_a_piece_of_its_text(text: str, words: list[str]) -> None:
+    piece = snippet(text, words)
+    bare = piece.removeprefix("… ").removesuffix(" …")
+    assert bare in " ".join(text.split())
+    assert len(piece) <= LENGTH + 4
+    if len(text) <= LENGTH:
+        assert piece == " ".join(text.split())
+
+
+@given(before=st.integers(0, 2_000), after=st.integers(0, 2_000), word=st.sampled_from(["quokka", "Quokka", "QUOKKA"]))
+def test_a_snippet_shows_the_word_it_is_cut_around(before: int, after: int, word: str) -> None:
+    text = "of the lake " * (before // 12) + word + " in a boat" * (after // 10)
+    assert word in snippet(text, ["quokka"])
+
+
+# --- who stands beside whom -----------------------------------------------------------------------
+
+_ADDED = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), min_size=1, max_size=6, unique=True)
+
+
+@given(commits=st.lists(_ADDED, min_size=1, max_size=8))
+def test_rows_stand_in_the_order_of_their_places_whatever_came_when(commits: list[list[tuple[int, int]]]) -> None:
+    """A place that comes again is a newer version of its row. Readers of an older state go on seeing it."""
+    chain = Chain()
+    newest: dict[tuple[int, int], int] = {}
+    for commit in commits:
+        older = (chain.before.array, chain.after.array, dict(newest), chain.length)
+        replaced = [newest.get(key, NOBODY) for key in commit]
+        codes, places = (np.array(column, np.int64) for column in zip(*commit, strict=True))
+        newest.update({key: chain.length + at for at, key in enumerate(commit)})
+        chain.extend(codes, places, np.array(replaced, np.int64))
+        check_order(chain.before.array, chain.after.array, newest)
+        check_older(older)
+
+
+def check_order(before: np.ndarray, after: np.ndarray, newest: dict[tuple[int, int], int]) -> None:
+    for stretch in {code for code, _ in newest}:
+        rows = [row for (code, place), row in sorted(newest.items()) if code == stretch]
+        assert [int(before[row]) for row in rows] == [NOBODY, *rows[:-1]]
+        assert [int(after[row]) for row in rows] == [*rows[1:], NOBODY]
+
+
+def check_older(older: tuple[np.ndarray, np.ndarray, dict[tuple[int, int], int], int]) -> None:
+    """What an earlier reader took still links its own rows; only the ends may lead on, to rows it does not know."""
+    before, after, newest, length = older
+    for stretch in {code for code, _ in newest}:
+        rows = [row for (code, _), row in sorted(newest.items()) if code == stretch]
+        for row, earlier, later in zip(rows, [NOBODY, *rows[:-1]], [*rows[1:], NOBODY], strict=True):
+            assert int(before[row]) in (earlier,)
+            assert int(after[row]) == later or (later == NOBODY and int(after[row]) >= length)
