@@ -119,6 +119,7 @@ def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
             "resident_bytes": 1 << 30,
             "read_consistency": "local",
             "feed_poll_ms": 200,
+            "warm_after_ms": 200,
             "segment_rows": 4_096,
             "compact_dead_ratio": 0.3,
             "evaluator": "numpy",

@@ -85,6 +85,9 @@ class ResidentConfig(Section):
     feed_poll_ms: Duration = knob(
         "How often other processes' writes are looked for; 0 never polls.", "design", unit="ms", ge=0
     )
+    warm_after_ms: Duration = knob(
+        "How long after opening words are indexed in the background; 0: by the first search.", "ours", unit="ms", ge=0
+    )
     segment_rows: Int = knob("Rows in one immutable segment of a column.", "ours", unit="rows", ge=64, le=1 << 24)
     compact_dead_ratio: Real = knob(
         "Share of retired rows at which segments are rebuilt; 1 never rebuilds.", "ours", gt=0, le=1

@@ -48,16 +48,28 @@ class Keywords:
                 found = snapshot.keywords = index.snapshot()
         return found
 
+    def advance(self, snapshot: RelationSnapshot) -> bool:
+        """Index one batch of rows more; return whether that was all that a relation has at a boundary."""
+        with self._lock:
+            index = self._index_of(snapshot.generation)
+            try:
+                self._catch_up(index, snapshot, _BATCH_ROWS)
+            except BaseException:
+                snapshot.generation.keywords = None
+                raise
+            return len(index) >= snapshot.length
+
     def _index_of(self, generation: Generation) -> KeywordIndex:
         index = generation.keywords
         if index is None:
             index = generation.keywords = KeywordIndex(self.dictionary)
         return index
 
-    def _catch_up(self, index: KeywordIndex, snapshot: RelationSnapshot) -> None:
-        while len(index) < snapshot.length:
+    def _catch_up(self, index: KeywordIndex, snapshot: RelationSnapshot, most: int | None = None) -> None:
+        end = snapshot.length if most is None else min(snapshot.length, len(index) + most)
+        while len(index) < end:
             start = len(index)
-            documents = self._documents(snapshot, range(start, min(snapshot.length, start + _BATCH_ROWS)))
+            documents = self._documents(snapshot, range(start, min(end, start + _BATCH_ROWS)))
             index.append(documents, [ASKS if document.rstrip().endswith(_QUESTION) else 0 for document in documents])
 
     def _documents(self, snapshot: RelationSnapshot, rows: range) -> list[bytes]:

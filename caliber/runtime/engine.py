@@ -45,7 +45,7 @@ from caliber.runtime.behind import WriteBehind
 from caliber.runtime.embedder import Embedder
 from caliber.runtime.full_text import open_stored_search
 from caliber.runtime.reembedding import enter_space
-from caliber.runtime.repeating import Repeating
+from caliber.runtime.repeating import Once, Repeating
 from caliber.runtime.space_provider import (
     PREVIOUS,
     SpaceProvider,
@@ -95,7 +95,7 @@ class Engine:
         self.derived: dict[str, Callable[[], int]] = {}
         """What a backend keeps on disk for search besides: how each is written anew, returning how many rows."""
         self._owned: list[Closable] = []
-        self._repeating: list[Repeating] = []
+        self._repeating: list[Repeating | Once] = []
         try:
             resident = config.resident
             for refusal in refusals(config):
@@ -131,6 +131,10 @@ class Engine:
                         f"memory and store differ in {len(differences)} places", reason=str(differences[0])
                     )
             self.repeat("feed", self._follow, resident.feed_poll_ms)
+            if self.stored_search is None:
+                once = Once("warming", self._warm, after_ms=resident.warm_after_ms, failed=self.record_error)
+                self._repeating.append(once)
+                once.start()
         except BaseException:
             self._abandon()
             raise
@@ -258,6 +262,10 @@ class Engine:
         repeating = Repeating(name, task, every_ms=every_ms, failed=self.record_error)
         self._repeating.append(repeating)
         repeating.start()
+
+    def _warm(self, stopped: Callable[[], bool]) -> None:
+        """Make what the first search would have to make: it need not wait for it then."""
+        self.searcher.warm(self.memory.snapshot, stopped)
 
     def _follow(self) -> None:
         """Bring other processes' commits into memory."""

@@ -20,11 +20,11 @@ from caliber.kernels import cosine_batch
 from caliber.llm.word_vectors import WordVectors
 from caliber.model.time import from_us
 from caliber.resident.keywords import ASKS, Keywords
-from caliber.resident.memory import ResidentMemory
+from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search import fusion
 from caliber.search.dates import Interval
-from caliber.search.filters import Found, SeenNotes, allowed_by
+from caliber.search.filters import KINDS, Found, SeenNotes, allowed_by
 from caliber.search.graph import GraphLeg, Reached, Web, edge_ids
 from caliber.search.legs import Bools, Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
 from caliber.search.names import Names
@@ -71,6 +71,14 @@ class Searcher:
     def sight(self, owners: RelationSnapshot, notes: SeenNotes, as_of_us: int, now_us: int) -> VisibleRows:
         """Return which rows are in force and may be seen: notes at ``as_of_us``, everything else at ``now_us``."""
         return self._sights.of(owners, notes, as_of_us, now_us)
+
+    def warm(self, snapshot: ResidentSnapshot, stopped: Callable[[], bool]) -> None:
+        """Make what the first search would have to make: words of texts, vectors of words; a batch after another."""
+        for kind in KINDS:
+            while not stopped() and not self.keywords.advance(snapshot[kind]):
+                pass
+        if self._similar is not None and not stopped():
+            self._similar.warm()
 
     def searched(self, request: Request) -> list[Searched]:
         """Return the kinds that can be searched as asked; a kind without a filtered column is left out."""

@@ -54,6 +54,11 @@ class SimilarTerms:
             self._recent.move_to_end(term)
             return found.terms, found.near
 
+    def warm(self) -> None:
+        """Give their vectors to the terms that there are."""
+        with self._lock:
+            self._catch_up()
+
     def _catch_up(self) -> int:
         """Give a vector to each term that came since; return how many terms there are."""
         terms = self._vocabulary.terms

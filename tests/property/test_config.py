@@ -111,6 +111,7 @@ def configurations(draw: st.DrawFn) -> CaliberConfig:
         "min_relevance_threshold": draw(RATIO),
         "retention.events_ms": draw(st.none() | st.integers(1, INT64_MAX)),
         "resident.feed_poll_ms": draw(st.integers(0, INT64_MAX)),
+        "resident.warm_after_ms": draw(st.integers(0, INT64_MAX)),
         "section_priorities.custom": [(name, draw(st.integers(0, 2**31 - 1))) for name in names],
         "assembly.section_max_tokens": draw(
             st.none() | st.dictionaries(st.sampled_from(["user", "notes", *names]), st.integers(0, INT64_MAX))

@@ -22,6 +22,7 @@ def config(path: str, **overrides: Any) -> CaliberConfig:
     base: dict[str, Any] = {
         "embedding_provider": HASH_PROVIDER,
         "resident.feed_poll_ms": 0,
+        "resident.warm_after_ms": 0,
         "write_behind.flush_interval_ms": 10,
         "storage.busy_timeout_ms": 2_000,
     }

@@ -275,6 +275,7 @@ def test_a_wrong_value_is_refused_where_it_stands(path: str, value: Any) -> None
         ("storage.path", ":memory:"),
         ("storage.durability", Durability.GROUP),
         ("resident.feed_poll_ms", 0),
+        ("resident.warm_after_ms", 0),
         ("retention.changes_ms", None),
         ("retention.changes_ms", "forever"),
         ("assembly.section_max_tokens", None),

@@ -1,0 +1,117 @@
+"""Words are indexed in the background after opening, so that the first search need not do it. Issue 4."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from caliber.model.enums import EventType
+from caliber.model.errors import StorageError
+from caliber.resident.keywords import Keywords
+from caliber.search.searcher import Searcher
+
+NAME = "caliber-warming"
+
+
+def warming() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+def wait_for(met: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def filled(backend: Any, start: Any) -> Any:
+    backend.needs("reopen")
+    agent = start(backend.open())
+    for at in range(30):
+        agent.note(f"note {at} about lakes")
+        agent.say(f"turn {at} of boats")
+    agent.memory.flush()
+    assert not warming()  # 0: by the first search
+    agent.memory.close()
+    return backend
+
+
+def indexed(memory: Any) -> list[int]:
+    snapshot = memory._engine.memory.snapshot
+    indexes = [snapshot[kind].generation.keywords for kind in ("note", "turn")]
+    return [0 if index is None else len(index) for index in indexes]
+
+
+def found(memory: Any) -> int:
+    return sum("keyword" in hit.found_by for hit in memory.search("lakes", limit=50).hits)
+
+
+def test_words_are_indexed_soon_after_opening(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caliber.resident.keywords._BATCH_ROWS", 7)
+    memory = filled.open(resident__warm_after_ms=1)
+    wait_for(lambda: indexed(memory) == [30, 30] and not warming())
+    assert found(memory) == 30
+    memory.add_note(entity="x", entity_type="t", note_type="fact", content="more lakes", confidence=0.9)
+    assert found(memory) == 31
+
+
+def test_closing_does_not_wait_for_it_to_begin(filled: Any) -> None:
+    memory = filled.open(resident__warm_after_ms=600_000)
+    assert len(warming()) == 1
+    begin = time.monotonic()
+    memory.close()
+    assert time.monotonic() - begin < 2
+    assert not warming()
+
+
+def test_closing_ends_it_between_two_batches(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caliber.resident.keywords._BATCH_ROWS", 1)
+    begun, advance = threading.Event(), Keywords.advance
+
+    def slowly(self: Keywords, snapshot: Any) -> bool:
+        begun.set()
+        time.sleep(0.05)
+        return advance(self, snapshot)
+
+    monkeypatch.setattr(Keywords, "advance", slowly)
+    memory = filled.open(resident__warm_after_ms=1)
+    assert begun.wait(20)
+    memory.close()
+    assert not warming()
+    assert 0 < sum(indexed(memory)) < 60
+
+
+def test_what_fails_in_the_background_is_recorded_and_the_search_still_answers(
+    filled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise StorageError("unreadable", reason="test")
+
+    monkeypatch.setattr(Searcher, "warm", fails)
+    memory = filled.open(resident__warm_after_ms=1)
+    wait_for(lambda: not warming())
+    memory.flush()
+    errors = [event.payload for event in memory.storage.events.all() if event.event_type == EventType.ERROR]
+    assert [error["where"] for error in errors] == ["warming"]
+    assert found(memory) == 30
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork() here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # threads and fork, which is what this is about
+def test_a_child_is_not_held_up_by_it(filled: Any) -> None:
+    memory = filled.open(resident__warm_after_ms=1)
+    child = os.fork()
+    if not child:
+        try:
+            memory.close()
+            os._exit(0 if found(filled.open()) == 30 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert found(memory) == 30
