@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -11,6 +9,7 @@ import click
 from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM
 from caliber.cli.settings import Settings, with_settings
+from caliber.cli.spaces import COMMANDS
 
 LISTS: Final = ("trajectories", "scopes", "notes", "artifacts", "windows", "events")
 _RELATION: Final = {"windows": "context_windows"}
@@ -18,7 +17,7 @@ _RELATION: Final = {"windows": "context_windows"}
 
 @click.group()
 def db() -> None:
-    """Look after the store: list, migrate, verify, maintain."""
+    """Look after the store: list, migrate, verify, maintain, change the embedding model."""
 
 
 @db.command("migrate")
@@ -75,37 +74,8 @@ def maintain(settings: Settings) -> None:
     settings.out.result({"removed": removed}, human)
 
 
-@db.command("rebuild-search", short_help="Make the full text of the database anew.")
-@click.option("--drop", is_flag=True, help="Remove it: writes no longer pay for it, and only memory is searched.")
-@with_settings
-def rebuild_search(settings: Settings, drop: bool) -> None:
-    """Make the full text of the database anew, which search.mode = "backend" searches.
-
-    Others may go on writing meanwhile, and from then on every write keeps it. What is searched in memory needs no such
-    thing: its postings are made from the records whenever a store is opened.
-    """
-    from caliber.runtime.full_text import drop_full_text, rebuild_full_text
-
-    config = settings.load()
-    if drop:
-        dropped = drop_full_text(config)
-        settings.out.result(
-            {"dropped": dropped}, lambda: settings.out.say("removed" if dropped else "there was none; nothing to do")
-        )
-        return
-    with contextlib.ExitStack() as stack:
-        advance: list[Callable[[int], None]] = []
-        shown = 0
-
-        def progress(done: int, total: int) -> None:
-            nonlocal shown
-            if not advance:
-                advance.append(stack.enter_context(settings.out.progress("records", total, "records")))
-            advance[0](done - shown)
-            shown = done
-
-        texts = rebuild_full_text(config, progress)
-    settings.out.result({"texts": texts}, lambda: settings.out.say(f"full text of {texts:,} records made"))
+for _command in COMMANDS:
+    db.add_command(_command)
 
 
 @db.command("list")

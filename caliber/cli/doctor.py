@@ -224,6 +224,7 @@ def _opened(config: Any, network: bool) -> Iterator[Finding]:
         for kind, name in found["providers"].items():
             if name is not None:
                 yield Finding(area, OK, f"{kind} provider {name}")
+        yield from _spaces(memory)
         yield from _answers(memory, config, network)
         differences = memory.verify()
         if differences:
@@ -274,6 +275,33 @@ def _answers(memory: Any, config: Any, network: bool) -> Iterator[Finding]:
         else:
             took = f" ({(time.perf_counter() - started) * 1_000:.0f} ms)" if provider.http is not None else ""
             yield Finding("store", OK, f"{what} works{took}")
+
+
+def _spaces(memory: Any) -> Iterator[Finding]:
+    """Say which embedding space is searched, and what to do about the others."""
+    from caliber.runtime.spaces import SpaceTable
+    from caliber.schema.relations import EMBEDDING_SPACE
+
+    found = SpaceTable(memory._engine, EMBEDDING_SPACE).report()
+    for space in found:
+        if space.state == "being filled" and space.provider is not None:
+            done = f"{space.records:,} records have a vector, {space.pending:,} lack one"
+            yield Finding(
+                "store", HINT, f"{space.name} is being filled: {done}", "`caliber db reembed` completes it now"
+            )
+        elif space.state == "in use" and space.provider is None and any(other.provider for other in found):
+            text = f"questions cannot be embedded for {space.name}, which is searched"
+            yield Finding("store", HINT, text, "name its model in [previous_embedding_provider] until then")
+        elif space.state != "in use":
+            text = f"{space.name} is not searched: {space.vectors:,} vectors, {space.stored_bytes:,} bytes"
+            yield Finding("store", HINT, text, f"`caliber db drop-space {space.name}` removes it")
+    if memory.config.previous_embedding_provider is not None and all(
+        space.provider != "previous_embedding_provider" for space in found
+    ):
+        yield Finding(
+            "store", HINT, "previous_embedding_provider is not needed: what is searched is of another model",
+            "take its section out of the configuration",
+        )  # fmt: skip
 
 
 def _evaluator(found: dict[str, Any]) -> Finding:

@@ -144,6 +144,8 @@ def advice(error: CaliberError) -> str:
         kind = str(error.context.get("entity_type", ""))
         if kind in _LISTED:
             return f"`caliber db list {_LISTED[kind]}` shows what there is"
+        if kind == "embedding_space":
+            return "`caliber db spaces` shows which there are"
         if kind == "context_window":
             return "`caliber context TRAJECTORY` prints the id of each window it makes"
     if isinstance(error, PermissionDenied):

@@ -96,22 +96,28 @@ class Output:
             human()
 
     @contextmanager
-    def progress(self, label: str, total: int | None, unit: str = "") -> Iterator[Callable[[int], None]]:
-        """Show how far long work is: a bar on a terminal, now and then a line elsewhere; yield what advances it."""
+    def progress(
+        self, label: str, total: int | None, unit: str = "", *, done: int = 0, rate: bool = False
+    ) -> Iterator[Callable[[int], None]]:
+        """Show how far long work is: a bar on a terminal, now and then a line elsewhere; yield what advances it.
+
+        ``done`` was there before; with ``rate`` it says how many a second there are, and how long it will take.
+        """
         if self.errors.is_terminal and not os.environ.get("CI"):
-            with _bar(self.errors, label, total) as advance:
+            with _bar(self.errors, label, total, done, unit if rate else None) as advance:
                 yield advance
             return
-        yield _Lines(self, label, total, unit).advance
+        yield _Lines(self, label, total, unit, done, rate).advance
 
 
 class _Lines:
     """Progress where there is no terminal: a line every few seconds."""
 
-    def __init__(self, out: Output, label: str, total: int | None, unit: str) -> None:
+    def __init__(self, out: Output, label: str, total: int | None, unit: str, done: int, rate: bool) -> None:
         self._out, self._label, self._total, self._unit = out, label, total, unit
-        self._done = 0
-        self._last = time.monotonic()
+        self._done = self._before = done
+        self._rate = rate
+        self._last = self._begun = time.monotonic()
 
     def advance(self, steps: int) -> None:
         self._done += steps
@@ -119,16 +125,41 @@ class _Lines:
         if now - self._last >= _PLAIN_EVERY_S:
             self._last = now
             of = "" if self._total is None else f" of {self._total:,}"
-            self._out.note(f"{self._label}: {self._done:,}{of} {self._unit}".rstrip())
+            pace = self._pace(now) if self._rate else ""
+            self._out.note(f"{self._label}: {self._done:,}{of} {self._unit}".rstrip() + pace)
+
+    def _pace(self, now: float) -> str:
+        """Return how many a second there were, and how long the others will take."""
+        a_second = (self._done - self._before) / max(now - self._begun, 1e-6)
+        left = (
+            "" if self._total is None or not a_second else f", {time_text((self._total - self._done) / a_second)} left"
+        )
+        return f", {a_second:,.0f} a second{left}"
 
 
 @contextmanager
-def _bar(console: Console, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _bar(
+    console: Console, label: str, total: int | None, done: int, unit: str | None
+) -> Iterator[Callable[[int], None]]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TimeRemainingColumn())
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:,.0f} {unit}/s")
+
+    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn()]
+    columns += [TimeRemainingColumn()] if unit is None else [Rate(), TimeRemainingColumn()]
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(label, total=total)
+        task = progress.add_task(label, total=total, completed=done)
 
         def advance(steps: int) -> None:
             progress.advance(task, steps)
@@ -148,6 +179,13 @@ def _console(*, stderr: bool) -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 80
     return console
+
+
+def time_text(seconds: float) -> str:
+    """Return a length of time for people: ``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3_600:.1f} h"
 
 
 def bytes_text(count: int) -> str:

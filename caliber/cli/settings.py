@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,12 +70,30 @@ class Settings:
         return load_config_file(self.config_path())
 
     @contextmanager
-    def memory(self) -> Iterator[Caliber]:
-        """Open the configured store for as long as the block runs."""
+    def memory(self, *, note: bool = True) -> Iterator[Caliber]:
+        """Open the configured store for as long as the block runs.
+
+        Unless ``note`` is false, it is said when another embedding model is on its way.
+        """
         from caliber.runtime.opening import open as open_store
+        from caliber.runtime.spaces import in_short
 
         with open_store(self.load()) as memory:
+            state = in_short(memory._engine) if note else None
+            if state is not None and state["filling"] is not None:
+                self.out.note(changing_model(state))
             yield memory
+
+
+def changing_model(state: Mapping[str, Any]) -> str:
+    """Return what to know while the vectors of another model are being made."""
+    meanwhile = (
+        f"until it is complete, questions are answered with {state['in_use']}"
+        if state["answering"]
+        else f"until it is complete, nothing is found by meaning: {state['in_use']} is searched, and there is no "
+        "[previous_embedding_provider] of its model to embed questions"
+    )
+    return f"note: {state['filling']} is being filled; {meanwhile}; `caliber db reembed` completes it now"
 
 
 def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:

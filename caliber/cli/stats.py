@@ -31,6 +31,9 @@ def print_stats(out: Output, found: dict[str, Any]) -> None:
     out.say(f"           columns and vectors {columns}, texts {texts}")
     providers = found["providers"]
     out.say(f"embedding  {providers['embedding'] or 'none'}")
+    changing = found["embedding_spaces"]
+    if changing is not None and changing["filling"] is not None:
+        out.say(f"           searched is {changing['in_use']}, until {changing['filling']} is complete")
     out.say(f"summaries  {providers['summarization'] or 'none'}")
     out.say(f"kernels    {found['kernels']}, evaluator {found['evaluator']}, estimator {found['estimator']}")
     out.say(f"position   {found['position']['sequence']:,}   configuration {found['config_hash'][:16]}")

@@ -92,8 +92,6 @@ class Engine:
         self._retry = Retry(config.llm_retry_config, self._stopped)
         self.store = backend(config.storage.adapter).open_store(config, clock_us=clock.now_us)
         self.embedder: Embedder | None = None
-        self.derived: dict[str, Callable[[], int]] = {}
-        """What a backend keeps on disk for search besides: how each is written anew, returning how many rows."""
         self._owned: list[Closable] = []
         self._repeating: list[Repeating | Once] = []
         try:

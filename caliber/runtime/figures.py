@@ -7,6 +7,7 @@ from typing import Any
 
 from caliber.kernels import active_path
 from caliber.kernels.evaluator import CompiledCode
+from caliber.runtime import spaces
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text
 from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS
@@ -50,6 +51,7 @@ def stats(engine: Engine) -> dict[str, Any]:
             "bytes_a_window": behind.window_bytes // written,
             "embeddings_waiting": 0 if embedder is None else embedder.waiting(),
         },
+        "embedding_spaces": spaces.in_short(engine),
         "providers": {
             "embedding": None if embedder is None else embedder.provider.model_id,
             "summarization": None if engine._summarizer is None else engine._summarizer.model_id,

@@ -20,6 +20,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifact_mask, valid_notes
 from caliber.runtime import bulk, figures, spaces
 from caliber.runtime.engine import Engine
+from caliber.runtime.full_text import check_full_text
 from caliber.runtime.spaces import Rebuilt, SpaceTable, Sweep
 from caliber.runtime.tables import Table
 from caliber.schema.relations import (
@@ -253,18 +254,27 @@ class Tables:
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables)
 
+    @property
+    def embedding_spaces(self) -> SpaceTable:
+        """The embedding spaces: what each holds, filling that of the configured model, dropping one."""
+        return SpaceTable(self._engine, EMBEDDING_SPACE)
+
     def sweep(self, *, dry_run: bool = False) -> Sweep:
         """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them."""
         return spaces.sweep(self._engine, dry_run=dry_run)
 
-    def rebuild_search(self, step: Callable[[str], None] | None = None) -> Rebuilt:
+    def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
         """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
 
         Raises: LlmError kinds of an outage of the embedding provider.
         """
-        return spaces.rebuild_search(
-            self._engine, lambda: figures.verify(self._engine), step if step is not None else lambda _: None
-        )
+        told = step if step is not None else lambda _: None
+        engine = self._engine
+
+        def verify() -> list[str]:
+            return [*figures.verify(engine), *check_full_text(engine.store, engine.config)]
+
+        return spaces.rebuild_search(engine, verify, told, full_text=full_text)
 
     def bulk_load(
         self,

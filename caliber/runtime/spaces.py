@@ -24,6 +24,7 @@ from caliber.runtime.reembedding import Progress, Reembedded, in_use_of, space_e
 from caliber.runtime.space_provider import embedded_text
 from caliber.runtime.tables import Table
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
+from caliber.search.full_text import WordIndexer
 from caliber.storage.codec import dump_json
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
@@ -320,48 +321,54 @@ def _empty_spaces(engine: Engine, dry_run: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was made anew for search. Units: rows. ``differences`` is what is wrong even so."""
+    """What was made anew for search. Units: ``outdated``, ``vectors``, ``texts``: records; ``full_text``: rows, or None
+    where the store keeps none. ``differences`` is what is wrong even so.
+    """
 
     swept: Sweep
     outdated: int
     vectors: int
-    derived: dict[str, int]
-    words: int
+    full_text: int | None
+    texts: int
     differences: tuple[str, ...]
 
 
-def rebuild_search(engine: Engine, verify: Callable[[], Sequence[str]], step: Callable[[str], None]) -> Rebuilt:
+def rebuild_search(
+    engine: Engine, verify: Callable[[], Sequence[str]], step: Callable[[str], None], *, full_text: bool
+) -> Rebuilt:
     """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
 
-    Vectors whose text is no longer that of their record are made again, missing ones are made, strays are removed,
-    tables derived by the backend are written anew, memory and its words are read anew.
+    Strays are removed; vectors of texts that have changed since are dropped, and what lacks a vector gets one; the
+    store's own full text, where there is one, is written anew; memory and its words are read anew.
 
     Raises: LlmError kinds of an outage.
     """
     engine.check_open()
-    step("strays")
+    step("removing strays")
     swept = sweep(engine, dry_run=False)
-    outdated = vectors = 0
+    outdated = made = 0
     embedder = engine.embedder
     if embedder is not None:
-        step("vectors")
+        step("making vectors that are missing or outdated")
         for lane in embedder.lanes:
             outdated += _drop_outdated(engine, lane.key)
         before = _vectors(engine)
         embedder.drain()
-        vectors = _vectors(engine) - before
-    derived = {}
-    for name, rebuild in engine.derived.items():
-        step(name)
-        derived[name] = rebuild()
-    step("memory")
+        made = _vectors(engine) - before
+    rows = None
+    if full_text and engine.store.full_text.state() is not None:
+        step("writing full text anew")
+        rows = engine.store.full_text.rebuild(WordIndexer(engine.config.search.keyword.language))
+    step("reading memory anew")
     engine.memory.reload()
-    snapshot = engine.snapshot()
-    words = 0
-    for kind in MODES:
-        words += len(engine.searcher.keywords.of(snapshot[kind]).lengths[: snapshot[kind].length])
+    texts = 0
+    if engine.stored_search is None:
+        snapshot = engine.snapshot()
+        for kind in MODES:
+            engine.searcher.keywords.of(snapshot[kind])
+            texts += snapshot[kind].count()
     step("verifying")
-    return Rebuilt(swept, outdated, vectors, derived, words, tuple(verify()))
+    return Rebuilt(swept, outdated, made, rows, texts, tuple(verify()))
 
 
 def _vectors(engine: Engine) -> int:
@@ -398,3 +405,25 @@ def _drop_vectors(space_id: bytes, owners: Sequence[bytes], uow: UnitOfWork) -> 
             if row.space_id.bytes == space_id:
                 uow.delete(EMBEDDING, row)
     return len(owners)
+
+
+# --- saying where things are ----------------------------------------------------------------------------
+
+
+def in_short(engine: Engine) -> dict[str, Any] | None:
+    """Return which space is searched, whether queries can be embedded for it, and which is being filled.
+
+    None without an embedding provider. From memory alone.
+    """
+    embedder = engine.embedder
+    if embedder is None:
+        return None
+    snapshot = engine.memory.snapshot
+    in_use = engine.searched(snapshot)
+    filling = embedder.filler.is_filling
+    return {
+        "in_use": None if in_use is None else in_use.name,
+        "answering": in_use is not None and embedder.answering(in_use.space_id) is not None,
+        "filling": embedder.space.name if filling else None,
+        "filled_by": engine.config.embedding.reembed if filling else None,
+    }

@@ -497,9 +497,11 @@ def test_the_module_runs_like_the_command(here: Path) -> None:
 
 def test_full_text_is_made_and_dropped_from_the_command_line(remembered: Path) -> None:
     # K-170: rebuild-search
-    assert "full text of" in caliber("db", "rebuild-search").stdout
+    assert json.loads(caliber("db", "rebuild-search", "--json").stdout)["full_text"] is None
+    assert "written anew" in caliber("db", "rebuild-search", "--full-text").stdout
     document = json.loads(caliber("db", "rebuild-search", "--json").stdout)
-    assert document["texts"] > 0
+    assert document["full_text"] > 0
+    assert document["ok"]
     assert "sound" in caliber("db", "verify").stdout
     assert json.loads(caliber("db", "rebuild-search", "--drop", "--json").stdout)["dropped"] is True
     assert "there was none" in caliber("db", "rebuild-search", "--drop").stdout
