@@ -141,6 +141,8 @@ def search(
             settings.out.note(
                 "  pip install 'caliber-memory[embed]', then configure [embedding_provider] (see `caliber init`)"
             )
+        if "space_of_another_model" in found.reason:
+            settings.out.note("  another program changed the model: make its one the [embedding_provider] here, too")
         if "space_being_filled" in found.reason:
             settings.out.note("  the model of [embedding_provider] is new: `caliber db reembed` makes its vectors")
         return PROBLEM

@@ -54,6 +54,9 @@ _QUEUE_MAX = 65_536
 _FOREIGN_S = 30.0
 """How long another program has to embed what it wrote, before we look whether something lacks a vector."""
 
+_FILL_EVERY = 8
+"""While records keep coming, how many of their batches there are to one of a space that is being filled."""
+
 _NOT_OF_THE_TEXT = (AuthenticationFailed, ConfigError, DimensionMismatch)
 """What no text is at fault for: it waits until somebody has mended it, as for an outage."""
 
@@ -108,6 +111,7 @@ class Embedder:
         self._look_at_s: float | None = None
         self._fill: Fill | None = None
         self._in_front = 0
+        self._busy_steps = 0
         self._draining = threading.Lock()
         self._wake = threading.Event()
         self._stopped = threading.Event()
@@ -433,9 +437,12 @@ class Embedder:
                     busy = True
                 elif lane.not_before_s > now:
                     waits.append(lane.not_before_s - now)
-            if busy:
+            self._busy_steps = self._busy_steps + 1 if busy else 0
+            if busy and self._busy_steps % _FILL_EVERY:
                 return 0.0
             waits += self._fill_behind(now)
+            if busy:
+                return 0.0
             return min(waits) if waits else None
 
     def _serve(self, lane: SpaceProvider) -> bool:
@@ -505,10 +512,12 @@ class Embedder:
             while more:
                 with self._draining:
                     self._check_fillable(lane)
+                    # The new space first: at the switch, nothing may have a vector in the old one alone.
+                    self._embed_queued(lane)
                     for other in self._lanes:
                         if other is not lane and other.not_before_s <= time.monotonic():
                             self._attempt(other, lambda each: self._embed_queued(each) > 0)
-                    more = self._embed_queued(lane) > 0 or self.filler.step(fill, accept_refused=accept_refused)
+                    more = self.filler.step(fill, accept_refused=accept_refused)
                 if passes != fill.passes:
                     passes, made, (total, pending) = fill.passes, fill.made, self.filler.count()
                 if told is not None:

@@ -1,6 +1,7 @@
 """Filling the space of a new model beside the one that is searched, and taking it into use when nothing lacks a vector.
 
-Passes over all that lacks a vector follow each other until one finds nothing; then the switch is tried.
+At the end of a pass over all that lacks a vector the switch is tried; if a record would lose its vector by that, as it
+was written meanwhile, another pass follows.
 Source: docs/decisions/0078-a-new-space-beside-the-old.md.
 """
 
@@ -36,7 +37,6 @@ class Fill:
         """Begin the next pass."""
         self.passes += 1
         self.walk = self._new_walk()
-        self.found = 0
 
 
 class Filler:
@@ -86,20 +86,16 @@ class Filler:
         return Progress(self._lane.space.name, total - pending, total, len(self._lane.refused))
 
     def step(self, fill: Fill, *, accept_refused: bool) -> bool:
-        """Embed the next page; at the end of a pass that found nothing, switch. Return whether there is more to do.
+        """Embed the next page; at the end of a pass, switch. Return whether there is more to do.
 
         Raises: LlmError kinds of an outage; EmbeddingFailed when too much was refused to take over.
         """
         lane = self._lane
         page = fill.walk.page(self._batch)
         if page is None:
-            if not fill.found:
-                return not self._switched(fill, accept_refused=accept_refused)
-            fill.again()
-            return True
+            return not self._switched(fill, accept_refused=accept_refused)
         wanted = [item for item in page if item.owner not in lane.refused]
         if wanted:
-            fill.found += len(wanted)
             fill.made += self._embed(lane, wanted)
         return True
 
@@ -109,8 +105,8 @@ class Filler:
         if not self.is_filling:
             self.finished = True
             return True
-        total, _ = self.count()
-        if not accept_refused and len(lane.refused) > reembedding.REFUSED_SHARE * total:
+        total = self.count()[0] if lane.refused and not accept_refused else 0
+        if total and len(lane.refused) > reembedding.REFUSED_SHARE * total:
             self.finished = True
             raise EmbeddingFailed(
                 reason=f"{lane.space.name} refused {len(lane.refused):,} of {total:,} records, so it is not taken into "

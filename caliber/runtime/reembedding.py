@@ -24,7 +24,9 @@ from caliber.model.ids import SpaceId
 from caliber.model.time import from_us
 from caliber.runtime.space_provider import Lacking, SpaceProvider, embedded_text, says_something
 from caliber.schema.relations import EMBEDDING_SPACE
+from caliber.storage.codec import Row
 from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
 
 LAST: Final = 2**62
@@ -194,7 +196,8 @@ def count(store: Store, space_id: bytes, kinds: Sequence[str]) -> tuple[int, int
 class Walk:
     """Pages over what lacks a vector in a space, kind by kind; nothing it has passed is looked at again.
 
-    The newest come first, or the oldest: two programs that walk from both ends meet, and do little twice.
+    What is written after a kind was begun is not walked over: it would never end. The newest come first, or the oldest:
+    two programs that walk from both ends meet, and do little twice.
     """
 
     def __init__(self, store: Store, space_id: bytes, kinds: Sequence[str], *, upwards: bool = False) -> None:
@@ -202,22 +205,31 @@ class Walk:
         self._space_id = space_id
         self._kinds = list(kinds)
         self._upwards = upwards
-        self._start = -1 if upwards else LAST
-        self._at = self._start
+        self._at: int | None = None
+        self._end = LAST
 
     def page(self, limit: int) -> list[Lacking] | None:
         """Return what up to ``limit`` rows say that have something to say, or None at the end."""
         while self._kinds:
             kind = self._kinds[0]
-            name = f"embedding.pending_up_{kind}" if self._upwards else f"embedding.pending_{kind}"
             with self._store.read() as session:
-                rows = session.run(self._store.statements[name], (self._space_id, self._at, limit))
+                rows = self._rows(session, kind, limit)
             if rows:
                 self._at = rows[-1][0]
                 return [item for row in rows if says_something((item := _lacking(kind, *row[1:])).text)]
             self._kinds.pop(0)
-            self._at = self._start
+            self._at = None
         return None
+
+    def _rows(self, session: StatementSession, kind: str, limit: int) -> list[Row]:
+        down = self._store.statements[f"embedding.pending_{kind}"]
+        if not self._upwards:
+            return session.run(down, (self._space_id, LAST if self._at is None else self._at, limit))
+        if self._at is None:
+            newest = session.run(down, (self._space_id, LAST, 1))
+            self._at, self._end = -1, newest[0][0] if newest else -1
+        up = self._store.statements[f"embedding.pending_up_{kind}"]
+        return [row for row in session.run(up, (self._space_id, self._at, limit)) if row[0] <= self._end]
 
 
 def _lacking(kind: str, owner: bytes, head: str | None, raw: str | bytes) -> Lacking:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.visibility import NoteMask
-from caliber.model.enums import EntityType, ReadConsistency, ResultStatus
+from caliber.model.entities import EmbeddingSpace
+from caliber.model.enums import EntityType, ReadConsistency, ResultStatus, SpaceState
 from caliber.model.errors import CaliberError, InvalidValue, LlmError, Unavailable
 from caliber.model.time import to_us
 from caliber.model.windows import Position, SearchHit, SearchResult, Understood
@@ -31,6 +32,7 @@ T = TypeVar("T")
 NO_PROVIDER = "no_embedding_provider"
 NO_VECTOR = "query_not_embedded"
 NO_SPACE = "space_being_filled"
+OTHER_SPACE = "space_of_another_model"
 TIMEOUT = "timeout"
 
 _KEPT_SHARE = 4
@@ -104,6 +106,15 @@ def query_vector(
 
 
 Search = Callable[[Asked], tuple[Outcome, Position]]
+
+
+def _not_ours(snapshot: ResidentSnapshot, configured: EmbeddingSpace) -> str:
+    """Return why nobody here can embed a question for the space that is searched."""
+    own = snapshot.spaces.get(configured.space_id)
+    if own is not None and own.state is SpaceState.BUILDING:
+        return f"{NO_SPACE}: {own.name}"
+    in_use = None if snapshot.space_in_use is None else snapshot.spaces[snapshot.space_in_use]
+    return f"{OTHER_SPACE}: {'none' if in_use is None else in_use.name}"
 
 
 class Searching:
@@ -212,7 +223,7 @@ class Searching:
             return [(None, None)] * len(queries)
         lane = embedder.answering(snapshot.space_in_use)
         if lane is None:
-            return [(None, f"{NO_SPACE}: {embedder.configured.space.name}")] * len(queries)
+            return [(None, _not_ours(snapshot, embedder.space))] * len(queries)
         spoken = [query for query in queries if query.strip()]
         found: list[Embedded] = []
         try:
