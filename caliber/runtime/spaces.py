@@ -356,9 +356,10 @@ def rebuild_search(
         embedder.drain()
         made = _vectors(engine) - before
     rows = None
-    if full_text and engine.store.full_text.state() is not None:
+    kept = engine.store.full_text if full_text else None
+    if kept is not None and kept.state() is not None:
         step("writing full text anew")
-        rows = engine.store.full_text.rebuild(WordIndexer(engine.config.search.keyword.language))
+        rows = kept.rebuild(WordIndexer(engine.config.search.keyword.language))
     step("reading memory anew")
     engine.memory.reload()
     texts = 0
