@@ -48,7 +48,7 @@ def keep_of_ancestors(
     if room <= 0:
         return np.empty(0, np.int64)
     created = artifacts.column("created_at")[rows]
-    tie = artifacts.ties()[rows]
+    tie = artifacts.ties().take(rows, axis=0)
     last = (tie[:, 1], tie[:, 0], -created, depth)
     by_use: NDArray[np.int64] = np.zeros(len(rows), np.int64)
     by_score: NDArray[np.int64] = np.zeros(len(rows), np.int64)
@@ -69,7 +69,7 @@ def _last_used(snapshot: ResidentSnapshot, artifacts: RelationSnapshot, rows: ND
     usage = snapshot["usage"]
     if not usage.count():
         return used
-    keys = artifacts.ties()[rows].astype(">u8").tobytes()
+    keys = artifacts.ties().take(rows, axis=0).astype(">u8").tobytes()
     at = usage.column("last_accessed_at")
     for place in range(len(rows)):
         found = usage.find(keys[16 * place : 16 * place + 16])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.candidates import gather
-from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, rank
+from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, entered, rank
 from caliber.context.facts import WindowFacts
 from caliber.context.fill import NO_RESERVE, fill
 from caliber.context.inputs import Assembled, AssemblyInputs, TextSource
@@ -41,7 +41,7 @@ from caliber.context.texts import (
 from caliber.context.trace import Decided
 from caliber.context.turns import TurnReader
 from caliber.context.window import build_window, count_sections, cut_texts, excess
-from caliber.model.enums import DecisionCode, SectionType
+from caliber.model.enums import SectionType
 from caliber.model.errors import InvalidValue
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
@@ -200,8 +200,8 @@ def _measure(
 
 def _say_turns(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnReader, said: Said) -> None:
     """Add the texts of the turns that entered."""
-    entered = (codes == DecisionCode.INCLUDED) | (codes == DecisionCode.INCLUDED_TRUNCATED)
-    places = np.flatnonzero(entered & (ranked[SOURCE] == TURN))
+    places = entered(codes)
+    places = places[ranked[SOURCE].take(places) == TURN]
     if len(places):
         texts = reader.texts(ranked[ROW][places].tolist())
         said.texts.update(zip(places.tolist(), texts, strict=True))

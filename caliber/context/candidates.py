@@ -255,10 +255,10 @@ def _kept(
     places: NDArray[np.int64] = np.empty(0, np.int64)
     if scored is None:
         if limit:
-            places = _newest(age[rows], owners.ties()[rows], limit)
+            places = _newest(age[rows], owners.ties().take(rows, axis=0), limit)
         cut_offs.append(_newest_cut(source, age, rows[places], limit, count))
         return places
-    tie = owners.ties()[rows]
+    tie = owners.ties().take(rows, axis=0)
     places = np.lexsort((tie[:, 1], tie[:, 0], -age[rows], -scored.relevance[:count]))[:limit]
     worst = float(scored.relevance[places[-1]]) if limit else None
     cut_offs.append(CutOff(SOURCES[source], "relevance_limit", limit, worst, count))
@@ -309,7 +309,7 @@ def _join(
         numbers[TURN_NUMBER, here] = turns.numbers
         numbers[GROUP, here] = turns.groups
         numbers[LENGTH, here] = turns.lengths
-        ids[here] = inputs.snapshot["turn"].ties()[turns.rows]
+        ids[here] = inputs.snapshot["turn"].ties().take(turns.rows, axis=0)
         # Newest first, also within one instant.
         tie[here, 0] = ~turns.numbers.astype(np.uint64)
         at = here.stop
@@ -326,7 +326,7 @@ def _join(
         for name, values in scored.parts.items():
             if values.any():
                 made.setdefault(name, np.zeros(count, np.int32))[here] = np.rint(values * PARTS_IN_ONE)
-        ids[here] = snapshot.ties()[part.rows]
+        ids[here] = snapshot.ties().take(part.rows, axis=0)
         tie[here] = ids[here]
         at = here.stop
     adds = np.array(list(made.values()), np.int32).reshape(len(made), count)

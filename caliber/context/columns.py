@@ -18,6 +18,12 @@ from caliber.model.enums import DecisionCode
 
 SOURCE, SECTION, ORDINAL, VERSION, AGE_US, STORED_TOKENS, ROW, TURN_NUMBER, GROUP, ERROR, LENGTH = range(11)
 FIELDS: Final = 11
+# Plain numbers: NumPy takes five times as long to compare with a member of an enum.
+INCLUDED: Final = int(DecisionCode.INCLUDED)
+INCLUDED_TRUNCATED: Final = int(DecisionCode.INCLUDED_TRUNCATED)
+EXCLUDED_SECTION_BUDGET: Final = int(DecisionCode.EXCLUDED_SECTION_BUDGET)
+EXCLUDED_BUDGET: Final = int(DecisionCode.EXCLUDED_BUDGET)
+EXCLUDED_GROUP: Final = int(DecisionCode.EXCLUDED_GROUP)
 CONSIDERED: Final = 0
 """No decision yet: ranking lets the candidate through to the filling of the budget."""
 ALONE: Final = -1
@@ -61,8 +67,11 @@ class Candidates:
 
     def taken(self, order: NDArray[np.int64]) -> Candidates:
         """Return the candidates in their canonical order, which says all that ties did."""
+        numbers = np.empty_like(self.numbers)
+        for column, ranked in zip(self.numbers, numbers, strict=True):  # a third of the time of take(axis=1)
+            column.take(order, out=ranked, mode="clip")
         return Candidates(
-            self.numbers.take(order, axis=1),
+            numbers,
             self.relevance.take(order),
             _NO_TIES,
             self.ids.take(order, axis=0),
@@ -74,6 +83,11 @@ class Candidates:
         """Return what each part of a search adds to a relevance, without those that add nothing."""
         parts = zip(self.part_names, self.parts[:, place].tolist(), strict=True)
         return {name: value / PARTS_IN_ONE for name, value in parts if value}
+
+
+def entered(codes: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the places of what is in the window."""
+    return np.flatnonzero((codes == INCLUDED) | (codes == INCLUDED_TRUNCATED))
 
 
 def positions_as_tie(count: int) -> NDArray[np.uint64]:
@@ -110,7 +124,7 @@ def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArra
     )
     ranked = candidates.taken(order)
     codes = decision[order]
-    codes[codes == DecisionCode.INCLUDED] = CONSIDERED
+    codes[codes == INCLUDED] = CONSIDERED
     codes[ranked[ERROR] != 0] = DecisionCode.EXCLUDED_ERROR
     dosage = plan.config.pcp.dosage
     source = ranked[SOURCE]

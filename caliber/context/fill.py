@@ -21,7 +21,12 @@ from caliber.context.blocks import TurnBlock, evict_in_blocks
 from caliber.context.columns import (
     ALONE,
     CONSIDERED,
+    EXCLUDED_BUDGET,
+    EXCLUDED_GROUP,
+    EXCLUDED_SECTION_BUDGET,
     GROUP,
+    INCLUDED,
+    INCLUDED_TRUNCATED,
     SECTION,
     SOURCE,
     TURN_NUMBER,
@@ -31,7 +36,6 @@ from caliber.context.columns import (
 )
 from caliber.context.plan import SYSTEM, TURN, UNCAPPED, AssemblyPlan
 from caliber.kernels import RankColumns, rank_and_fill
-from caliber.model.enums import DecisionCode
 from caliber.model.errors import BudgetTooSmall
 
 Places = NDArray[np.int64]
@@ -145,7 +149,7 @@ class _Filling:
             min_relevance=-np.inf,
         )
         self.codes[places] = decision
-        included = decision == DecisionCode.INCLUDED
+        included = decision == INCLUDED
         sums = np.bincount(section, (cost + plan.separator_length) * included, len(plan.sections)).tolist()
         for number in set(section[included].tolist()):
             self.charge(number, int(sums[number]) - plan.separator_length + plan.overheads[number])
@@ -165,8 +169,10 @@ def fill(
     Raises: BudgetTooSmall when there is something to include and nothing of it fits.
     """
     considered = np.flatnonzero(codes == CONSIDERED)
-    mine = ranked.numbers[:, considered]
-    is_turn = mine[SOURCE] == TURN
+    source, section, group, turn_number = (
+        ranked[name].take(considered) for name in (SOURCE, SECTION, GROUP, TURN_NUMBER)
+    )
+    is_turn = source == TURN
     full = plan.longest(plan.budget(max_tokens))
     # One section is the last: it has no separator after it, and rounds up at no cost.
     total = full + plan.separator_length + plan.slack - reserve.total
@@ -179,9 +185,9 @@ def fill(
             budgets[number] = max(0, int(budgets[number]) - held)
     state = _Filling(
         plan=plan,
-        section=mine[SECTION].astype(np.int32),
-        group=mine[GROUP],
-        turn_number=mine[TURN_NUMBER],
+        section=section.astype(np.int32),
+        group=group,
+        turn_number=turn_number,
         is_turn=is_turn,
         cost=sizes[considered] + plan.message_length * is_turn,
         codes=np.zeros(len(considered), np.uint8),
@@ -189,7 +195,7 @@ def fill(
         total=total,
         used_in=[0] * len(plan.sections),
     )
-    first = _system_first(state, bool(len(considered)) and int(mine[SOURCE][0]) == SYSTEM)
+    first = _system_first(state, bool(len(considered)) and int(source[0]) == SYSTEM)
     if plan.stable_first:
         _fill_stable(state, first)
     else:
@@ -198,7 +204,7 @@ def fill(
     closed = _close_late_sections(state, plan.config.assembly.fill_ratio * full)
     if plan.config.assembly.overflow_policy == "truncate":
         _truncate_best(state, closed)
-    if state.used == 0 and (state.codes == DecisionCode.EXCLUDED_BUDGET).any():
+    if state.used == 0 and (state.codes == EXCLUDED_BUDGET).any():
         raise BudgetTooSmall(max_tokens=max_tokens, needed=_smallest(state) + plan.tokens(reserve.total))
     out = codes.copy()
     out[considered] = state.codes
@@ -223,13 +229,13 @@ def _system_first(state: _Filling, present: bool) -> int:
         return 0
     room = limit - overhead
     if state.plan.whole_tokens(room) >= 1:
-        state.codes[0] = DecisionCode.INCLUDED_TRUNCATED
+        state.codes[0] = INCLUDED_TRUNCATED
         state.truncations.append(Truncation(0, room))
         state.charge(section, limit)
     elif limit < state.room:
-        state.codes[0] = DecisionCode.EXCLUDED_SECTION_BUDGET
+        state.codes[0] = EXCLUDED_SECTION_BUDGET
     else:
-        state.codes[0] = DecisionCode.EXCLUDED_BUDGET
+        state.codes[0] = EXCLUDED_BUDGET
     return 1
 
 
@@ -269,7 +275,7 @@ def _take_turns(state: _Filling, places: Places) -> None:
     user = plan.user.index
     overhead, separator = plan.overheads[user], plan.separator_length
     capped = state.allowance < state.room or state.cap(user) == state.room
-    refused = DecisionCode.EXCLUDED_SECTION_BUDGET if capped else DecisionCode.EXCLUDED_BUDGET
+    refused = EXCLUDED_SECTION_BUDGET if capped else EXCLUDED_BUDGET
     chronological = places[np.argsort(state.turn_number[places], kind="stable")]
     block: TurnBlock | None = evict_in_blocks(
         state.turn_number[chronological],
@@ -280,8 +286,8 @@ def _take_turns(state: _Filling, places: Places) -> None:
         block_turns=plan.config.assembly.evict_block_turns,
     )
     if block is not None:
-        codes = np.where(block.included, int(DecisionCode.INCLUDED), int(refused))
-        codes[block.split] = DecisionCode.EXCLUDED_GROUP
+        codes = np.where(block.included, INCLUDED, refused)
+        codes[block.split] = EXCLUDED_GROUP
         state.codes[chronological] = codes
         state.turns_evicted = not block.included.all()
         state.first_turn = block.first_turn if state.turns_evicted else None
@@ -298,7 +304,7 @@ def _take_turns(state: _Filling, places: Places) -> None:
         and plan.whole_tokens(room) >= assembly.truncate_min_tokens
     ):
         state.codes[chronological] = refused
-        state.codes[newest] = DecisionCode.INCLUDED_TRUNCATED
+        state.codes[newest] = INCLUDED_TRUNCATED
         state.truncations.append(Truncation(newest, room))
         state.turn_usage = state.allowance
         state.charge(user, state.allowance)
@@ -321,7 +327,7 @@ def _measure_turns(state: _Filling) -> None:
     left = state.total - above - state.turn_usage
     cap = state.cap(user.index)
     state.allowance = state.turn_usage + (left if cap is None else min(left, cap))
-    state.turns_evicted = bool((state.codes[state.is_turn] != DecisionCode.INCLUDED).any())
+    state.turns_evicted = bool((state.codes[state.is_turn] != INCLUDED).any())
 
 
 # --- the end of the budget -----------------------------------------------------------------------
@@ -330,7 +336,7 @@ def _measure_turns(state: _Filling) -> None:
 def _taken(state: _Filling) -> NDArray[np.int64]:
     """Return what each candidate took where it was decided, its share of the section included."""
     plan = state.plan
-    included = np.flatnonzero(state.codes == DecisionCode.INCLUDED)
+    included = np.flatnonzero(state.codes == INCLUDED)
     out = np.zeros(len(state.codes), np.int64)
     out[included] = state.cost[included] + plan.separator_length
     opened, first = np.unique(state.section[included], return_index=True)
@@ -339,7 +345,7 @@ def _taken(state: _Filling) -> NDArray[np.int64]:
         # Turns are charged as a whole, when the first of them is decided.
         out[state.is_turn] = 0
         out[np.argmax(state.is_turn)] = state.used_in[plan.user.index]
-    if len(out) and state.codes[0] == DecisionCode.INCLUDED_TRUNCATED and not state.is_turn[0]:
+    if len(out) and state.codes[0] == INCLUDED_TRUNCATED and not state.is_turn[0]:
         out[0] = state.used_in[int(state.section[0])]
     return out
 
@@ -368,7 +374,7 @@ class _RoomBefore:
         codes = state.codes.tolist()
         for place, (section, cost) in enumerate(zip(state.section.tolist(), state.cost.tolist(), strict=True)):
             asked.append(cost + (state.plan.separator_length if section in opened else state.plan.overheads[section]))
-            if codes[place] == DecisionCode.INCLUDED:
+            if codes[place] == INCLUDED:
                 opened.add(section)
         return list(zip(asked, left, strict=True))
 
@@ -387,7 +393,7 @@ def _close_late_sections(state: _Filling, threshold: float) -> frozenset[int]:
             closed.add(section.index)
             if state.used_in[section.index]:
                 mine = state.section == section.index
-                state.codes[mine & (state.codes == DecisionCode.INCLUDED)] = DecisionCode.EXCLUDED_BUDGET
+                state.codes[mine & (state.codes == INCLUDED)] = EXCLUDED_BUDGET
                 state.used -= state.used_in[section.index]
                 state.used_in[section.index] = 0
         used += state.used_in[section.index]
@@ -401,7 +407,7 @@ def _truncate_best(state: _Filling, closed: frozenset[int]) -> None:
     if plan.whole_tokens(state.room) < least:
         return
     codes = state.codes
-    refused = (codes == DecisionCode.EXCLUDED_BUDGET) | (codes == DecisionCode.EXCLUDED_SECTION_BUDGET)
+    refused = (codes == EXCLUDED_BUDGET) | (codes == EXCLUDED_SECTION_BUDGET)
     refused &= state.group == ALONE
     if plan.stable_first:
         refused &= ~state.is_turn  # an old turn cut at the front would change with every new one
@@ -419,7 +425,7 @@ def _truncate_best(state: _Filling, closed: frozenset[int]) -> None:
         room = state.limit(section) - (plan.separator_length if state.used_in[section] else plan.overheads[section])
         room -= plan.message_length if state.is_turn[place] else 0
         if plan.whole_tokens(room) >= least:
-            state.codes[place] = DecisionCode.INCLUDED_TRUNCATED
+            state.codes[place] = INCLUDED_TRUNCATED
             state.truncations.append(Truncation(place, room))
             state.charge(section, room)
             return
@@ -430,7 +436,7 @@ def _smallest(state: _Filling) -> int:
     plan = state.plan
     assembly = plan.config.assembly
     least = []
-    for place in np.flatnonzero(state.codes == DecisionCode.EXCLUDED_BUDGET).tolist():
+    for place in np.flatnonzero(state.codes == EXCLUDED_BUDGET).tolist():
         section = plan.sections[int(state.section[place])]
         tokens = plan.tokens(int(state.cost[place]) - (plan.message_length if state.is_turn[place] else 0))
         if section.source == SYSTEM:
@@ -453,7 +459,7 @@ def _stable_sections(state: _Filling) -> frozenset[int]:
     """
     plan = state.plan
     user = plan.user
-    costs = state.cost[state.is_turn & (state.codes == DecisionCode.INCLUDED)]
+    costs = state.cost[state.is_turn & (state.codes == INCLUDED)]
     largest = int(costs.max()) if len(costs) else plan.message_length
     another = largest + (plan.separator_length if state.used_in[user.index] else plan.overheads[user.index])
     fits = state.turn_usage + another <= state.allowance

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.columns import SECTION, SOURCE, TURN_NUMBER, VERSION, Candidates
+from caliber.context.columns import SECTION, SOURCE, TURN_NUMBER, VERSION, Candidates, entered
 from caliber.context.facts import WindowFacts
 from caliber.context.fill import Filled
 from caliber.context.lazy import LazyTuple
@@ -24,7 +24,7 @@ from caliber.context.plan import SOURCES, TURN, AssemblyPlan, SectionPlan
 from caliber.context.texts import Cut, Said, TurnText, byte_length
 from caliber.context.trace import Decided, trace
 from caliber.kernels.tokens import ELLIPSIS, truncate_to_length, truncate_to_tokens
-from caliber.model.enums import ContextPersistence, DecisionCode, ResultStatus
+from caliber.model.enums import ContextPersistence, ResultStatus
 from caliber.model.errors import InternalError
 from caliber.model.time import from_us
 from caliber.model.windows import ContextSection, ContextWindow, Message, SourceRef
@@ -127,8 +127,8 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
     """Return the sections of a window in order; every one but the last ends with a separator."""
     plan, ranked = decided.plan, decided.ranked
     codes, counts = decided.filled.codes, decided.counts
-    included = np.flatnonzero((codes == DecisionCode.INCLUDED) | (codes == DecisionCode.INCLUDED_TRUNCATED))
-    section_of = ranked[SECTION][included]
+    included = entered(codes)
+    section_of = ranked[SECTION].take(included)
     present = set(section_of.tolist())
     out = []
     for section in plan.emission:

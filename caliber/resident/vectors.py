@@ -255,7 +255,7 @@ class _Bound:
         self._aligned = len(self.known) == len(rows) <= owners.length and bool((self.known_rows == self.known).all())
         self._newest: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
         self.ties = np.zeros((len(rows), 2), np.uint64)
-        self.ties[self.known] = owners.ties()[self.known_rows]
+        self.ties[self.known] = owners.ties().take(self.known_rows, axis=0)
         self.number_of = np.full(owners.length, -1, np.int64)
         self.number_of[self.known_rows] = self.known
         self.single = int(np.count_nonzero(self.number_of >= 0)) == len(self.known)

@@ -108,7 +108,9 @@ def rank_scores(searched: Sequence[Searched], leg: Sequence[Floats], settings: S
     constant = settings.rrf_constant
     inside = [item.inside() for item in searched]
     every = np.concatenate([scores[mask] for mask, scores in zip(inside, leg, strict=True)])
-    ties = np.concatenate([item.owners.ties()[item.rows[mask]] for item, mask in zip(searched, inside, strict=True)])
+    ties = np.concatenate(
+        [item.owners.ties().take(item.rows[mask], axis=0) for item, mask in zip(searched, inside, strict=True)]
+    )
     rank = np.empty(len(every), np.int64)
     rank[np.lexsort((ties[:, 1], ties[:, 0], -every))] = np.arange(1, len(every) + 1)
     ranked = np.where(every > 0, (constant + 1) / (constant + rank), 0.0)

@@ -336,7 +336,7 @@ def _cut_off(
 ) -> list[tuple[int, int]]:
     """Leave of each kind's rows, best first, those among the nearest of all kinds; return what comes after them."""
     rows = np.concatenate([item.rows for item in searched])
-    tie = np.concatenate([item.owners.ties()[item.rows] for item in searched])
+    tie = np.concatenate([item.owners.ties().take(item.rows, axis=0) for item in searched])
     kinds = np.repeat(np.arange(len(searched)), [len(scores) for scores in found])
     order = np.lexsort((tie[:, 1], tie[:, 0], -np.concatenate(found)))
     kept = np.bincount(kinds[order[:candidates]], minlength=len(searched)).tolist()
