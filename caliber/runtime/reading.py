@@ -51,7 +51,8 @@ from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
 from caliber.runtime.searching import NO_PROVIDER, Deadline, Searching, for_embedding, in_one_space, query_vector
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
-from caliber.search.stored import NOT_RESIDENT, Asked
+from caliber.search.candidates import Asked
+from caliber.search.stored import NOT_RESIDENT
 from caliber.trajectory import inputs
 
 _RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}

@@ -5,6 +5,7 @@ While what it touches is in memory, a search runs no SQL on the calling path.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,8 +24,9 @@ from caliber.model.windows import Position, SearchHit, SearchResult, Understood
 from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.engine import Engine
 from caliber.search import filters
+from caliber.search.candidates import Asked
 from caliber.search.request import Outcome, Request
-from caliber.search.stored import NOT_RESIDENT, Asked
+from caliber.search.stored import NOT_RESIDENT
 from caliber.trajectory import inputs
 
 T = TypeVar("T")
@@ -154,6 +156,7 @@ class Searching:
         given = inputs.as_mapping(conditions, "filter")
         space = engine.searched(snapshot)
         out = []
+        within = functools.partial(deadline.check, "the database was searched")
         with self._boundary(snapshot) as search:
             for query, (vector, without) in zip(queries, vectors, strict=True):
                 asked = Asked(
@@ -167,6 +170,7 @@ class Searching:
                     notes=self._notes,
                     as_of_us=now if as_of is None else to_us(as_of, "as_of"),
                     now_us=now,
+                    check=within,
                 )
                 out.append(self._answered(asked, search, deadline))
         return out

@@ -15,7 +15,8 @@ from caliber.config import CaliberConfig
 from caliber.model.windows import Position
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
-from caliber.search.stored import Asked, StoredSearch
+from caliber.search.candidates import Asked
+from caliber.search.stored import StoredSearch
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession

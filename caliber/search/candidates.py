@@ -9,7 +9,7 @@ Source: design, section 5; docs/decisions/0082.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
@@ -45,32 +45,44 @@ class Figures:
     newest_us: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is searched for in a store, and by whom; fields as in ``Request``."""
+
+    text: str
+    vector: NDArray[np.float32] | None
+    without_vector: str | None
+    space: EmbeddingSpace | None
+    kinds: Sequence[str]
+    limit: int
+    conditions: Mapping[str, Any]
+    notes: NoteMask
+    as_of_us: int
+    now_us: int
+    check: Callable[[], None] | None = None
+    """Called between statements; raises when the time of the call is up."""
+
+
 class Sight:
     """What one principal sees of the store in one session, and the statements to ask for it."""
 
-    def __init__(
-        self,
-        session: StatementSession,
-        statements: Mapping[str, Plan],
-        kinds: Sequence[str],
-        conditions: Mapping[str, Any],
-        notes: NoteMask,
-        as_of_us: int,
-        now_us: int,
-    ) -> None:
+    def __init__(self, session: StatementSession, statements: Mapping[str, Plan], asked: Asked) -> None:
         self._session = session
         self._statements = statements
-        self._instants = {"note": as_of_us}
-        self.now_us = now_us
+        self._check = asked.check
+        self._instants = {"note": asked.as_of_us}
+        self.now_us = asked.now_us
         lists = [row[0] for row in self.ask("search.readers_note")]
-        self.seen = dump_json(notes.among(lists))
-        self._filters = {kind: encoded_filter(kind, conditions) for kind in kinds}
-        self.kinds = tuple(kind for kind in kinds if self._filters[kind] is not None)
-        self.filtered = bool(conditions)
+        self.seen = dump_json(asked.notes.among(lists))
+        self._filters = {kind: encoded_filter(kind, asked.conditions) for kind in asked.kinds}
+        self.kinds = tuple(kind for kind in asked.kinds if self._filters[kind] is not None)
+        self.filtered = bool(asked.conditions)
         self.figures = {kind: Figures(*self.ask(f"search.figures_{kind}", *self.of(kind))[0]) for kind in self.kinds}
 
     def ask(self, statement: str, *parameters: Any) -> list[Row]:
-        """Run one statement of full text."""
+        """Run one statement of full text, if there is still time."""
+        if self._check is not None:
+            self._check()
         return self._session.run(self._statements[statement], parameters)
 
     def of(self, kind: str) -> tuple[str, int]:

@@ -14,13 +14,8 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from caliber.access.visibility import NoteMask
 from caliber.config.search import SearchConfig
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.entities import EmbeddingSpace
@@ -30,7 +25,7 @@ from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.vectors import VectorSnapshot
 from caliber.search import candidates as find
-from caliber.search.candidates import Candidates, Sight
+from caliber.search.candidates import Asked, Candidates, Sight
 from caliber.search.filters import KINDS, check_filter
 from caliber.search.full_text import indexer_name
 from caliber.search.request import Outcome, Request
@@ -51,22 +46,6 @@ _SEEDS: Final = 64
 """Best hits whose links are read, if more than the graph leg starts from."""
 
 _RELATIONS: Final = (*KINDS, "usage", "edge")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is searched for in a store, and by whom; fields as in ``Request``."""
-
-    text: str
-    vector: NDArray[np.float32] | None
-    without_vector: str | None
-    space: EmbeddingSpace | None
-    kinds: Sequence[str]
-    limit: int
-    conditions: Mapping[str, Any]
-    notes: NoteMask
-    as_of_us: int
-    now_us: int
 
 
 def check_state(state: FullTextState | None, settings: SearchConfig, store: str) -> None:
@@ -129,7 +108,7 @@ class StoredSearch:
         """
         check_state(self.full_text.state(session), self._settings, self._name)
         statements = self.full_text.statements
-        sight = Sight(session, statements, ("note",), {}, asked.notes, asked.as_of_us, asked.now_us)
+        sight = Sight(session, statements, asked)
         found = Candidates(self._settings.candidates_max)
         if asked.text.strip():
             figures = StoredFigures(self.searcher().read(asked.text, sight.today), sight, linked=False)
@@ -152,7 +131,7 @@ class StoredSearch:
         check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
         settings, searcher = self._settings, self.searcher()
         statements = self.full_text.statements
-        sight = Sight(session, statements, asked.kinds, asked.conditions, asked.notes, asked.as_of_us, asked.now_us)
+        sight = Sight(session, statements, asked)
         found = Candidates(settings.candidates_max)
         figures = None
         if asked.text.strip():

@@ -6,6 +6,7 @@ Source: issue "Search in native memory", 1; design, section 5; docs/decisions/00
 from __future__ import annotations
 
 import itertools
+import time
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -111,6 +112,18 @@ def test_many_searches_read_one_boundary(pair: Any) -> None:
     many = stored.search_many(QUERIES[:4], limit=4)
     assert [told(result) for result in many] == [told(newest(resident, query, limit=4)) for query in QUERIES[:4]]
     assert len({result.position for result in many}) == 1
+
+
+def test_deadline_ends_a_search_between_statements(pair: Any, monkeypatch: Any) -> None:
+    stored, _ = pair
+    assert stored.search("lakes", deadline_ms=60_000).hits
+    stored.search("lakes")
+    before = time.monotonic()
+    ticks = itertools.count()
+    monkeypatch.setattr("caliber.runtime.searching.time.monotonic", lambda: before + next(ticks))
+    with pytest.raises(Unavailable, match="the database was searched") as caught:
+        stored.search("lakes", deadline_ms=8_000)
+    assert caught.value.context["reason"] == "timeout"
 
 
 def test_summaries_sessions_and_ids_are_filtered_alike(pair: Any, start: Any) -> None:
