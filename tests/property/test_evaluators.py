@@ -461,7 +461,7 @@ def test_windows_of_one_store_are_the_same_bytes(
             snapshot=snapshot, config=config, query_embedding=query, note_mask=mask, max_tokens=budget
         )
         try:
-            assembled = assemble(inputs, memory)
+            assembled = assemble(inputs, memory, Searcher(memory, config.search))
         except BudgetTooSmall as error:
             found.append(("too small", str(error)))
             continue
