@@ -6,6 +6,7 @@ Source: issue "Search in native memory", 1; design, section 5; docs/decisions/00
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 import uuid
 from dataclasses import replace
@@ -410,3 +411,37 @@ def test_hidden_records_take_no_place_among_those_looked_at(backend: Any, start:
 
 def _path(backend: Any, hidden: int) -> str:
     return backend.path if backend.path == ":memory:" else f"{backend.path}-{hidden}"
+
+
+def test_each_result_is_true_for_the_position_it_names(backend: Any, start: Any) -> None:
+    agent = start(words_only(backend, "backend"))
+    agent.say("lake 0")
+    first = agent.memory.search("lake")
+    base = first.position.sequence - len(first.hits)
+    stopped = threading.Event()
+
+    def write() -> None:
+        at = 0
+        while not stopped.is_set() and at < 300:
+            at += 1
+            agent.say(f"lake {at}")  # a commit each
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = [agent.memory.search("lake", limit=999) for _ in range(30)]
+    finally:
+        stopped.set()
+        writer.join()
+    assert [result.position.sequence - len(result.hits) for result in seen] == [base] * 30
+    assert len({result.position for result in seen}) > 1
+
+
+def test_sweeping_and_rebuilding_work_without_records_in_memory(backend: Any, start: Any) -> None:
+    agent = start(backend.open(search__mode="backend"))
+    note = agent.note("a lake")
+    agent.memory.flush()
+    came = agent.memory.storage.rebuild_search()
+    assert came.differences == ()
+    assert agent.memory.storage.sweep() is not None
+    assert [hit.id for hit in agent.memory.search("lake").hits] == [note.note_id]
