@@ -117,6 +117,7 @@ def _require_token(token: LockToken) -> None:
 
 
 def _try(uow: UnitOfWork, resource: str, holder: str, lease_ms: int, mode: LockMode) -> Lock | None:
+    uow.serialize(resource)
     now = uow.now_us
     held = [lock for lock in uow.select_path(LOCK, "list_by_resource", resource) if to_us(lock.expires_at) > now]
     own = [lock for lock in held if lock.holder == holder]

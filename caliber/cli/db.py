@@ -28,7 +28,7 @@ def migrate(settings: Settings) -> None:
 
     config = settings.load()
     applied = migrate_store(config)
-    document = {"store": config.storage.resolve_path(), "applied": applied}
+    document = {"store": config.storage.shown, "applied": applied}
 
     def human() -> None:
         versions = ", ".join(str(version) for version in applied)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -47,8 +49,15 @@ class Asked:
 @click.option(
     "--assemblies", type=click.IntRange(min=10), default=ASSEMBLIES, show_default=True, help="How many to time."
 )
+@click.option(
+    "--postgres",
+    is_flag=True,
+    help=f"Keep it in PostgreSQL: on the server that {steps.DSN_VARIABLE} names, or on a private one.",
+)
 @with_settings
-def demo(settings: Settings, path: Path, questions: tuple[str, ...], folder: Path | None, assemblies: int) -> int:
+def demo(
+    settings: Settings, path: Path, questions: tuple[str, ...], folder: Path | None, assemblies: int, postgres: bool
+) -> int:
     """Remember the repository or folder at PATH, and show what that is like.
 
     A git repository gives its newest 3,000 commits and its documents; any other folder its text files. Nothing in
@@ -59,16 +68,27 @@ def demo(settings: Settings, path: Path, questions: tuple[str, ...], folder: Pat
     out = settings.out
     began = time.monotonic()
     home = steps.prepare_folder(folder, path)
-    config_path = steps.write_config(home)
-    out.say(f"CALIBER remembers {path.resolve()}")
-    out.say(f"  into {home / DEFAULT_STORE}, configured by {config_path}")
+    with ExitStack() as stack:
+        place = stack.enter_context(steps.database(out)) if postgres else str(home / DEFAULT_STORE)
+        config_path = steps.write_config(home, postgres=postgres)
+        out.say(f"CALIBER remembers {path.resolve()}")
+        out.say(f"  into {place}, configured by {config_path}")
+        document = _demonstrate(out, config_path, path, questions, assemblies)
+    document = {"path": str(path.resolve()), "config": str(config_path), "store": place, **document}
+    document["seconds"] = round(time.monotonic() - began, 1)
+    if out.json:
+        settings.out.result(document, lambda: None)
+    else:
+        _farewell(out, config_path, document, kept=not postgres or steps.DSN_VARIABLE in os.environ)
+    return DONE if document["reopened"]["ok"] else PROBLEM
+
+
+def _demonstrate(
+    out: Output, config_path: Path, path: Path, questions: tuple[str, ...], assemblies: int
+) -> dict[str, Any]:
     from caliber.runtime.opening import open as open_store
 
-    document: dict[str, Any] = {
-        "path": str(path.resolve()),
-        "config": str(config_path),
-        "store": str(home / DEFAULT_STORE),
-    }
+    document: dict[str, Any] = {}
     with open_store(config_path) as memory:
         document["remembered"] = _remember(out, memory, path)
         asked = _ask(out, memory, document["remembered"], questions)
@@ -81,12 +101,7 @@ def demo(settings: Settings, path: Path, questions: tuple[str, ...], folder: Pat
     document["reopened"] = _reopen(out, config_path, before, asked)
     with open_store(config_path) as memory:
         document["figures"] = _measure(out, memory, asked, assemblies)
-    document["seconds"] = round(time.monotonic() - began, 1)
-    if out.json:
-        settings.out.result(document, lambda: None)
-    else:
-        _farewell(out, config_path, document)
-    return DONE if document["reopened"]["ok"] else PROBLEM
+    return document
 
 
 def _title(out: Output, number: int, text: str) -> None:
@@ -186,7 +201,7 @@ def _reopen(out: Output, config_path: Path, before: dict[str, int], asked: list[
     for name, (was, now) in lost.items():
         out.say(f"   {name}: {was:,} before, {now:,} now")
     out.say(f"   {sum(same)} of {len(same)} windows replayed byte for byte")
-    out.say("   memory equals the file, row by row" if not differences else f"   {len(differences)} rows differ")
+    out.say("   memory equals the store, row by row" if not differences else f"   {len(differences)} rows differ")
     return {
         "ok": ok,
         "open_ms": round(opened * 1000, 1),
@@ -251,9 +266,13 @@ def _print_figures(out: Output, figures: dict[str, Any]) -> None:
     steps.print_wrapped(out, f"   records: {', '.join(shown)}")
 
 
-def _farewell(out: Output, config_path: Path, document: dict[str, Any]) -> None:
+def _farewell(out: Output, config_path: Path, document: dict[str, Any], *, kept: bool) -> None:
     shown = steps.from_here(config_path)
     out.say()
+    if not kept:
+        out.say(f"done in {document['seconds']:.1f} s. The private server is gone; to keep what is remembered, let")
+        out.say(f"{steps.DSN_VARIABLE} name a server of yours and run the demo again")
+        return
     out.say(f"done in {document['seconds']:.1f} s. The store is yours to try:")
     out.say(f'  caliber search "…" -c {shown}')
     out.say(f"  caliber explain {document['windows'][1]['window_id']} -c {shown}")

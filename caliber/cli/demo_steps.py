@@ -8,6 +8,8 @@ import tempfile
 import textwrap
 import uuid
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from caliber.runtime.caliber import Caliber
 
 MARKER: Final = ".caliber-demo"
+DSN_VARIABLE: Final = "CALIBER_DEMO_DSN"
+SCHEMA: Final = "caliber_demo"
 AGENT: Final = EntityRef(EntityType.AGENT, uuid.UUID("00000000-0000-7000-8000-00000000de30"))
 COUNTED: Final = (
     "trajectory",
@@ -82,16 +86,45 @@ def prepare_folder(folder: Path | None, path: Path) -> Path:
     return home
 
 
-def write_config(home: Path) -> Path:
+def write_config(home: Path, *, postgres: bool) -> Path:
     """Write the configuration of the demo's store, create the store, and return the configuration's path."""
     from caliber.config import profiles
     from caliber.config.render import render_toml
+    from caliber.model.errors import Conflict
     from caliber.runtime.opening import create
 
     path = home / DEFAULT_CONFIG
-    write_whole(path, render_toml(profiles.reference(DEFAULT_STORE)))
-    create(path)
+    place = f"env:{DSN_VARIABLE}" if postgres else DEFAULT_STORE
+    knobs = {"storage.adapter": "postgres", "storage.schema_name": SCHEMA} if postgres else {}
+    write_whole(path, render_toml(profiles.reference(place, **knobs)))
+    try:
+        create(path)
+    except Conflict as error:
+        raise Mistake(
+            f"the database has a schema {SCHEMA} already",
+            f"if an earlier demo made it: DROP SCHEMA {SCHEMA} CASCADE",
+        ) from error
     return path
+
+
+@contextmanager
+def database(out: Output) -> Iterator[str]:
+    """Have the variable of the demo's DSN name a server: the one it names already, or a private one till the end.
+
+    Yield how to speak of it.
+    """
+    if os.environ.get(DSN_VARIABLE):
+        yield f"the server that {DSN_VARIABLE} names"
+        return
+    from caliber.backends import local_server
+
+    out.say("starting a private PostgreSQL server")
+    with local_server().start() as server:
+        os.environ[DSN_VARIABLE] = server.dsn
+        try:
+            yield "a private PostgreSQL server, which ends with this demo"
+        finally:
+            del os.environ[DSN_VARIABLE]
 
 
 def from_here(path: Path) -> Path:

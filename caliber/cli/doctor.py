@@ -29,8 +29,8 @@ _PURPOSE: Final = {
     "jit": "loops over whole columns, compiled: evaluator numba",
     "tokens": "exact token counts",
     "arrow": "bulk transfer",
-    "postgres": "the PostgreSQL driver; its backend is not built yet",
-    "postgres-local": "a private PostgreSQL server, for tests",
+    "postgres": "stores in PostgreSQL",
+    "postgres-local": "a private PostgreSQL server, for tests and the demo",
 }
 _TEXT: Final = "caliber doctor"
 _STATEMENTS: Final = ("The build takes 7 minutes.", "The build takes 9 minutes.")
@@ -215,11 +215,12 @@ def _opened(config: Any, network: bool) -> Iterator[Finding]:
         yield Finding(
             area,
             OK,
-            f"{store['path']}: {store['bytes']:,} bytes, journal {store['journal_mode']}, SQLite {store['sqlite']}",
+            f"{store['path']}: {store['bytes']:,} bytes, {store['summary']}",
         )
         if store["synchronous"] in ("off", "normal"):
             lost = f"synchronous is {store['synchronous']}: a power failure can lose acknowledged writes"
-            yield Finding(area, BAD, lost, "please report this: CALIBER sets full")
+            advice = "please report this: CALIBER sets full"
+            yield Finding(area, BAD, lost, advice if store["adapter"] == "sqlite" else "set fsync = on on the server")
         yield _evaluator(found)
         for kind, name in found["providers"].items():
             if name is not None:

@@ -184,12 +184,12 @@ def _print_faults(settings: Settings, path: Path, faults: list[dict[str, Any]]) 
 
 def sum_up(config: CaliberConfig) -> dict[str, Any]:
     """Return the choices of a configuration that decide how it behaves."""
-    store = config.storage.resolve_path()
+    store = config.storage.shown
     embedding, summarization = config.embedding_provider, config.summarization_provider
     return {
         "adapter": config.storage.adapter,
         "store": store,
-        "store_exists": store == ":memory:" or Path(store.removeprefix("file:")).exists(),
+        "store_exists": config.storage.adapter != "sqlite" or _is_there(store),
         "durability": config.storage.durability.value,
         "token_budget": config.token_budget,
         "estimator": config.tokens.estimator,
@@ -199,6 +199,10 @@ def sum_up(config: CaliberConfig) -> dict[str, Any]:
         "policies": [policy.name for policy in config.policies],
         "config_hash": config.hash.hex(),
     }
+
+
+def _is_there(store: str) -> bool:
+    return store == ":memory:" or Path(store.removeprefix("file:")).exists()
 
 
 def _print_summary(settings: Settings, path: Path, summary: dict[str, Any]) -> None:
@@ -225,15 +229,20 @@ def create(settings: Settings, exist_ok: bool) -> None:
 
     path = settings.config_path()
     config = settings.load()
-    store = config.storage.resolve_path()
+    store = config.storage.shown
     if store == ":memory:":
         raise Mistake(
             "a store in memory is not created: it begins when a program opens it", "name a file in storage.path"
         )
-    existed = Path(store).exists()
+    in_file = config.storage.adapter == "sqlite"
+    existed = in_file and Path(store).exists()
     try:
         create_store(config, exist_ok=exist_ok)
     except Conflict as error:
+        if not in_file:
+            raise Mistake(
+                f"{store} holds a store already", "it is ready, if it is yours; else change storage.schema_name"
+            ) from error
         if Path(store).is_dir():
             raise Mistake(f"{store} is a folder", "storage.path must name a file in it") from error
         raise Mistake(

@@ -23,8 +23,9 @@ def print_stats(out: Output, found: dict[str, Any]) -> None:
     """Print the figures of a tenant."""
     store, resident = found["store"], found["resident"]
     out.say(f"store      {store['adapter']} {store['path']}")
-    out.say(f"           {bytes_text(store['bytes'])} on disk, {bytes_text(store.get('wal_bytes', 0))} in the WAL")
-    out.say(f"           journal {store['journal_mode']}, synchronous {store['synchronous']}, SQLite {store['sqlite']}")
+    in_wal = f", {bytes_text(store['wal_bytes'])} in the WAL" if "wal_bytes" in store else ""
+    out.say(f"           {bytes_text(store['bytes'])} on disk{in_wal}")
+    out.say(f"           {store['summary']}")
     memory = resident["column_bytes"] + resident["text_bytes"]
     out.say(f"resident   {bytes_text(memory)} of at most {bytes_text(resident['limit_bytes'])}")
     columns, texts = bytes_text(resident["column_bytes"]), bytes_text(resident["text_bytes"])

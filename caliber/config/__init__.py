@@ -40,6 +40,7 @@ from caliber.config.search import SearchConfig
 from caliber.config.secret import SecretRef
 from caliber.config.storage import (
     AioConfig,
+    PostgresConfig,
     ResidentConfig,
     RetentionConfig,
     StorageConfig,
@@ -70,6 +71,7 @@ __all__ = [
     "PolicyConfig",
     "PolicyEngineConfig",
     "PolicyTarget",
+    "PostgresConfig",
     "PrincipalConfig",
     "ProviderConfig",
     "RecoveryConfig",

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any, Final, get_args
 
 import pydantic
-from pydantic import BaseModel
+from pydantic import BaseModel, Tag
+from pydantic.fields import FieldInfo
 
 from caliber.config.secret import NAME_CHARS, REDACTED, readable, show
 from caliber.model.errors import (
@@ -70,7 +71,7 @@ def translate(error: pydantic.ValidationError, root: type[BaseModel]) -> list[Co
 def _translate(item: Any, root: type[BaseModel]) -> Iterator[ConfigError]:
     location: Location = item["loc"]
     kind: str = item["type"]
-    field = path_of(location)
+    field = path_of(_without_tags(location, root))
     context: dict[str, Any] = item.get("ctx", {})
     if kind == "missing":
         yield MissingRequired(field=field)
@@ -95,6 +96,25 @@ def _translate(item: Any, root: type[BaseModel]) -> Iterator[ConfigError]:
         if isinstance(item["input"], (str, bytes)) and (kind in _STRUCTURAL or _is_free(location, root)):
             shown = NOT_SHOWN
         yield wrong(field, item["input"], _reason(item), shown=shown)
+
+
+def _without_tags(location: Location, root: type[BaseModel]) -> Location:
+    """Return a location without the name of the variant that pydantic puts behind a section with several."""
+    field = root.model_fields.get(str(location[0])) if len(location) > 1 else None
+    if field is not None and location[1] in variants_in(field):
+        return (location[0], *location[2:])
+    return location
+
+
+def variants_in(field: FieldInfo) -> dict[str, type[BaseModel]]:
+    """Return the sections that may stand for a knob, by the tag that tells them apart; empty for the others."""
+    out: dict[str, type[BaseModel]] = {}
+    for inner in get_args(field.annotation):
+        kind, *metadata = get_args(inner) or (inner,)
+        for mark in metadata:
+            if isinstance(mark, Tag):
+                out[mark.tag] = kind
+    return out
 
 
 def _reason(item: Any) -> str:
@@ -127,12 +147,17 @@ def _unknown(location: Location, root: type[BaseModel]) -> str:
 def section_at(location: Location, root: type[BaseModel]) -> type[BaseModel] | None:
     """Return the section that a location leads to, or None when it leads elsewhere."""
     section: type[BaseModel] | None = root
+    variants: dict[str, type[BaseModel]] = {}
     for part in location:
         if isinstance(part, int):
             continue
+        if part in variants:
+            section, variants = variants[part], {}
+            continue
         if section is None or part not in section.model_fields:
             return None
-        section = section_in(section.model_fields[part].annotation)
+        field = section.model_fields[part]
+        section, variants = section_in(field.annotation), variants_in(field)
     return section
 
 

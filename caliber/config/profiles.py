@@ -50,6 +50,8 @@ def embed_available() -> bool:
 def reference(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfig:
     """Return the reference configuration for the store at ``path``.
 
+    With ``**{"storage.adapter": "postgres"}`` the path is ``env:NAME`` of a variable that holds a DSN.
+
     Knobs are changed by name or dotted path: ``reference("a.db", token_budget=4000, **{"aio.workers": 2})``. The
     knobs that must agree with a changed one (K-006, section caps, vector dimensions) follow it unless they are
     changed too. With the extra ``embed`` texts are embedded on this machine; without it there is no embedding
@@ -59,7 +61,7 @@ def reference(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfi
     """
     given = overrides.get("embedding_provider", _ABSENT)
     embed = embed_available() if given is _ABSENT else given is not None
-    base = _reference(os.fspath(path), overrides.get("token_budget"), embed)
+    base = _reference(os.fspath(path), overrides.get("storage.adapter"), overrides.get("token_budget"), embed)
     if given is not _ABSENT:
         base["embedding_provider"] = given
     return CaliberConfig.from_mapping(override(base, {**_following(overrides, base), **overrides}))
@@ -85,7 +87,7 @@ def _following(overrides: dict[str, Any], base: dict[str, Any]) -> dict[str, Any
     return out
 
 
-def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
+def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, Any]:
     tokens = budget if isinstance(budget, int) and budget > 0 else TOKEN_BUDGET
     data: dict[str, Any] = {
         "token_budget": TOKEN_BUDGET,
@@ -101,20 +103,7 @@ def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
         "orphan_detection_threshold": DAY,
         "embedding_cache_retention": 30 * DAY,
         "cache_dir": "~/.cache/caliber",
-        "storage": {
-            "adapter": "sqlite",
-            "path": path,
-            "durability": "commit",
-            "busy_timeout_ms": 5 * SECOND,
-            "readers": 4,
-            "wal_autocheckpoint_pages": 1_000,
-            "mmap_bytes": 256 << 20,
-            "cache_kib": 16_384,
-            "statement_cache": 256,
-            "group_max_batch": 256,
-            "group_wait_us": 0,
-            "serialization_retries": 5,
-        },
+        "storage": _postgres(path) if adapter == "postgres" else _sqlite(path),
         "resident": {
             "resident_bytes": 1 << 30,
             "read_consistency": "local",
@@ -262,6 +251,41 @@ def _reference(path: str, budget: Any, embed: bool) -> dict[str, Any]:
             "ivfflat_lists": 100,
         }
     return data
+
+
+def _sqlite(path: str) -> dict[str, Any]:
+    return {
+        "adapter": "sqlite",
+        "path": path,
+        "durability": "commit",
+        "busy_timeout_ms": 5 * SECOND,
+        "readers": 4,
+        "wal_autocheckpoint_pages": 1_000,
+        "mmap_bytes": 256 << 20,
+        "cache_kib": 16_384,
+        "statement_cache": 256,
+        "group_max_batch": 256,
+        "group_wait_us": 0,
+        "serialization_retries": 5,
+    }
+
+
+def _postgres(dsn: str) -> dict[str, Any]:
+    return {
+        "adapter": "postgres",
+        "dsn": dsn,
+        "schema_name": "caliber",
+        "durability": "commit",
+        "pool_max": 8,
+        "pool_timeout_ms": 5 * SECOND,
+        "connect_timeout_ms": 5 * SECOND,
+        "statement_timeout_ms": 30 * SECOND,
+        "lock_timeout_ms": 5 * SECOND,
+        "prepared_max": 1_024,
+        "group_max_batch": 256,
+        "group_wait_us": 0,
+        "serialization_retries": 5,
+    }
 
 
 def _policies() -> list[dict[str, Any]]:

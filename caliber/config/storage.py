@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Tag
 from pydantic_core import PydanticCustomError
 
 from caliber.config.knobs import Duration, Flag, Int, Name, Real, Retention, Section, knob
 from caliber.config.secret import PREFIX, SecretRef, is_reference
 from caliber.model.enums import Durability, ReadConsistency, WindowDurability
 
-ADAPTERS: Final = ("sqlite",)
-PLANNED_ADAPTERS: Final = ("postgres", "redis", "libsql", "cockroachdb")
+ADAPTERS: Final = ("sqlite", "postgres")
+PLANNED_ADAPTERS: Final = ("redis", "libsql", "cockroachdb")
 MEMORY: Final = ":memory:"
+_SCHEMA_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}\Z")
 
 
 def _adapter(value: Any) -> Any:
     if isinstance(value, str) and value in PLANNED_ADAPTERS:
-        raise PydanticCustomError("unsupported", "the adapter is not built yet; use sqlite", {"provider": value})
+        reason = "the adapter is not built yet; use sqlite or postgres"
+        raise PydanticCustomError("unsupported", reason, {"provider": value})
     return value
 
 
@@ -33,8 +37,16 @@ def _path(value: str) -> str:
     return value
 
 
+def _schema_name(value: str) -> str:
+    if not _SCHEMA_NAME.match(value) or value == "information_schema":
+        raise PydanticCustomError(
+            "schema", "must be lower-case letters, digits and _, at most 63, not beginning with a digit or pg_"
+        )
+    return value
+
+
 class StorageConfig(Section):
-    """The durable store."""
+    """The durable store in SQLite."""
 
     adapter: Annotated[Literal["sqlite"], BeforeValidator(_adapter)] = knob("Which database holds everything.", "O-3")
     path: Annotated[Name, AfterValidator(_path)] = knob(
@@ -71,6 +83,62 @@ class StorageConfig(Section):
     def in_memory(self) -> bool:
         """Whether the store lives only as long as the process."""
         return self.path == MEMORY
+
+    @property
+    def shown(self) -> str:
+        """The store as people are told of it. Raises: MissingRequired when the named variable is unset."""
+        return self.resolve_path()
+
+
+class PostgresConfig(Section):
+    """The durable store in PostgreSQL: one schema a tenant."""
+
+    adapter: Literal["postgres"] = knob("Which database holds everything.", "O-3")
+    dsn: SecretRef = knob("Where the database is: env:NAME of a variable that holds its DSN.", "K-072")
+    schema_name: Annotated[Name, AfterValidator(_schema_name)] = knob("Schema of the tenant in it.", "O-1")
+    durability: Durability = knob(
+        "When a write returns: after its own commit on disk, or after one shared by concurrent writers.", "design"
+    )
+    pool_max: Int = knob("Most connections of one open store.", "ours", ge=2, le=1_024)
+    pool_timeout_ms: Duration = knob("How long to wait for a free connection.", "ours", unit="ms", ge=0)
+    connect_timeout_ms: Duration = knob("How long making a connection may take.", "ours", unit="ms", gt=0)
+    statement_timeout_ms: Duration = knob("Longest time of a statement; 0 sets no limit.", "design", unit="ms", ge=0)
+    lock_timeout_ms: Duration = knob("Longest wait for another's row lock; 0 sets no limit.", "design", unit="ms", ge=0)
+    prepared_max: Int = knob(
+        "Prepared statements a connection keeps; at least as many as there are, or 0 for none (a pool that cannot).",
+        "design",
+        ge=0,
+        le=65_536,
+    )
+    group_max_batch: Int = knob("Most writes that share one commit, with durability group.", "ours", ge=1, le=65_536)
+    group_wait_us: Int = knob(
+        "How long a shared commit waits for company; 0 takes only what is there.", "ours", unit="us", ge=0, le=1_000_000
+    )
+    serialization_retries: Int = knob(
+        "Times a transaction that lost a race is tried again before Conflict.", "ours", ge=0, le=1_000
+    )
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the store lives only as long as the process."""
+        return False
+
+    @property
+    def shown(self) -> str:
+        """The store as people are told of it: never the DSN."""
+        return f"schema {self.schema_name} of {self.dsn}"
+
+
+def _adapter_of(value: Any) -> str:
+    adapter = value.get("adapter") if isinstance(value, Mapping) else getattr(value, "adapter", None)
+    # Whatever is no adapter at all is refused where most configurations are.
+    return "postgres" if adapter == "postgres" else "sqlite"
+
+
+AnyStorage = Annotated[
+    Annotated[StorageConfig, Tag("sqlite")] | Annotated[PostgresConfig, Tag("postgres")], Discriminator(_adapter_of)
+]
+"""The store in one of the databases; ``adapter`` says which, and with it which knobs there are."""
 
 
 class ResidentConfig(Section):

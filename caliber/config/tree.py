@@ -50,9 +50,9 @@ from caliber.config.search import SearchConfig
 from caliber.config.secret import SecretRef, readable
 from caliber.config.storage import (
     AioConfig,
+    AnyStorage,
     ResidentConfig,
     RetentionConfig,
-    StorageConfig,
     WriteBehindConfig,
     expand_dir,
 )
@@ -99,7 +99,7 @@ class CaliberConfig(Section):
     system_instructions: Text | None = knob("Text of section system.", "C-115", optional=True)
     persona: Text | None = knob("Text of section persona.", "design", optional=True)
 
-    storage: StorageConfig = knob("The durable store.", "C-004")
+    storage: AnyStorage = knob("The durable store.", "C-004")
     resident: ResidentConfig = knob("The native mirror that reads are answered from.", "design")
     write_behind: WriteBehindConfig = knob("What a read leaves behind.", "design")
     retention: RetentionConfig = knob("How long records of operation stay.", "design")

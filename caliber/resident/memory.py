@@ -29,6 +29,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_CODE, EMBEDDING, EMBEDDING_SPACE, MIRRORED
 from caliber.storage.changes import DELETE, UPSERT, unpack_changes
 from caliber.storage.codec import Row, codec_of, dump_json
+from caliber.storage.feed import News
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange, unpack_content
@@ -124,6 +125,7 @@ class ResidentMemory:
         self._embedding_codec = codec_of(EMBEDDING)
         self.stats = ResidentStats()
         self._pending: list[RowChange] = []
+        self._waiting = False
         self._published: ResidentSnapshot
         self.on_commit: Callable[[Sequence[RowChange]], None] | None = None
         self.on_failure: Callable[[str, BaseException], None] | None = None
@@ -143,7 +145,7 @@ class ResidentMemory:
     def _load(self, session: StatementSession) -> None:
         """Read everything in one session, hence at one commit boundary."""
         plans = self._store.plans
-        self._sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
+        self._sequence = self._store.feed.bound(session)
         self._generations = {}
         self._indexes = {}
         self._spaces = Spaces()
@@ -228,6 +230,7 @@ class ResidentMemory:
             None if in_use is None else in_use.space_id,
             self._elsewhere,
         )
+        self._waiting = bool(self._pending)
 
     def _read_record(self, name: str, key: bytes) -> RelationSnapshot:
         """Return a mirror of the one record under an id, or of none."""
@@ -241,8 +244,8 @@ class ResidentMemory:
         Commits of ours wait in a list until somebody reads: writers do not pay for it, and a row that changed ten
         times in between is applied once.
         """
-        # Asked by position: another reader may have taken the list, and not have published yet what was in it.
-        if self._published.position.sequence != self._sequence:
+        # Asked by a flag: another reader may have taken the list, and not have published yet what was in it.
+        if self._waiting:
             with self._lock:
                 self._apply_pending()
         return self._published
@@ -257,28 +260,26 @@ class ResidentMemory:
     def follow(self, session: StatementSession) -> None:
         """Apply what other processes committed, up to the boundary of ``session``."""
         with self._lock:
-            records = session.run(self._store.statements["change.since"], (self._sequence,))
-            if not records and not self._stale:
+            news = None if self._stale else self._store.feed.since(session, self._sequence)
+            if news is not None and not news.records:
                 return
-            first = records[0][0] if records else self._sequence + 1
-            gap = self._stale or first != self._sequence + 1
             # Until all of it is applied: what fails half way is read anew, not taken for done.
             self._stale = True
-            if gap:
+            if news is None:
                 # The feed no longer reaches back to where we are: everything is read anew.
                 self.stats.reloads += 1
                 self._pending = []
                 self._load(session)
             else:
                 self._apply_waiting()
-                self._apply_foreign(session, records)
+                self._apply_foreign(session, news)
                 if self._spaces.revived:
                     self._load(session)
                 self._stale = False
 
-    def _apply_foreign(self, session: StatementSession, records: Sequence[Row]) -> None:
+    def _apply_foreign(self, session: StatementSession, news: News) -> None:
         wanted: dict[int, dict[int, int]] = {}
-        for _, _, entries in records:
+        for entries in news.records:
             for code, operation, ordinal, _ in unpack_changes(entries):
                 # A newer version beside us may write relations that we do not know.
                 if code in BY_CODE and BY_CODE[code].name in self._held:
@@ -297,7 +298,7 @@ class ResidentMemory:
             changes.extend(RowChange(relation, UPSERT, row) for row in rows)
             found = {row[0] for row in rows}
             deleted.extend((relation, ordinal) for ordinal in wanted[code] if ordinal not in found)
-        self._sequence = max(self._sequence, records[-1][0])
+        self._sequence = max(self._sequence, news.sequence)
         self.stats.applied_foreign += len(changes) + len(deleted)
         self._apply(changes, deleted)
 
@@ -306,9 +307,10 @@ class ResidentMemory:
         with self._lock:
             # What was followed already, up to our commit or beyond it, may have been overtaken: a row that another
             # process deleted since must not come back.
-            if sequence > self._sequence:
-                self._sequence = sequence
+            if not self._store.feed.covers(sequence):
+                self._sequence = max(sequence, self._sequence)
                 self._pending.extend(change for change in changes if change.relation.name in self._held)
+                self._waiting = True
             self.stats.applied_own += len(changes)
             if len(self._pending) > _PENDING_ROWS:
                 self._apply_pending()

@@ -43,25 +43,26 @@ def embedding_statements(dialect: Dialect) -> dict[str, str]:
     for kind, how in KINDS.items():
         out.update(_of_kind(kind, how, dialect))
     one, two, three = (dialect.placeholder(at) for at in (1, 2, 3))
+    embedding, cache = dialect.table("embedding"), dialect.table("embedding_cache")
     row = ", ".join(quote(column) for column in codec_of(EMBEDDING).names)
-    some = "ordinal IN (SELECT ordinal FROM embedding WHERE space_id = {} ORDER BY ordinal LIMIT {})"
+    some = f"ordinal IN (SELECT ordinal FROM {embedding} WHERE space_id = {{}} ORDER BY ordinal LIMIT {{}})"
     out |= {
-        "embedding.drop_owner": f"DELETE FROM embedding WHERE owner_id = {one} RETURNING {row}",
-        "embedding.drop_many": f"DELETE FROM embedding WHERE ordinal IN ({dialect.in_integers(1)}) RETURNING {row}",
-        "embedding.drop_some": f"DELETE FROM embedding WHERE {some.format(one, two)}",
+        "embedding.drop_owner": f"DELETE FROM {embedding} WHERE owner_id = {one} RETURNING {row}",
+        "embedding.drop_many": f"DELETE FROM {embedding} WHERE ordinal IN ({dialect.in_integers(1)}) RETURNING {row}",
+        "embedding.drop_some": f"DELETE FROM {embedding} WHERE {some.format(one, two)}",
         "embedding.of_space": (
-            "SELECT owner_type, count(*), count(DISTINCT owner_id) FROM embedding"
-            f" WHERE space_id = {one} GROUP BY owner_type ORDER BY owner_type"
+            "SELECT owner_type, count(*), count(DISTINCT owner_id)"
+            f" FROM {embedding} WHERE space_id = {one} GROUP BY owner_type ORDER BY owner_type"
         ),
         "embedding.spaceless": (
-            f"SELECT ordinal FROM embedding AS stray WHERE ordinal > {one}"
-            " AND NOT EXISTS (SELECT 1 FROM embedding_space WHERE space_id = stray.space_id)"
+            f"SELECT ordinal FROM {embedding} AS stray WHERE ordinal > {one}"
+            f" AND NOT EXISTS (SELECT 1 FROM {dialect.table('embedding_space')} WHERE space_id = stray.space_id)"
             f" ORDER BY ordinal LIMIT {two}"
         ),
-        "embedding_cache.prune": f"DELETE FROM embedding_cache WHERE created_at < {one}",
+        "embedding_cache.prune": f"DELETE FROM {cache} WHERE created_at < {one}",
         "embedding_cache.drop_some": (
-            "DELETE FROM embedding_cache WHERE (content_hash, model_id, dimensions) IN"
-            " (SELECT content_hash, model_id, dimensions FROM embedding_cache"
+            f"DELETE FROM {cache} WHERE (content_hash, model_id, dimensions) IN"
+            f" (SELECT content_hash, model_id, dimensions FROM {cache}"
             f" WHERE model_id = {one} AND dimensions = {two} LIMIT {three})"
         ),
     }
@@ -70,32 +71,33 @@ def embedding_statements(dialect: Dialect) -> dict[str, str]:
 
 def _of_kind(kind: str, how: Embedded, dialect: Dialect) -> Iterator[tuple[str, str]]:
     one, two, three, four = (dialect.placeholder(at) for at in (1, 2, 3, 4))
-    vector = f"SELECT 1 FROM embedding WHERE space_id = {{}} AND owner_id = owner.{how.key}"
+    embedding, owners = dialect.table("embedding"), dialect.table(kind)
+    vector = f"SELECT 1 FROM {embedding} WHERE space_id = {{}} AND owner_id = owner.{how.key}"
     lacking = f"{how.wanted} AND NOT EXISTS ({vector.format(one)})"
-    rows = f"SELECT ordinal, {how.key}, {how.head}, {how.content} FROM {quote(kind)} AS owner WHERE {lacking}"
+    rows = f"SELECT ordinal, {how.key}, {how.head}, {how.content} FROM {owners} AS owner WHERE {lacking}"
     # What is out of use is left without a vector when it is new, and needs none when it is old.
     no_more = f"owner.{how.key} IS NULL" + (f" OR NOT (TRUE{how.in_use})" if how.in_use else "")
     yield f"embedding.pending_{kind}", f"{rows} AND ordinal < {two} ORDER BY ordinal DESC LIMIT {three}"
     yield f"embedding.pending_up_{kind}", f"{rows} AND ordinal > {two} ORDER BY ordinal LIMIT {three}"
     unmoved = (
-        f"SELECT ordinal, {how.key} FROM {quote(kind)} AS owner WHERE {lacking} AND EXISTS ({vector.format(two)})"
+        f"SELECT ordinal, {how.key} FROM {owners} AS owner WHERE {lacking} AND EXISTS ({vector.format(two)})"
         f" AND ordinal > {three} ORDER BY ordinal LIMIT {four}"
     )
     yield f"embedding.unmoved_{kind}", unmoved
     progress = (
         f"SELECT count(*), coalesce(sum(CASE WHEN EXISTS ({vector.format(one)}) THEN 0 ELSE 1 END), 0)"
-        f" FROM {quote(kind)} AS owner WHERE {how.wanted}"
+        f" FROM {owners} AS owner WHERE {how.wanted}"
     )
     yield f"embedding.progress_{kind}", progress
     hashes = (
-        f"SELECT owner.ordinal, {how.key}, {how.head}, {how.content}, made.content_hash FROM {quote(kind)} AS owner"
-        f" JOIN embedding AS made ON made.space_id = {one} AND made.owner_id = owner.{how.key}"
+        f"SELECT owner.ordinal, {how.key}, {how.head}, {how.content}, made.content_hash FROM {owners} AS owner"
+        f" JOIN {embedding} AS made ON made.space_id = {one} AND made.owner_id = owner.{how.key}"
         f" AND made.chunk_index = 0 WHERE {how.wanted} AND owner.ordinal > {two} ORDER BY owner.ordinal LIMIT {three}"
     )
     yield f"embedding.hashes_{kind}", hashes
     strays = (
-        f"SELECT stray.ordinal, owner.{how.key} IS NULL FROM embedding AS stray"
-        f" LEFT JOIN {quote(kind)} AS owner ON owner.{how.key} = stray.owner_id"
+        f"SELECT stray.ordinal, owner.{how.key} IS NULL FROM {embedding} AS stray"
+        f" LEFT JOIN {owners} AS owner ON owner.{how.key} = stray.owner_id"
         f" WHERE stray.owner_type = '{kind}' AND stray.ordinal > {one} AND ({no_more})"
         f" ORDER BY stray.ordinal LIMIT {two}"
     )

@@ -6,6 +6,7 @@ driver unchanged, so no SQL is built for a request. What differs between databas
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +21,18 @@ class Dialect(Protocol):
     ordinal_definition: str
     auto_key_definition: str
     table_suffix: str
+    ordinal_value: str
+    """What an insert writes as ordinal: ``{mark}``, or the next one of ``{relation}`` where that is NULL."""
+    row_lock: str
+    """What a SELECT ends in that keeps others from writing its rows; empty where nobody else can."""
+    own_columns: Mapping[str, tuple[str, ...]]
+    """Definitions of columns that only this database has, by relation."""
+    own_statements: Mapping[str, tuple[str, ...]]
+    """What only this database creates beside a table, by relation."""
+
+    def table(self, name: str) -> str:
+        """Return a relation's table as statements name it."""
+        ...
 
     def type_of(self, column: Column) -> str:
         """Return the column's type."""
@@ -64,6 +77,8 @@ class RelationPlans:
     count: Plan
     page: Plan
     get_many: Plan | None
+    lock: Plan | None = None
+    """Keeps others from writing a row until the transaction ends, where a database lets them."""
     lists: dict[str, Plan] = field(default_factory=dict)
     counts: dict[str, Plan] = field(default_factory=dict)
     references: dict[str, Plan] = field(default_factory=dict)
@@ -109,21 +124,23 @@ def _ddl(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
     if relation.ordinal:
         lines.append(f"{quote('ordinal')} {dialect.ordinal_definition}")
     lines += [_definition(relation, column, dialect) for column in relation.columns]
+    lines += dialect.own_columns.get(relation.name, ())
     if not relation.auto_key:
         keys = ", ".join(quote(name) for name in relation.key)
         lines.append(f"UNIQUE ({keys})" if relation.ordinal else f"PRIMARY KEY ({keys})")
     for key in relation.foreign_keys:
         lines.append(
-            f"FOREIGN KEY ({quote(key.column)}) REFERENCES {quote(key.relation)} ({quote(key.target)})"
+            f"FOREIGN KEY ({quote(key.column)}) REFERENCES {dialect.table(key.relation)} ({quote(key.target)})"
             f" ON DELETE {key.on_delete.upper()}"
         )
     body = ",\n  ".join(lines)
-    statements = [f"CREATE TABLE {quote(relation.name)} (\n  {body}\n){dialect.table_suffix}"]
+    table = dialect.table(relation.name)
+    statements = [f"CREATE TABLE {table} (\n  {body}\n){dialect.table_suffix}"]
     for unique in relation.uniques:
         columns = ", ".join(quote(name) for name in unique.columns)
         where = f" WHERE {_where(unique.where)}" if unique.where else ""
         name = quote(_unique_name(relation, unique))
-        statements.append(f"CREATE UNIQUE INDEX {name} ON {quote(relation.name)} ({columns}){where}")
+        statements.append(f"CREATE UNIQUE INDEX {name} ON {table} ({columns}){where}")
     indexed = {unique.columns for unique in relation.uniques if not unique.where} | {relation.key}
     for path in relation.paths:
         # The ordinal ends every SQLite index by itself; naming it there would store it twice.
@@ -134,20 +151,20 @@ def _ddl(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
         where = f" WHERE {_where(path.where)}" if path.where else ""
         columns = ", ".join(quote(name) for name in columns_of_index)
         name = quote(f"ix_{relation.name}_{path.name}")
-        statements.append(f"CREATE INDEX {name} ON {quote(relation.name)} ({columns}){where}")
+        statements.append(f"CREATE INDEX {name} ON {table} ({columns}){where}")
     # References are followed backwards when their target goes: without an index each delete is a scan.
     leading = {columns[0] for columns in indexed} | {path.by[0] for path in relation.paths if path.by}
     for key in relation.foreign_keys:
         if key.column not in leading:
             name = quote(f"ix_{relation.name}_{key.column}")
             where = f" WHERE {_where(((key.column, False),))}" if relation.column(key.column).nullable else ""
-            statements.append(f"CREATE INDEX {name} ON {quote(relation.name)} ({quote(key.column)}){where}")
-    return tuple(statements)
+            statements.append(f"CREATE INDEX {name} ON {table} ({quote(key.column)}){where}")
+    return (*statements, *dialect.own_statements.get(relation.name, ()))
 
 
 def _count_plan(relation: Relation, path: AccessPath, dialect: Dialect) -> Plan:
-    where = _path_conditions(path, dialect)
-    return Plan(f"{relation.name}.count_{path.name}", f"SELECT count(*) FROM {quote(relation.name)}{where}", path.by)
+    sql = f"SELECT count(*) FROM {dialect.table(relation.name)}{_path_conditions(path, dialect)}"
+    return Plan(f"{relation.name}.count_{path.name}", sql, path.by, ("count",))
 
 
 def _path_conditions(path: AccessPath, dialect: Dialect) -> str:
@@ -167,17 +184,20 @@ def _list_plan(relation: Relation, path: AccessPath, codec: Codec, dialect: Dial
         binds.append("limit")
         limit = f" LIMIT {dialect.placeholder(len(binds))}"
     selected = ", ".join(quote(name) for name in codec.names)
-    sql = f"SELECT {selected} FROM {quote(relation.name)}{where} ORDER BY {order}{limit}"
+    sql = f"SELECT {selected} FROM {dialect.table(relation.name)}{where} ORDER BY {order}{limit}"
     return Plan(f"{relation.name}.{path.name}", sql, tuple(binds), codec.names)
 
 
 def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
     """Return every regular statement of ``relation`` in the words of ``dialect``."""
     codec = codec_of(relation)
-    table = quote(relation.name)
+    table = dialect.table(relation.name)
     names = codec.names
     selected = ", ".join(quote(name) for name in names)
-    marks = ", ".join(dialect.placeholder(at) for at in range(1, len(names) + 1))
+    values = [dialect.placeholder(at) for at in range(1, len(names) + 1)]
+    if relation.ordinal:
+        values[0] = dialect.ordinal_value.format(mark=values[0], relation=relation.name)
+    marks = ", ".join(values)
     returning = f" RETURNING {quote('ordinal')}" if relation.ordinal else ""
     insert = f"INSERT INTO {table} ({selected}) VALUES ({marks})"
     key_names = ", ".join(quote(name) for name in relation.key)
@@ -214,6 +234,10 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
             ("ordinals",),
             names,
         )
+    lock = None
+    if dialect.row_lock:
+        sql = f"SELECT 1 FROM {table} WHERE {key_where}{dialect.row_lock}"
+        lock = Plan(f"{relation.name}.lock", sql, relation.key, ("found",))
     return RelationPlans(
         relation=relation,
         codec=codec,
@@ -243,6 +267,7 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
             names,
         ),
         get_many=get_many,
+        lock=lock,
         lists={path.name: _list_plan(relation, path, codec, dialect) for path in relation.paths},
         counts={path.name: _count_plan(relation, path, dialect) for path in relation.paths},
         references={

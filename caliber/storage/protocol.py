@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from caliber.storage.bulk.load import BulkStore
+from caliber.storage.feed import Feed
 from caliber.storage.full_text import FullText
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
@@ -49,6 +50,7 @@ class Store(BulkStore, Protocol):
     epoch: str
     plans: dict[str, RelationPlans]
     statements: dict[str, Plan]
+    feed: Feed
     capabilities: frozenset[str]
     full_text: FullText | None
     """None for a database that has no full text of its own; it is searched in memory only."""

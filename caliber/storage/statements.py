@@ -30,6 +30,7 @@ IRREGULAR: dict[str, Irregular] = {
     "note.by_idempotency": Irregular(("idempotency_key",), rows_of="note"),
     "note.by_fingerprint": Irregular(("fingerprint",), rows_of="note"),
     "note.of_trajectory": Irregular(("trajectory_id",), rows_of="note"),
+    "lock.serialize": Irregular(("resource",), results=("serialized",)),
     "lock.held": Irregular(("resource", "token", "now"), results=("token",)),
     "lock.delete_expired": Irregular(("now",)),
     "lock.last_token": Irregular(("resource",), results=("token",)),

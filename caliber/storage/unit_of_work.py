@@ -64,6 +64,7 @@ class UnitOfWork:
         "_held",
         "_inserted_rows",
         "_keep_content",
+        "_locks_reads",
         "_plans",
         "_session",
         "_statements",
@@ -85,6 +86,7 @@ class UnitOfWork:
         self._plans = plans
         self._statements = statements
         self._keep_content = keep_content
+        self._locks_reads = False
         self._held: dict[tuple[str, tuple[Any, ...]], Row] = {}
         self._inserted_rows: list[tuple[RelationPlans, Row]] = []
         self.now_us = now_us
@@ -97,6 +99,8 @@ class UnitOfWork:
     def find(self, relation: Relation, *key: Any) -> Any | None:
         """Return the entity under ``key`` (driver values), or None."""
         plans = self._plans[relation.name]
+        if self._locks_reads and plans.lock is not None and relation.versioned:
+            self._session.run(plans.lock, key)
         rows = self._session.run(plans.get, key)
         if not rows:
             return None
@@ -175,7 +179,9 @@ class UnitOfWork:
         new = tuple(row)
         values = [new[plans.codec.index(name)] for name in plans.update.binds[: -len(key) - 1]]
         if self._session.changed(plans.update, (*values, *key, old[place])) != 1:
-            raise Conflict(entity_type=relation.name, id=_show_key(key), reason="another writer changed it first")
+            raise Conflict(
+                entity_type=relation.name, id=_show_key(key), reason="another writer changed it first", retryable=True
+            )
         self._content_replaced(plans, old, new)
         self._held[relation.name, key] = new
         if relation.mirrored:
@@ -186,6 +192,9 @@ class UnitOfWork:
         """Delete an entity that was read in this unit of work, and what is owned by it, keeping content for replay."""
         plans = self._plans[relation.name]
         key = plans.codec.key_of(plans.codec.encode(entity))
+        if plans.lock is not None:
+            # Nobody may begin to refer to it between looking for referrers and deleting it.
+            self._session.run(plans.lock, key)
         self._release_referrers(plans, self._old_row(plans, key))
         old = self._old_row(plans, key)
         del self._held[relation.name, key]
@@ -226,8 +235,23 @@ class UnitOfWork:
             return
         if not isinstance(token, LockToken):
             raise DTypeError(field="guard", expected="LockToken", got=type(token).__name__)
+        self.serialize(token.resource)
         if not self.select("lock.held", token.resource, token.token, self.now_us):
             raise LockExpired(resource=token.resource)
+
+    def lock_reads(self) -> None:
+        """From now on, keep others from changing the rows that are read one by one.
+
+        For work that lost a race and is done again: now it waits instead of losing the next one.
+        """
+        self._locks_reads = True
+
+    def serialize(self, resource: str) -> None:
+        """Let nobody else who serializes on ``resource`` go on until this transaction has ended.
+
+        For rules over rows that do not exist yet, which no row's own version protects.
+        """
+        self.select("lock.serialize", resource)
 
     def emit(self, event: Event) -> None:
         """Queue an event for after the commit."""

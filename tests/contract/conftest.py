@@ -5,17 +5,23 @@ A test that asks for what a database cannot do (``backend.needs("files")``) is s
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import psycopg
 import pytest
 from support.configs import USER, config
+from support.folders import open_folder
 
 import caliber
 from caliber.backends import backend as backend_module
-from caliber.config import CaliberConfig
+from caliber.backends.postgres.local_server import LocalServer
+from caliber.config import CaliberConfig, PostgresConfig, StorageConfig
 from caliber.model import Clock, SystemClock
+from caliber.schema.relations import RELATIONS
 from caliber.storage.protocol import Store
 
 ABILITIES = {
@@ -23,7 +29,13 @@ ABILITIES = {
     "sharing": "several handles, and several processes, use one store",
     "files": "a store is one file on disk",
     "snapshots": "a reader's boundary stays while others commit",
+    "gapless": "commits are numbered without gaps",
+    "one writer": "write transactions run one after the other",
+    "full text": "the database itself finds texts by words",
+    "bulk": "whole relations are loaded and read",
 }
+DSN = "CALIBER_TEST_DSN"
+"""Names the server of the suite; without it, tests start a private one."""
 
 
 class Backend:
@@ -47,10 +59,14 @@ class Backend:
     def config(self, **overrides: Any) -> CaliberConfig:
         return config(self.path, **overrides)
 
+    def store_of(self, settings: CaliberConfig) -> str:
+        """Return what tells the store of one configuration from another's."""
+        return settings.storage.shown
+
     def create(self, settings: CaliberConfig) -> None:
         """Create the store of a configuration unless this test did already."""
-        if "reopen" in self.abilities and settings.storage.path not in self._created:
-            self._created.add(settings.storage.path)
+        if "reopen" in self.abilities and self.store_of(settings) not in self._created:
+            self._created.add(self.store_of(settings))
             backend_module(self.adapter).create(settings, exist_ok=False, clock_us=SystemClock().now_us)
 
     def open(
@@ -84,24 +100,131 @@ class Backend:
         self._close.append(store.close)
         return store
 
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """What ``config`` changes of the reference besides its path, for processes that make it themselves."""
+        return {}
+
+    def tamper(self, memory: caliber.Caliber, statement: str) -> None:
+        """Change the store behind the back of everybody who has it open."""
+        memory._engine.store._connection.command(statement)  # type: ignore[attr-defined]
+
     def close(self) -> None:
         for close in reversed(self._close):
             close()
 
 
+class PostgresBackend(Backend):
+    """PostgreSQL: one schema a test, all on one server.
+
+    Making a schema takes a hundred times as long as emptying one: a test's own schema is emptied and serves the next.
+    """
+
+    adapter = "postgres"
+    ready: ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        super().__init__("postgres", f"env:{DSN}", frozenset({"reopen", "sharing", "snapshots"}))
+        self._schema = f"test_{uuid.uuid4().hex[:20]}"
+        if self.ready:
+            self._schema = self.ready.pop()
+            self._created.add(self.store_of(self.config()))
+
+    def config(self, **overrides: Any) -> CaliberConfig:
+        known = {name: value for name, value in overrides.items() if name not in SQLITE_KNOBS}
+        return config(self.path, **{**self.knobs, **known})
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        return {"storage__adapter": "postgres", "storage__schema_name": self._schema, "storage__pool_max": 6}
+
+    def tamper(self, memory: caliber.Caliber, statement: str) -> None:
+        with psycopg.connect(os.environ[DSN]) as connection:
+            connection.execute(f'SET search_path TO "{self._schema}"')
+            connection.execute(statement)
+
+    def close(self) -> None:
+        super().close()
+        own = self.store_of(self.config())
+        others = [shown.split()[1] for shown in self._created if shown != own]
+        statements = [f'DROP SCHEMA "{schema}" CASCADE' for schema in others]
+        if own in self._created:
+            statements += [f'DELETE FROM "{self._schema}"."{relation.name}"' for relation in reversed(EMPTIED)]
+            statements += [
+                f"SELECT setval('{self._schema}.{relation.name}_{column}_seq', 1, false)"
+                for relation in EMPTIED
+                if (column := "ordinal" if relation.ordinal else "sequence" if relation.auto_key else None)
+            ]
+        if not statements:
+            return
+        with psycopg.connect(os.environ[DSN]) as connection:
+            connection.execute("; ".join(statements))
+            if own in self._created:
+                versions = connection.execute(f'SELECT name FROM "{self._schema}".schema_migration').fetchall()
+                if versions == [("baseline",)]:
+                    self.ready.append(self._schema)
+                else:  # the test wrote there
+                    connection.execute(f'DROP SCHEMA "{self._schema}" CASCADE')
+
+
+EMPTIED = tuple(relation for relation in RELATIONS if relation.name != "schema_migration")
+SQLITE_KNOBS = frozenset(
+    f"storage__{name}" for name in StorageConfig.model_fields if name not in PostgresConfig.model_fields
+)
+"""Knobs that tests turn to have their way with SQLite, and that PostgreSQL has no use for."""
+
 BACKENDS: dict[str, Callable[[Path], Backend]] = {
     "sqlite": lambda folder: Backend(
-        "sqlite", str(folder / "store.db"), frozenset({"reopen", "sharing", "files", "snapshots"})
+        "sqlite",
+        str(folder / "store.db"),
+        frozenset({"reopen", "sharing", "files", "snapshots", "gapless", "one writer", "full text", "bulk"}),
     ),
-    "sqlite-memory": lambda folder: Backend("sqlite-memory", ":memory:", frozenset()),
+    "sqlite-memory": lambda folder: Backend(
+        "sqlite-memory", ":memory:", frozenset({"gapless", "one writer", "full text", "bulk"})
+    ),
+    "postgres": lambda folder: PostgresBackend(),
 }
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The DSN of the suite's server: the one that CALIBER_TEST_DSN names, or a private one for this run."""
+    if os.environ.get(DSN):
+        yield os.environ[DSN]
+        for schema in PostgresBackend.ready:
+            with psycopg.connect(os.environ[DSN]) as connection:
+                connection.execute(f'DROP SCHEMA "{schema}" CASCADE')
+        return
+    settings = {"deadlock_timeout": "50ms", "max_connections": 200}
+    with open_folder() as folder, LocalServer.start(folder / "server", fsync=False, settings=settings) as server:
+        os.environ[DSN] = server.dsn
+        try:
+            yield server.dsn
+        finally:
+            del os.environ[DSN]
 
 
 @pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    if request.param == "postgres":
+        request.getfixturevalue("postgres")
     made = BACKENDS[request.param](tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def bulk(request: pytest.FixtureRequest) -> None:
+    """Skip where whole relations cannot be loaded; for modules about it."""
+    if "backend" in request.fixturenames:
+        request.getfixturevalue("backend").needs("bulk")
+
+
+@pytest.fixture
+def full_text(request: pytest.FixtureRequest) -> None:
+    """Skip where the database finds no texts by words; for modules about it."""
+    if "backend" in request.fixturenames:
+        request.getfixturevalue("backend").needs("full text")
 
 
 @pytest.fixture

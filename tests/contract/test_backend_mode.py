@@ -45,6 +45,8 @@ QUERIES = (
     "b*", "^lakes",
 )  # fmt: skip
 
+pytestmark = pytest.mark.usefixtures("full_text")
+
 
 def words_only(backend: Any, mode: str, **options: Any) -> Any:
     """Open a handle that searches by words alone; exact stems, as vectors of words are not in a database."""

@@ -27,6 +27,8 @@ from caliber.runtime.full_text import check_full_text, rebuild_full_text
 from caliber.schema.relations import BY_NAME, RELATIONS
 from caliber.storage.bulk.load import LOADABLE, row_of_loaded
 
+pytestmark = pytest.mark.usefixtures("bulk")
+
 NOTES = 2_500
 WHEN = datetime(2026, 3, 4, 5, 6, 7, 890_123, tzinfo=UTC)
 

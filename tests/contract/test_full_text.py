@@ -16,6 +16,8 @@ from caliber.search.full_text import RULES, WordIndexer, indexer_of
 from caliber.storage.codec import codec_of
 from caliber.storage.full_text import FULL_TEXT, PART_MARK, TEXTS
 
+pytestmark = pytest.mark.usefixtures("full_text")
+
 WORDS = {"vector": 0.0, "keyword": 0.9, "graph": 0.1, "importance": 0.0}
 
 

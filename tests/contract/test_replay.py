@@ -210,12 +210,11 @@ def test_replay_survives_eviction(agent: Any) -> None:
     replayed(agent.memory, windows)
 
 
-def test_replay_names_a_source_that_was_erased(agent: Any) -> None:
+def test_replay_names_a_source_that_was_erased(agent: Any, backend: Any) -> None:
     """Only forgetting makes a window unreadable, and then it says what is gone."""
     (window, *_) = windows_of(agent)
     agent.memory.storage.notes.delete(agent.notes[-1].note_id)
-    connection = agent.memory._engine.store._connection
-    connection.command("DELETE FROM content_version")
+    backend.tamper(agent.memory, "DELETE FROM content_version")
     with pytest.raises(NotFound):
         agent.memory.replay(window.window_id)
 
@@ -229,8 +228,8 @@ _REPLAY = """
     spec = importlib.util.spec_from_file_location('replay_tests', sys.argv[3])
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    with caliber.open(config(sys.argv[1], **module.OPTIONS)) as memory:
-        out = [module.fingerprint(memory.replay(window_id)) for window_id in sys.argv[4:]]
+    with caliber.open(config(sys.argv[1], **module.OPTIONS, **json.loads(sys.argv[4]))) as memory:
+        out = [module.fingerprint(memory.replay(window_id)) for window_id in sys.argv[5:]]
     print(json.dumps({'path': active_path(), 'windows': out}))
 """
 
@@ -251,7 +250,7 @@ def test_replay_is_the_same_on_every_instruction_set(
         environment["CALIBER_NATIVE"] = native
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_REPLAY), backend.path, TESTS, __file__,
-         *(str(window.window_id) for window in windows)],
+         json.dumps(backend.knobs), *(str(window.window_id) for window in windows)],
         capture_output=True, text=True, timeout=120, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -574,13 +574,12 @@ def test_verifier_sees_planted_corruption(kind: str, backend: Any, start: Any) -
 
 def test_verifier_sees_a_store_changed_behind_its_back(backend: Any, start: Any) -> None:
     agent = filled(backend, start, count=12)
-    connection = agent.memory._engine.store._connection
     for statement in (
         "UPDATE note SET confidence = 0.5 WHERE ordinal = 1",
         "DELETE FROM turn WHERE ordinal = 2",
-        "UPDATE embedding SET vector = zeroblob(128) WHERE ordinal = 3",
+        "UPDATE embedding SET vector = (SELECT vector FROM embedding WHERE ordinal = 4) WHERE ordinal = 3",
     ):
-        connection.command(statement)
+        backend.tamper(agent.memory, statement)
         assert agent.memory.verify() != [], statement
         memory_of(agent.memory).reload()
         assert agent.memory.verify() == []

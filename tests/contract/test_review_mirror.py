@@ -91,9 +91,9 @@ def test_a_row_deleted_elsewhere_right_after_our_commit_stays_deleted(backend: A
     writer = here._engine.store._writer
     follow = writer._catch_up
 
-    def deleted_meanwhile(follower: Any) -> None:
+    def deleted_meanwhile(*follower: Any) -> None:
         there.storage.notes.delete(made[0].note_id)
-        follow(follower)
+        follow(*follower)
 
     def work(uow: UnitOfWork) -> None:
         made.append(add_note(uow, NewNote("e", "t", NoteType.FACT, "short-lived", 0.5, 1))[0])

@@ -864,7 +864,7 @@ CREATE TABLE "embedding" (
   "owner_id" BLOB NOT NULL CHECK (length("owner_id") = 16),
   "chunk_index" INTEGER NOT NULL CHECK ("chunk_index" >= 0),
   "content_hash" BLOB NOT NULL CHECK (length("content_hash") = 32),
-  "vector" BLOB NOT NULL CHECK (length("vector") % 4 = 0),
+  "vector" BLOB NOT NULL CHECK (length("vector") > 0) CHECK (length("vector") % 4 = 0),
   "generated_at" INTEGER NOT NULL,
   "version" INTEGER NOT NULL CHECK ("version" >= 1),
   UNIQUE ("space_id", "owner_id", "chunk_index"),
@@ -932,7 +932,7 @@ CREATE TABLE "embedding_cache" (
   "content_hash" BLOB NOT NULL CHECK (length("content_hash") = 32),
   "model_id" TEXT NOT NULL,
   "dimensions" INTEGER NOT NULL CHECK ("dimensions" >= 1) CHECK ("dimensions" <= 16384),
-  "vector" BLOB NOT NULL CHECK (length("vector") % 4 = 0),
+  "vector" BLOB NOT NULL CHECK (length("vector") > 0) CHECK (length("vector") % 4 = 0),
   "created_at" INTEGER NOT NULL,
   PRIMARY KEY ("content_hash", "model_id", "dimensions")
 ) STRICT;
@@ -1633,6 +1633,11 @@ SELECT token FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3;
 --   takes: resource
 --   gives: token
 SELECT coalesce(max(token), 0) FROM lock WHERE resource = ?1;
+
+-- lock.serialize
+--   takes: resource
+--   gives: serialized
+SELECT ?1 IS NOT NULL;
 
 -- note.by_fingerprint
 --   takes: fingerprint

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.statements import irregular, own
 from caliber.backends.sqlite.dialect import DIALECT as SQLITE
 from caliber.backends.sqlite.statements import STATEMENTS as SQLITE_STATEMENTS
 from caliber.schema.relation import AccessPath, Relation, Unique, enum, integer, text, uuid_, version
@@ -17,7 +19,11 @@ from caliber.schema.relations import RELATIONS
 from caliber.storage.plan import Dialect, Plan, compile_relation, quote
 
 FOLDER = Path(__file__).parent
-DIALECTS: dict[str, tuple[Dialect, dict[str, Plan]]] = {"sqlite": (SQLITE, SQLITE_STATEMENTS)}
+POSTGRES = PostgresDialect("tenant_a", "extensions")
+DIALECTS: dict[str, tuple[Dialect, dict[str, Plan]]] = {
+    "sqlite": (SQLITE, SQLITE_STATEMENTS),
+    "postgres": (POSTGRES, {**irregular(POSTGRES), **own(POSTGRES)}),
+}
 
 
 def _shown(plan: Plan) -> list[str]:
@@ -36,7 +42,14 @@ def rendered(dialect: Dialect, irregular: dict[str, Plan]) -> str:
         for statement in plans.create:
             out += [f"{statement};", ""]
         regular = [plans.insert, plans.insert_or_ignore, plans.upsert, plans.get, plans.update, plans.delete]
-        regular += [plans.count, plans.page, plans.get_many, *plans.lists.values(), *plans.references.values()]
+        regular += [
+            plans.count,
+            plans.page,
+            plans.get_many,
+            plans.lock,
+            *plans.lists.values(),
+            *plans.references.values(),
+        ]
         for plan in regular:
             if plan is not None:
                 out += _shown(plan)
@@ -57,8 +70,8 @@ def test_compiled_statements_are_those_of_the_golden_file(name: str) -> None:
 
 
 def test_compiling_twice_gives_the_same() -> None:
-    for dialect, irregular in DIALECTS.values():
-        assert rendered(dialect, irregular) == rendered(dialect, irregular)
+    for dialect, statements in DIALECTS.values():
+        assert rendered(dialect, statements) == rendered(dialect, statements)
 
 
 def test_names_are_quoted_whatever_they_hold() -> None:
@@ -67,9 +80,14 @@ def test_names_are_quoted_whatever_they_hold() -> None:
 
 def test_statements_use_nothing_newer_than_their_database() -> None:
     """No statement has a hole to be filled when it is run, and none speaks another database's words."""
-    for dialect, irregular in DIALECTS.values():
-        text = rendered(dialect, irregular)
-        for forbidden in ("%s", "{", "}", "jsonb_", "CREATE TEMP", "ATTACH"):
+    # PostgreSQL 15 and 16 brought MERGE, NULLS NOT DISTINCT, ANY_VALUE and max of transaction numbers.
+    foreign = {
+        "sqlite": ("jsonb_", "::", "$1"),
+        "postgres": ("json_each", "STRICT", "?1", "MERGE", "NULLS NOT", "max(xid)"),
+    }
+    for dialect, statements in DIALECTS.values():
+        text = rendered(dialect, statements)
+        for forbidden in ("%s", "{", "}", "CREATE TEMP", "ATTACH", *foreign[dialect.name]):
             assert forbidden not in text
 
 

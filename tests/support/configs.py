@@ -24,8 +24,9 @@ def config(path: str, **overrides: Any) -> CaliberConfig:
         "resident.feed_poll_ms": 0,
         "resident.warm_after_ms": 0,
         "write_behind.flush_interval_ms": 10,
-        "storage.busy_timeout_ms": 2_000,
     }
+    if overrides.get("storage__adapter", "sqlite") == "sqlite":
+        base["storage.busy_timeout_ms"] = 2_000
     base.update({name.replace("__", "."): value for name, value in overrides.items()})
     if base["embedding_provider"] is None:
         for kind in ("turns", "notes", "artifacts", "summaries"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import struct
 import uuid
 from datetime import UTC, datetime
 from typing import Any
@@ -80,7 +81,8 @@ def _of_column(column: Column) -> st.SearchStrategy[Any]:
         assert column.enum is not None
         values = st.sampled_from(column.enum)
     elif kind is ColumnType.VECTOR:
-        values = st.integers(0, 40).flatmap(lambda n: st.binary(min_size=4 * n, max_size=4 * n))
+        numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
+        values = st.lists(numbers, min_size=1, max_size=40).map(lambda row: struct.pack(f"<{len(row)}f", *row))
     else:
         values = JSON_FIELDS[column.name]
     return st.none() | values if column.nullable else values

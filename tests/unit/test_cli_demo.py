@@ -42,7 +42,7 @@ def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
     for said in (
         "10 commits as 20 turns", "21 documents, 1 of them decision records", "Why did we decide: Use apsw?",
         "What was done about storage engine, and why?", "of 2,000 tokens", "of 8,000 tokens", "relevance",
-        "2 of 2 windows replayed byte for byte", "memory equals the file", "SQL statements per assembly: 0", "p50",
+        "2 of 2 windows replayed byte for byte", "memory equals the store", "SQL statements per assembly: 0", "p50",
         "p99", ".demo/caliber.toml",
     ):  # fmt: skip
         assert said in result.stdout, said
@@ -50,6 +50,17 @@ def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
     assert (here / ".demo" / ".gitignore").read_text() == "*\n"
     with package.open(".demo/caliber.toml") as memory:
         assert memory.stats()["records"]["turn"] == 21
+
+
+def test_the_demo_runs_on_a_private_postgresql(project: Path, here: Path) -> None:
+    # issue 5, item 7: with nothing to install by hand
+    result = caliber("demo", "project", "--postgres", "--assemblies", "10")
+    for said in (
+        "private PostgreSQL server", "2 of 2 windows replayed byte for byte", "memory equals the store",
+        "SQL statements per assembly: 0", "CALIBER_DEMO_DSN",
+    ):  # fmt: skip
+        assert said in result.stdout, said
+    assert 'adapter = "postgres"' in (here / ".demo" / "caliber.toml").read_text()
 
 
 def test_figures_for_programs(project: Path) -> None:

@@ -332,7 +332,7 @@ def test_a_misspelt_knob_is_answered_with_the_right_name() -> None:
     assert "did you mean max_context_tokens?" in str(misspelt)
 
 
-@pytest.mark.parametrize("adapter", ["postgres", "redis", "libsql", "cockroachdb"])
+@pytest.mark.parametrize("adapter", ["redis", "libsql", "cockroachdb"])
 def test_adapters_of_later_issues_are_known_but_not_supported(adapter: str) -> None:
     # K-004 O-3
     error = only(put(sample(), "storage.adapter", adapter))

@@ -1,1 +1,44 @@
-"""PostgreSQL: what belongs to this one database. So far a private server; importing the room loads no driver."""
+"""PostgreSQL through psycopg 3, a schema a tenant; and a private server. Importing the room loads no driver."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from caliber.model.errors import ExtraNotInstalled
+
+if TYPE_CHECKING:
+    from caliber.backends.postgres.store import PostgresStore
+    from caliber.config import CaliberConfig
+
+__all__ = ["create", "migrate", "open_store"]
+
+
+def _require_driver() -> None:
+    if importlib.util.find_spec("psycopg") is None:
+        raise ExtraNotInstalled(feature="storage.adapter = postgres", extra="postgres")
+
+
+def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None:
+    """Create the store's schema. Raises: Conflict, SchemaMismatch, Unavailable, ExtraNotInstalled."""
+    _require_driver()
+    from caliber.backends.postgres import store
+
+    store.create(config, exist_ok=exist_ok, clock_us=clock_us)
+
+
+def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
+    """Apply every missing schema version; return the versions applied."""
+    _require_driver()
+    from caliber.backends.postgres import store
+
+    return store.migrate(config, clock_us=clock_us)
+
+
+def open_store(config: CaliberConfig, *, clock_us: Callable[[], int]) -> PostgresStore:
+    """Open an existing store; refuse one that does not exist or has another schema version."""
+    _require_driver()
+    from caliber.backends.postgres import store
+
+    return store.PostgresStore(config, clock_us=clock_us)

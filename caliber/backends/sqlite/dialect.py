@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from caliber.schema.relation import Column, ColumnType
+from caliber.storage.plan import quote
 
 _TYPES = {
     ColumnType.UUID: "BLOB",
@@ -28,6 +32,13 @@ class SqliteDialect:
     ordinal_definition = "INTEGER PRIMARY KEY AUTOINCREMENT"
     auto_key_definition = "INTEGER PRIMARY KEY"
     table_suffix = " STRICT"
+    ordinal_value = "{mark}"
+    row_lock = ""  # a write transaction is alone
+    own_columns: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    own_statements: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+    def table(self, name: str) -> str:
+        return quote(name)
 
     def type_of(self, column: Column) -> str:
         return _TYPES[column.type]
@@ -39,7 +50,7 @@ class SqliteDialect:
         if column.type is ColumnType.BOOL:
             return [f"{name} IN (0, 1)"]
         if column.type is ColumnType.VECTOR:
-            return [f"length({name}) % 4 = 0"]
+            return [f"length({name}) > 0", f"length({name}) % 4 = 0"]
         if column.type is ColumnType.UUID_ARRAY:
             return [f"length({name}) % 16 = 0"]
         if column.type in (ColumnType.JSON, ColumnType.TEXT_ARRAY):

@@ -45,6 +45,8 @@ _TEXTS = {
     "note.of_trajectory": (
         f"SELECT {ROW['note']} FROM note WHERE instr(source_trajectory_ids, ?1) % 16 = 1 ORDER BY created_at, ordinal"
     ),
+    # BEGIN IMMEDIATE keeps every other writer out already.
+    "lock.serialize": "SELECT ?1 IS NOT NULL",
     "lock.held": "SELECT token FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3",
     # The newest row of a resource stays, expired or not: tokens must go on rising.
     "lock.delete_expired": (

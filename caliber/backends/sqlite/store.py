@@ -26,12 +26,13 @@ from caliber.backends.sqlite.full_text import SqliteFullText
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.enums import ContextPersistence
-from caliber.model.errors import Conflict, SchemaMismatch, Unavailable
+from caliber.model.errors import Conflict, InternalError, SchemaMismatch, Unavailable
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.bulk.load import Batch, BulkReport, OnExisting, Progress
+from caliber.storage.feed import SequenceFeed
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation
 from caliber.storage.protocol import Follower
@@ -39,7 +40,7 @@ from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
-    from caliber.config import CaliberConfig
+    from caliber.config import CaliberConfig, StorageConfig
 
 T = TypeVar("T")
 
@@ -48,9 +49,17 @@ _HEADER = b"SQLite format 3\x00"
 PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DIALECT) for relation in RELATIONS}
 
 
+def _settings(config: CaliberConfig) -> StorageConfig:
+    storage: Any = config.storage
+    if storage.adapter != "sqlite":
+        raise InternalError("the SQLite backend was given another adapter's configuration")
+    settings: StorageConfig = storage
+    return settings
+
+
 def options_of(config: CaliberConfig) -> OpenOptions:
     """Return the connection's knobs from the configuration."""
-    storage = config.storage
+    storage = _settings(config)
     return OpenOptions(
         path=storage.resolve_path(),
         busy_timeout_ms=storage.busy_timeout_ms,
@@ -249,6 +258,7 @@ class SqliteStore:
         self._memory_name = f"caliber-{uuid.uuid4()}"
         self.plans = PLANS
         self.statements = STATEMENTS
+        self.feed = SequenceFeed(STATEMENTS)
         if self._options.in_memory:
             connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name, create=True)
             _baseline(connection, clock_us())
@@ -261,7 +271,7 @@ class SqliteStore:
         except BaseException:
             connection.close()
             raise
-        storage = config.storage
+        storage = _settings(config)
         self._connection = connection
         self._writer = SqliteWriter(
             connection,
@@ -365,7 +375,7 @@ class SqliteStore:
             pages = self._connection.pragma("page_count")
             journal = self._connection.pragma("journal_mode")
             synchronous = self._connection.pragma("synchronous")
-        facts = {
+        facts: dict[str, Any] = {
             "adapter": self.adapter,
             "path": self._options.shown,
             "sqlite": apsw.sqlite_lib_version(),
@@ -375,6 +385,7 @@ class SqliteStore:
             "bytes": page_size * pages,
             "commits": self._writer.commits,
         }
+        facts["summary"] = f"journal {journal}, synchronous {facts['synchronous']}, SQLite {facts['sqlite']}"
         wal = Path(str(_file_of(self._options)) + "-wal")
         facts["wal_bytes"] = wal.stat().st_size if wal.exists() else 0
         return facts

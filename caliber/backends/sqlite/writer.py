@@ -1,45 +1,30 @@
-"""The one writer of a SQLite store: transactions, and the sharing of one commit by many of them.
+"""The one writer of a SQLite store.
 
-At durability ``commit`` each piece of work is its own transaction. At ``group``, threads that arrive while
-another one commits wait in line; whoever gets the writer next takes all of them into one transaction, each in
-its own savepoint, and one sync to disk acknowledges them all. A call returns only when its work is durable.
+At durability ``commit`` each piece of work is its own transaction; at ``group`` writers share one and its sync to disk.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.backends.sqlite.full_text import FullTextWriter
 from caliber.model.enums import Durability
-from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
+from caliber.model.errors import CaliberError, Conflict, Unavailable
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row
+from caliber.storage.group import GroupWriter, Request, copy_for
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.protocol import Follower
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
 T = TypeVar("T")
-Work = Callable[[UnitOfWork], Any]
 
 
-class _Request:
-    __slots__ = ("done", "error", "result", "unit", "work")
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.unit: UnitOfWork | None = None
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.done = False
-
-
-class SqliteWriter:
+class SqliteWriter(GroupWriter):
     """Runs pieces of work in write transactions, one transaction at a time."""
 
     def __init__(
@@ -58,38 +43,18 @@ class SqliteWriter:
         self._connection = connection
         self._plans = plans
         self._statements = statements
-        self._grouped = durability is Durability.GROUP
+        super().__init__(grouped=durability is Durability.GROUP, max_batch=group_max_batch, wait_us=group_wait_us)
         self._keep_content = keep_content
-        self._group_max_batch = group_max_batch
-        self._group_wait_s = group_wait_us / 1e6
         self._busy_timeout_ms = busy_timeout_ms
         self._clock_us = clock_us
-        self._lock = threading.Lock()
-        self._waiting: deque[_Request] = deque()
         self.follower: Follower | None = None
         self.full_text = FullTextWriter()
         self.identity = os.urandom(16)
         self.commits = 0
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
-        request = _Request(work)
-        deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1000
-        if self._grouped:
-            self._waiting.append(request)
-        patience_s = -1 if deadline_ms is None else min(deadline_ms / 1000, threading.TIMEOUT_MAX)
-        if not self._lock.acquire(timeout=patience_s):
-            return self._give_up(request)  # type: ignore[no-any-return]
-        try:
-            if not request.done:
-                if self._connection.closed:
-                    raise Unavailable("the store was closed; open it again", reason="closed", retryable=False)
-                batch = self._take_batch(request)
-                self._transaction(batch, request, deadline)
-        finally:
-            self._lock.release()
-        if request.error is not None:
-            raise request.error
-        return request.result  # type: ignore[no-any-return]
+    def _check_usable(self) -> None:
+        if self._connection.closed:
+            raise Unavailable("the store was closed; open it again", reason="closed", retryable=False)
 
     def bulk(self, work: Callable[[SqliteConnection, Callable[[Sequence[RowChange]], object]], T]) -> T:
         """Run ``work`` in a transaction of its own; it gets what writes a change record, and holds no rows itself.
@@ -115,39 +80,7 @@ class SqliteWriter:
     def _record_of_load(self, changes: Sequence[RowChange]) -> None:
         self.full_text.written(self._connection, self._record(changes), changes)
 
-    def exclusive(self) -> threading.Lock:
-        """Return the lock that keeps transactions out while the connection is used for something else."""
-        return self._lock
-
-    def _give_up(self, request: _Request) -> Any:
-        try:
-            if self._grouped:
-                self._waiting.remove(request)
-        except ValueError:
-            # Somebody took it into a transaction meanwhile: it is too late to give up, its end decides.
-            with self._lock:
-                if not request.done:
-                    self._waiting.remove(request)  # it went back in line: its leader gave up before it began
-            if request.error is not None:
-                raise request.error from None
-            if request.done:
-                return request.result
-        raise Unavailable("the deadline passed while other writers were busy; nothing was written", reason="timeout")
-
-    def _take_batch(self, own: _Request) -> list[_Request]:
-        if not self._grouped:
-            return [own]
-        if self._group_wait_s and len(self._waiting) < self._group_max_batch:
-            time.sleep(self._group_wait_s)
-        batch: list[_Request] = []
-        while self._waiting and len(batch) < self._group_max_batch:
-            batch.append(self._waiting.popleft())
-        if own not in batch:
-            self._waiting.remove(own)
-            batch.append(own)
-        return batch
-
-    def _transaction(self, batch: list[_Request], own: _Request, deadline: float | None) -> None:
+    def _transaction(self, batch: list[Request], own: Request, deadline: float | None) -> None:
         connection = self._connection
         limited = deadline is not None
         begun = False
@@ -171,7 +104,7 @@ class SqliteWriter:
                 batch = [own]
             for request in batch:
                 request.done = True
-                request.error = request.error or (error if request is own else _copy_for(error))
+                request.error = request.error or (error if request is own else copy_for(error))
             self._after_conflicts(batch)
             if not isinstance(error, CaliberError):
                 raise
@@ -193,7 +126,7 @@ class SqliteWriter:
             for after in request.unit.on_commit:
                 after()
 
-    def _after_conflicts(self, batch: list[_Request]) -> None:
+    def _after_conflicts(self, batch: list[Request]) -> None:
         """Who lost against another process has its news before trying again."""
         if self.follower is not None and any(isinstance(request.error, Conflict) for request in batch):
             self._catch_up(self.follower)
@@ -211,7 +144,7 @@ class SqliteWriter:
         finally:
             self._roll_back()
 
-    def _work(self, batch: list[_Request]) -> list[_Request]:
+    def _work(self, batch: list[Request]) -> list[Request]:
         """Run each request; return those whose changes stand."""
         connection = self._connection
         if len(batch) == 1:
@@ -263,13 +196,3 @@ class SqliteWriter:
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
             self._connection.command("ROLLBACK")
-
-
-def _copy_for(error: BaseException) -> CaliberError:
-    """Return a fresh error for a companion: threads must not share a traceback, nor one's interrupt stop another."""
-    if isinstance(error, CaliberError):
-        copy = type(error)(error.message, retryable=error.retryable, **error.context)
-    else:
-        copy = TransactionFailed(reason=type(error).__name__, retryable=True)
-    copy.__cause__ = error
-    return copy

@@ -1,0 +1,336 @@
+"""One connection, and how plans run on it: prepared once, in the binary protocol, several to a round trip.
+
+The driver's connection makes and closes the link; statements go through libpq's own calls (``psycopg.pq``), where a
+plan is its prepared name and its parameters are bytes already. Commands that need no answer yet wait in a queue and
+travel with the next one: a transaction's BEGIN and limits cost no round trip of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
+
+from caliber.backends.postgres.errors import is_stale_plan, lost, refused, statement_error, translate
+from caliber.backends.postgres.wire import Binding, Value
+from caliber.model.errors import InternalError, InvalidConfigValue, StorageError, Unavailable
+from caliber.storage.codec import Row
+from caliber.storage.plan import Plan
+
+BINARY: Final = 1
+_GRACE_MS: Final = 5_000
+"""How long after its own timeout a server may still take to say so, before the link counts as dead."""
+_LONGEST_WAIT_MS: Final = 2**31 - 1
+_READ, _WRITE = 1, 2
+
+
+class Counter:
+    """Statements run, by thread."""
+
+    __slots__ = ("_by_thread",)
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, int] = {}
+
+    def add(self) -> None:
+        thread = threading.get_ident()
+        self._by_thread[thread] = self._by_thread.get(thread, 0) + 1
+
+    def here(self) -> int:
+        return self._by_thread.get(threading.get_ident(), 0)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the connections of one store have in common."""
+
+    store: str
+    """What messages call the store; never a DSN."""
+    dsn: str
+    connect_timeout_ms: int
+    prefix: bytes
+    """What this store's prepared names begin with: a pool in front of the server may share connections."""
+    prepares: bool
+    vector_oid: int = 0
+    counter: Counter = field(default_factory=Counter)
+    bindings: dict[str, Binding] = field(default_factory=dict)
+
+
+class Command(NamedTuple):
+    """One thing to send: ``kind`` is a method of libpq's connection."""
+
+    kind: str
+    arguments: tuple[Any, ...]
+
+
+def connect(shared: Shared) -> PgConnection:
+    """Return a new connection. Raises: Unavailable, InvalidConfigValue for a DSN that cannot be read."""
+    try:
+        raw = psycopg.connect(
+            shared.dsn,
+            autocommit=True,
+            connect_timeout=max(2, -(-shared.connect_timeout_ms // 1_000)),
+            application_name="caliber",
+            client_encoding="UTF8",
+        )
+    except psycopg.OperationalError as error:
+        raise refused(error, shared.store) from error
+    except psycopg.ProgrammingError:
+        # Its words quote the DSN: they do not travel.
+        raise InvalidConfigValue(
+            field="storage.dsn", value="<redacted>", reason="the variable holds no DSN that PostgreSQL's library reads"
+        ) from None
+    return PgConnection(raw, shared)
+
+
+class PgConnection:
+    """A connection that runs plans and speaks our errors. Not for several threads at once."""
+
+    __slots__ = ("_opening", "_opening_at", "_poll", "_prepared", "_queue", "begun", "deadline", "pg", "raw", "shared")
+
+    def __init__(self, raw: psycopg.Connection[Any], shared: Shared) -> None:
+        self.raw = raw
+        self.pg = raw.pgconn
+        self.shared = shared
+        self._prepared: set[bytes] = set()
+        self._queue: list[Command] = []
+        self._opening: Plan | None = None
+        self._opening_at = 0
+        self._poll: Any = None
+        self.begun: int | None = None
+        """The number of the transaction under way, once its first statement has run; -1 if it has none."""
+        self.deadline: float | None = None
+        """When, on the monotonic clock, whoever uses it no longer waits for an answer."""
+        self.pg.nonblocking = 1
+        self.pg.enter_pipeline_mode()
+
+    # --- running plans ---------------------------------------------------------------------------
+
+    def run(self, plan: Plan, parameters: Sequence[Any]) -> list[Row]:
+        """Run a plan and return all its rows."""
+        result = self._run(plan, parameters)
+        return self.shared.bindings[plan.name].decode(result.get_value, result.ntuples)
+
+    def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
+        """Run a plan and return how many rows it changed."""
+        return int(self._run(plan, parameters).command_tuples or 0)
+
+    def _run(self, plan: Plan, parameters: Sequence[Any]) -> PGresult:
+        self.shared.counter.add()
+        self._know(plan)
+        return self.exchange(*self.commands(plan, parameters))[-1]
+
+    def commands(self, plan: Plan, parameters: Sequence[Any]) -> list[Command]:
+        """Return what runs a plan that ``know`` was called for."""
+        values: list[Value] = self.shared.bindings[plan.name].encode(parameters)
+        formats = [BINARY] * len(values)
+        if not self.shared.prepares:
+            return [Command("send_query_params", (plan.sql.encode(), values, None, formats, BINARY))]
+        out = []
+        name = self.shared.prefix + plan.name.encode()
+        if name not in self._prepared:
+            out.append(Command("send_prepare", (name, plan.sql.encode())))
+        out.append(Command("send_query_prepared", (name, values, formats, BINARY)))
+        return out
+
+    def rows(self, plan: Plan, result: PGresult) -> list[Row]:
+        """Return the rows of a result that ``exchange`` gave for ``plan``."""
+        return self.shared.bindings[plan.name].decode(result.get_value, result.ntuples)
+
+    def know(self, *plans: Plan) -> None:
+        """Ask the server for the types of plans that no connection has used yet."""
+        for plan in plans:
+            self._know(plan)
+
+    def _know(self, plan: Plan) -> None:
+        if plan.name in self.shared.bindings:
+            return
+        name = self.shared.prefix + plan.name.encode() if self.shared.prepares else b""
+        *_, found = self.exchange(
+            Command("send_prepare", (name, plan.sql.encode())), Command("send_describe_prepared", (name,))
+        )
+        binding = Binding(
+            plan.name,
+            [found.param_type(at) for at in range(found.nparams)],
+            [found.ftype(at) for at in range(found.nfields)],
+            self.shared.vector_oid,
+        )
+        if found.nparams != len(plan.binds) or (plan.results and found.nfields != len(plan.results)):
+            raise InternalError(f"statement {plan.name} does not take or give what its plan says")
+        self.shared.bindings[plan.name] = binding
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    def open(self, begin: str, opening: Plan, parameters: Sequence[Any], deadline: float | None) -> None:
+        """Let a transaction begin with the first statement, in the same round trip; ``opening`` sets its limits."""
+        self._know(opening)
+        self.deadline = deadline
+        self._queue = [simple(begin), *self.commands(opening, parameters)]
+        self._opening = opening
+        self._opening_at = len(self._queue) - 1
+
+    def command(self, text: str) -> list[Row]:
+        """Run a statement that is not a plan (DDL, transaction control) and return its rows as text."""
+        self.shared.counter.add()
+        result = self.exchange(simple(text))[-1]
+        decoded = range(result.ntuples)
+        return [tuple(_plain(result.get_value(row, at)) for at in range(result.nfields)) for row in decoded]
+
+    def queue(self, command: Command) -> None:
+        """Send a command with the next statement."""
+        self._queue.append(command)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the server is inside a transaction, failed or not."""
+        return self.pg.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the connection cannot be used again: it is gone, or in the middle of something."""
+        return self.pg.status != ConnStatus.OK or self.pg.transaction_status in (
+            TransactionStatus.ACTIVE,
+            TransactionStatus.UNKNOWN,
+        )
+
+    def reset(self) -> None:
+        """End a transaction that was begun and forget what was never sent; for whoever uses it next."""
+        self._queue = []
+        self._opening = self.begun = self.deadline = None
+        if not self.broken and self.in_transaction:
+            self.exchange(simple("ROLLBACK"))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection was closed."""
+        return bool(self.raw.closed)
+
+    def is_dead(self) -> bool:
+        """Return whether the server has ended an idle connection; without a round trip."""
+        try:
+            while self._ready(_READ, 0):
+                self.pg.consume_input()
+                if self.pg.status != ConnStatus.OK or self.pg.is_busy():
+                    return True
+        except psycopg.Error:
+            return True
+        return self.pg.status != ConnStatus.OK
+
+    def close(self) -> None:
+        """Close the connection, whatever state it is in."""
+        with contextlib.suppress(psycopg.Error):
+            self.raw.close()
+
+    # --- the link --------------------------------------------------------------------------------
+
+    def exchange(self, *commands: Command) -> list[PGresult]:
+        """Send what waits and ``commands`` in one go, and return the results of ``commands``.
+
+        Raises: the error of the first command that failed; later ones were not run then.
+        """
+        waiting, self._queue = self._queue, []
+        sent = (*waiting, *commands)
+        try:
+            for kind, arguments in sent:
+                getattr(self.pg, kind)(*arguments)
+            self.pg.pipeline_sync()
+            results = self._results(len(sent))
+        except TypeError as error:
+            # A value of another type than its column's was passed on as bytes.
+            self._abandon()
+            raise StorageError("a value does not fit its column", reason="type") from error
+        except psycopg.Error as error:
+            self._abandon()
+            raise lost(self.shared.store, error) from error
+        except BaseException:
+            self._abandon()  # interrupted in the middle of an answer
+            raise
+        for command, result in zip(sent, results, strict=True):
+            if result.status == ExecStatus.FATAL_ERROR:
+                failed = statement_error(result)
+                if is_stale_plan(failed):
+                    self._prepared.clear()
+                raise translate(failed, self.shared.store)
+            if command.kind == "send_prepare" and command.arguments[0]:
+                self._prepared.add(command.arguments[0])
+        if waiting and self._opening is not None:
+            first = self.rows(self._opening, results[self._opening_at])[0][0]
+            self.begun = int(first) if self._opening.results[0] == "xid" else -1
+            self._opening = None
+        return results[len(waiting) :]
+
+    def _abandon(self) -> None:
+        if self.pg.status == ConnStatus.OK and self.pg.transaction_status == TransactionStatus.ACTIVE:
+            with contextlib.suppress(psycopg.Error):
+                self.pg.get_cancel().cancel()
+        self.close()
+
+    def _results(self, count: int) -> list[PGresult]:
+        pg = self.pg
+        while pg.flush():
+            if self._wait(_READ | _WRITE) & _READ:
+                pg.consume_input()
+        out: list[PGresult] = []
+        while True:
+            while pg.is_busy():
+                self._wait(_READ)
+                pg.consume_input()
+            result = pg.get_result()
+            if result is None:
+                continue
+            if result.status == ExecStatus.PIPELINE_SYNC:
+                break
+            out.append(result)
+        if len(out) != count:
+            raise psycopg.OperationalError("the server answered in another order than it was asked")
+        return out
+
+    def _wait(self, events: int) -> int:
+        if self.deadline is None:
+            return self._ready(events, None)
+        left_ms = (self.deadline - time.monotonic()) * 1_000 + _GRACE_MS
+        found = self._ready(events, min(max(0.0, left_ms), _LONGEST_WAIT_MS))
+        if not found:
+            raise Unavailable(
+                f"{self.shared.store} is unavailable (timeout): the server does not answer", reason="timeout"
+            )
+        return found
+
+    def _ready(self, events: int, timeout_ms: float | None) -> int:
+        if not hasattr(select, "poll"):
+            timeout_s = None if timeout_ms is None else timeout_ms / 1_000
+            asked = [self.pg.socket]
+            read, write, _ = select.select(
+                asked if events & _READ else [], asked if events & _WRITE else [], [], timeout_s
+            )
+            return (_READ if read else 0) | (_WRITE if write else 0)
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self.pg.socket, select.POLLIN)
+        if events & _WRITE:
+            self._poll.modify(self.pg.socket, select.POLLIN | select.POLLOUT)
+        found = self._poll.poll(timeout_ms)
+        if events & _WRITE:
+            self._poll.modify(self.pg.socket, select.POLLIN)
+        if not found:
+            return 0
+        mask = found[0][1]
+        # An error or a hang-up is read too: that is how the library learns of it.
+        return (_WRITE if mask & select.POLLOUT else 0) | (_READ if mask & ~select.POLLOUT else 0)
+
+
+def simple(text: str) -> Command:
+    """Return a command without parameters."""
+    return Command("send_query_params", (text.encode(), None))
+
+
+def _plain(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode()

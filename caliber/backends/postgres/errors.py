@@ -1,0 +1,176 @@
+"""From PostgreSQL's errors to CALIBER's: the one table of this backend, by SQLSTATE.
+
+The driver's error stays as ``__cause__``, made of the primary message alone: details and connection errors name keys,
+values, hosts and users.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+from psycopg import errors
+from psycopg.pq import DiagnosticField
+from psycopg.pq.abc import PGresult
+
+from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, StorageError, TransactionFailed, Unavailable
+
+_UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
+    "53100": ("disk full", True, "the server's disk is full: free space there and try again; nothing was written"),
+    "53200": ("out of memory", True, "the server has no memory left"),
+    "53300": (
+        "out of connections",
+        True,
+        "the server takes no more connections: raise its max_connections, lower storage.pool_max, or use PgBouncer",
+    ),
+    "55P03": ("locked", True, "another transaction holds what is needed; try again, or raise storage.lock_timeout_ms"),
+    "57014": ("timeout", True, "the statement took longer than allowed; nothing was written"),
+    "25P03": ("timeout", True, "the transaction was idle for longer than the server allows; nothing was written"),
+    "25P04": ("timeout", True, "the transaction took longer than the server allows; nothing was written"),
+    "25006": ("read-only", True, "the server is read-only, as a standby is; connect to the primary"),
+    "28P01": ("wrong password", False, "the server refused the password; check the variable that storage.dsn names"),
+    "28000": ("not let in", False, "the server does not let this user in; check the variable that storage.dsn names"),
+    "3D000": ("no such database", False, "the database does not exist; create it, or correct the DSN"),
+    "42501": ("missing rights", False, "the database user lacks a right; grant it on the schema and its tables"),
+    "57P01": ("connection lost", True, "the server ended the connection; try again"),
+    "57P02": ("connection lost", True, "the server crashed and is recovering; try again"),
+    "57P03": ("starting", True, "the server is starting or stopping; try again"),
+    "57P05": ("connection lost", True, "the connection was idle for longer than the server allows; try again"),
+}
+_RACES: Final = frozenset(("40001", "40P01", "23505", "23503"))
+"""Serialization failure, deadlock, and what a concurrent writer made of a key: worth another try."""
+_STALE_PLANS: Final = frozenset(("26000", "0A000"))
+"""A prepared statement is gone, or its result has another shape since a migration."""
+
+
+class StatementError(Exception):
+    """What the server said to one statement: for this room alone, ``translate`` makes it an error of CALIBER's."""
+
+    def __init__(self, state: str, primary: str, constraint: str | None) -> None:
+        super().__init__(state)
+        self.state = state
+        self.primary = primary
+        self.constraint = constraint
+
+
+def statement_error(result: PGresult) -> StatementError:
+    """Return what a failed result says, without the parts that quote values."""
+
+    def field(which: DiagnosticField) -> str:
+        raw = result.error_field(which)
+        return "" if raw is None else raw.decode("utf-8", "replace")
+
+    return StatementError(
+        field(DiagnosticField.SQLSTATE),
+        field(DiagnosticField.MESSAGE_PRIMARY),
+        field(DiagnosticField.CONSTRAINT_NAME) or None,
+    )
+
+
+def translate(error: StatementError, store: str) -> CaliberError:
+    """Return the error of ours for what the server said; never with row values in it."""
+    translated = _translated(error, store)
+    try:
+        kind = errors.lookup(error.state)
+    except KeyError:
+        kind = psycopg.DatabaseError
+    translated.__cause__ = kind(error.primary)
+    return translated
+
+
+def _translated(error: StatementError, store: str) -> CaliberError:
+    state = error.state
+    known = _UNAVAILABLE.get(state)
+    if known is not None:
+        reason, retryable, advice = known
+        return Unavailable(f"{store} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
+    if state == "23505":
+        return Conflict(
+            entity_type="row", id="", reason=f"UNIQUE rule {error.constraint} was broken: there is such a row already"
+        )
+    if state.startswith("23"):
+        return StorageError(
+            f"a rule of the schema was broken: {_rule(error)}", reason=error.constraint or _CLASSES.get(state, state)
+        )
+    if state in ("40001", "40P01"):
+        return Conflict(entity_type="transaction", id="", reason="another writer was first", retryable=True)
+    if state in ("42P01", "3F000", "42703"):
+        return SchemaMismatch(store=store, reason="a table or column is missing; run `caliber db migrate`")
+    if state.startswith("08"):
+        return lost(store)
+    if state.startswith("22"):
+        return StorageError("a value does not fit its column", reason="type")
+    if state.startswith(("54", "53")):
+        return StorageError("a value is larger than the database allows", reason="too big")
+    if state in ("XX001", "XX002"):
+        return StorageError(f"{store} is damaged; restore a backup", reason="corrupt")
+    return TransactionFailed(reason=f"SQLSTATE {state}")
+
+
+_CLASSES: Final = {"23502": "NOT NULL", "23503": "FOREIGN KEY", "23514": "CHECK"}
+
+
+def _rule(error: StatementError) -> str:
+    kind = _CLASSES.get(error.state, "constraint")
+    return f"{kind} {error.constraint}" if error.constraint else kind
+
+
+def lost(store: str, cause: BaseException | None = None) -> Unavailable:
+    """Return the error of a connection that went away."""
+    error = Unavailable(
+        f"{store} is unavailable (connection lost): the connection to the server broke; try again",
+        reason="connection lost",
+    )
+    error.__cause__ = cause
+    return error
+
+
+def refused(error: psycopg.OperationalError, store: str) -> Unavailable:
+    """Return the error of a connection that could not be made; the driver's words may name host and user."""
+    state = error.sqlstate or _state_of(str(error))
+    known = _UNAVAILABLE.get(state)
+    if known is None:
+        known = ("cannot connect", True, "no server answers there; start it, or correct the variable of storage.dsn")
+    reason, retryable, advice = known
+    translated = Unavailable(f"{store} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
+    translated.__cause__ = error
+    return translated
+
+
+_WORDS: Final = (
+    ("password authentication failed", "28P01"),
+    ("no password supplied", "28P01"),
+    ("no pg_hba.conf entry", "28000"),
+    ("authentication failed", "28000"),
+    ("too many clients", "53300"),
+    ("too many connections", "53300"),
+    ("remaining connection slots", "53300"),
+    ("does not exist", "3D000"),
+    ("starting up", "57P03"),
+    ("shutting down", "57P03"),
+    ("not yet accepting connections", "57P03"),
+    ("recovery mode", "57P03"),
+)
+
+
+def _state_of(text: str) -> str:
+    # libpq gives no SQLSTATE of a connection that failed, only the server's words.
+    return next((state for words, state in _WORDS if words in text), "")
+
+
+def is_race(error: CaliberError) -> bool:
+    """Return whether an error may come of a race, so that the same work may succeed if it is done again."""
+    if isinstance(error, Conflict) and error.retryable:
+        return True
+    state = getattr(error.__cause__, "sqlstate", None)
+    return state in _RACES or state in _STALE_PLANS
+
+
+def is_genuine_too(error: CaliberError) -> bool:
+    """Return whether an error that may come of a race is more often the caller's: a key that is there already."""
+    return getattr(error.__cause__, "sqlstate", None) in ("23505", "23503")
+
+
+def is_stale_plan(error: StatementError) -> bool:
+    """Return whether a statement has to be prepared again."""
+    return error.state in _STALE_PLANS

@@ -1,0 +1,125 @@
+"""Which transactions resident memory knows of, by PostgreSQL's own snapshots.
+
+Numbers are given out before commits, and commits come in another order: "all up to N" would lose what committed late.
+So a boundary is the snapshot of the transaction that was read in, and news are change records whose transaction that
+snapshot did not show and the present one does.
+
+Source: design, section 5.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from caliber.storage.feed import News
+from caliber.storage.plan import Plan
+from caliber.storage.session import StatementSession
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A ``pg_snapshot``: everything below ``low`` had ended, nothing from ``high`` on had begun."""
+
+    text: str
+    low: int
+    high: int
+    running: frozenset[int]
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        """Return a snapshot from PostgreSQL's spelling, such as ``10:20:10,14``."""
+        low, high, running = text.split(":")
+        return cls(text, int(low), int(high), frozenset(int(xid) for xid in running.split(",") if xid))
+
+    def shows(self, xid: int) -> bool:
+        """Return whether a committed transaction is visible in this snapshot."""
+        return xid < self.low or (xid < self.high and xid not in self.running)
+
+
+class SnapshotFeed:
+    """The change records of one schema, as the one follower of this process reads them.
+
+    Its methods are called under the follower's lock, except ``claim``, ``question`` and ``due``.
+    """
+
+    def __init__(self, statements: dict[str, Plan], writer: bytes) -> None:
+        self._statements = statements
+        self._writer = writer
+        self._last: Snapshot | None = None
+        self._lock = threading.Lock()
+        self._xids: dict[int, int] = {}
+        """The transaction of each position of ours that the follower has not been told of yet."""
+        self._told: set[int] = set()
+        """Transactions of ours that the follower was told of, and the last snapshot does not show."""
+        self._restarted = False
+
+    # --- for the writer --------------------------------------------------------------------------
+
+    def claim(self, sequence: int, xid: int) -> None:
+        """Note which transaction a position of ours belongs to, before the follower hears of it."""
+        with self._lock:
+            self._xids[sequence] = xid
+
+    def question(self) -> tuple[str, bytes] | None:
+        """Return what to ask the server to learn whether others wrote, or None before anything was read."""
+        last = self._last
+        return None if last is None else (last.text, self._writer)
+
+    @property
+    def due(self) -> bool:
+        """Whether so many commits of ours lie beyond the last snapshot that it is time for a new one."""
+        return len(self._told) >= 256
+
+    def restarted(self) -> None:
+        """Note that the server was restarted, or is another one: what it gives from now on may be an earlier state."""
+        self._restarted = True
+
+    @property
+    def must_reload(self) -> bool:
+        """Whether the next look has to read everything anew."""
+        return self._restarted
+
+    # --- for the follower ------------------------------------------------------------------------
+
+    def bound(self, session: StatementSession) -> int:
+        snapshot, sequence = self._ask(session)
+        self._advance(snapshot)
+        self._restarted = False
+        return sequence
+
+    def since(self, session: StatementSession, sequence: int) -> News | None:
+        last = self._last
+        if last is None or self._restarted:
+            return None
+        snapshot, newest = self._ask(session)
+        if snapshot.high < last.high:
+            return None  # transactions that we know of have not begun there: an earlier state was restored
+        if snapshot == last:
+            return News(sequence, ())
+        if session.run(self._statements["feed.reach"], (last.text,))[0][0]:
+            return None
+        rows = session.run(self._statements["feed.since"], (last.text,))
+        with self._lock:
+            unknown = [row for row in rows if row[1] != self._writer or int(row[3]) not in self._told]
+        self._advance(snapshot)
+        return News(max(sequence, newest), tuple(row[2] for row in unknown))
+
+    def covers(self, sequence: int) -> bool:
+        with self._lock:
+            xid = self._xids.pop(sequence)
+            if self._last is not None and self._last.shows(xid):
+                return True
+            self._told.add(xid)
+            return False
+
+    def _ask(self, session: StatementSession) -> tuple[Snapshot, int]:
+        rows: Sequence[tuple[str, int]] = session.run(self._statements["feed.bound"], ())
+        text, sequence = rows[0]
+        return Snapshot.parse(text), sequence
+
+    def _advance(self, snapshot: Snapshot) -> None:
+        with self._lock:
+            self._last = snapshot
+            self._told = {xid for xid in self._told if not snapshot.shows(xid)}

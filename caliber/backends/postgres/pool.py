@@ -1,0 +1,87 @@
+"""The connections of one store: made when needed, checked when taken, replaced when dead."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from caliber.backends.postgres.connection import PgConnection
+from caliber.model.errors import CaliberError, Unavailable
+
+
+class Pool:
+    """At most ``size`` connections. They are made by the thread that needs one, so it hears why one cannot be."""
+
+    def __init__(self, make: Callable[[], PgConnection], *, size: int, timeout_ms: int) -> None:
+        self._make = make
+        self._timeout_s = timeout_ms / 1_000
+        self._size = size
+        self._places = threading.BoundedSemaphore(size)
+        self._lock = threading.Lock()
+        self._idle: list[PgConnection] = []
+        self._closed = False
+        self.made = 0
+        self.replaced = 0
+
+    @contextmanager
+    def connection(self, *, deadline: float | None = None) -> Iterator[PgConnection]:
+        """Lend a connection, in no transaction. Raises: Unavailable when none is free in time."""
+        patience = self._timeout_s
+        if deadline is not None:
+            patience = max(0.0, min(patience, deadline - time.monotonic()))
+        if not self._places.acquire(timeout=patience):
+            raise Unavailable(
+                f"all {self._size} connections are in use; try again, or raise storage.pool_max",
+                reason="out of connections",
+            )
+        try:
+            connection = self._take()
+            try:
+                yield connection
+            finally:
+                self._give_back(connection)
+        finally:
+            self._places.release()
+
+    def _take(self) -> PgConnection:
+        while True:
+            self.check_open()
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                made = self._make()
+                self.made += 1
+                return made
+            if not connection.is_dead():
+                return connection
+            self.replaced += 1
+            connection.close()
+
+    def check_open(self) -> None:
+        """Raise Unavailable when the pool was closed."""
+        if self._closed:
+            raise Unavailable("the store is closed; open it again", reason="closed", retryable=False)
+
+    def _give_back(self, connection: PgConnection) -> None:
+        try:
+            connection.reset()
+        except CaliberError:
+            connection.close()  # the server ends what was begun; whoever used it has been told of its own error
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            if not self._closed and not connection.broken:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed when it comes back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()

@@ -1,0 +1,216 @@
+"""A tenant's schema: created and migrated in one transaction each, and checked before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from caliber.backends.postgres.connection import PgConnection, Shared, connect, simple
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.statements import ADVISORY_CLASS
+from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
+from caliber.model.time import from_us
+from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations.runtime import Migration
+from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
+from caliber.storage.plan import RelationPlans, compile_relation, quote
+
+OLDEST_SERVER: Final = 140_000
+OLDEST_VECTOR: Final = (0, 5)
+
+
+def compile_plans(dialect: PostgresDialect) -> dict[str, RelationPlans]:
+    """Return the regular statements of every relation, for one schema."""
+    return {relation.name: compile_relation(relation, dialect) for relation in RELATIONS}
+
+
+def check_server(connection: PgConnection, store: str) -> None:
+    """Refuse servers that are too old. Raises: SchemaMismatch."""
+    if connection.pg.server_version < OLDEST_SERVER:
+        major = connection.pg.server_version // 10_000
+        raise SchemaMismatch(store=store, reason=f"PostgreSQL {major} is older than 14; upgrade the server")
+
+
+def find_vector(connection: PgConnection, store: str) -> str | None:
+    """Return the schema that pgvector lives in, or None where it is not installed. Raises: SchemaMismatch."""
+    rows = connection.command(
+        "SELECT n.nspname, e.extversion, t.oid FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace"
+        " JOIN pg_type AS t ON t.typnamespace = n.oid AND t.typname = 'vector' WHERE e.extname = 'vector'"
+    )
+    if not rows:
+        return None
+    schema, version, oid = rows[0]
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VECTOR:
+        raise SchemaMismatch(store=store, reason=f"pgvector {version} is older than 0.5; ALTER EXTENSION vector UPDATE")
+    connection.shared.vector_oid = int(oid)
+    return str(schema)
+
+
+def create(shared: Shared, schema: str, *, exist_ok: bool, clock_us: Callable[[], int]) -> None:
+    """Create a tenant's schema with everything in it, or nothing.
+
+    Raises: Conflict when it is there already and ``exist_ok`` is false; SchemaMismatch for a schema that is not ours,
+        a server that is too old or one without pgvector; Unavailable.
+    """
+    with _alone(shared, schema) as connection:
+        check_server(connection, shared.store)
+        vector_schema = find_vector(connection, shared.store) or _install_vector(connection, shared.store)
+        dialect = PostgresDialect(schema, vector_schema)
+        plans = compile_plans(dialect)
+        if _holds_something(connection, schema):
+            if not exist_ok:
+                raise Conflict(
+                    entity_type="store", id=schema, reason="it exists already; open it, or pass exist_ok=True"
+                )
+            check_schema(connection, plans, shared.store, writing=True)
+            return
+        statements = [statement for relation in plans.values() for statement in relation.create]
+        # An empty schema may have been made for us by somebody with more rights.
+        if not _exists(connection, schema):
+            connection.command(f"CREATE SCHEMA {quote(schema)}")
+        connection.exchange(*(simple(statement) for statement in statements))
+        step = MIGRATIONS[SCHEMA_VERSION]
+        _record(
+            connection,
+            plans,
+            Migration(
+                schema_version=SCHEMA_VERSION,
+                name="baseline",
+                checksum=checksum(statements),
+                min_reader_version=step.min_reader_version,
+                min_writer_version=step.min_writer_version,
+                epoch=str(uuid.uuid4()),
+                applied_at=from_us(clock_us()),
+            ),
+        )
+
+
+def migrate(shared: Shared, schema: str, *, clock_us: Callable[[], int]) -> list[int]:
+    """Apply every missing schema version, all or none; return the versions applied."""
+    with _alone(shared, schema) as connection:
+        plans, applied = _applied(connection, shared, schema)
+        done = {migration.schema_version for migration in applied}
+        out = []
+        connection.command(f"SET LOCAL search_path TO {quote(schema)}, pg_temp")
+        for version in sorted(MIGRATIONS):
+            if version in done or version <= min(done):
+                continue
+            step = MIGRATIONS[version]
+            statements = step.statements(PostgresDialect.name)
+            for statement in statements:
+                connection.command(statement)
+            _record(
+                connection,
+                plans,
+                Migration(
+                    schema_version=version,
+                    name=step.name,
+                    checksum=checksum(statements),
+                    min_reader_version=step.min_reader_version,
+                    min_writer_version=step.min_writer_version,
+                    epoch=applied[0].epoch,
+                    applied_at=from_us(clock_us()),
+                ),
+            )
+            out.append(version)
+        return out
+
+
+def check_schema(connection: PgConnection, plans: dict[str, RelationPlans], store: str, *, writing: bool) -> str:
+    """Return the epoch of a store that this version may use. Raises: SchemaMismatch."""
+    plan = plans[SCHEMA_MIGRATION.name]
+    applied = [plan.codec.decode(row) for row in connection.run(plan.lists["list_all"], ())]
+    check_versions(store, applied, writing=writing)
+    return str(applied[0].epoch)
+
+
+def require_store(connection: PgConnection, schema: str, store: str) -> PostgresDialect:
+    """Return the dialect of an existing store.
+
+    Raises: Unavailable when there is none; SchemaMismatch for a schema that is not ours, or without pgvector.
+    """
+    check_server(connection, store)
+    vector_schema = find_vector(connection, store)
+    dialect = PostgresDialect(schema, vector_schema or "public")
+    if not _exists(connection, schema):
+        raise Unavailable(
+            f"{store} does not exist; run `caliber create`, or check storage.schema_name",
+            reason="missing",
+            retryable=False,
+        )
+    _require_ours(connection, schema, store)
+    if vector_schema is None:
+        raise SchemaMismatch(store=store, reason=_NO_VECTOR)
+    return dialect
+
+
+_NO_VECTOR: Final = "the database has no pgvector; CREATE EXTENSION vector there (its package must be on the server)"
+
+
+def checksum(statements: Sequence[str]) -> bytes:
+    """Return what a schema version's statements are known by."""
+    return hashlib.sha256("\n".join(statements).encode()).digest()
+
+
+@contextmanager
+def _alone(shared: Shared, schema: str) -> Iterator[PgConnection]:
+    """Run in one transaction that no other creator or migrator of the schema runs beside."""
+    connection = connect(shared)
+    try:
+        connection.command("BEGIN")
+        connection.command(f"SELECT pg_advisory_xact_lock({ADVISORY_CLASS}, hashtext('{schema}'))")
+        yield connection
+        connection.command("COMMIT")
+    finally:
+        connection.reset()
+        connection.close()
+
+
+def _applied(connection: PgConnection, shared: Shared, schema: str) -> tuple[dict[str, RelationPlans], list[Migration]]:
+    plans = compile_plans(require_store(connection, schema, shared.store))
+    plan = plans[SCHEMA_MIGRATION.name]
+    return plans, [plan.codec.decode(row) for row in connection.run(plan.lists["list_all"], ())]
+
+
+def _record(connection: PgConnection, plans: dict[str, RelationPlans], row: Migration) -> None:
+    plan = plans[SCHEMA_MIGRATION.name]
+    connection.run(plan.insert, plan.codec.encode(row))
+
+
+def _install_vector(connection: PgConnection, store: str) -> str:
+    try:
+        # Extensions belong to the database: creators of other schemas may want it at the same moment.
+        connection.command(f"SELECT pg_advisory_xact_lock({ADVISORY_CLASS}, 0)")
+        connection.command("CREATE EXTENSION IF NOT EXISTS vector")
+    except (StorageError, Unavailable) as error:
+        raise SchemaMismatch(store=store, reason=_NO_VECTOR) from error
+    found = find_vector(connection, store)
+    assert found is not None
+    return found
+
+
+def _exists(connection: PgConnection, schema: str) -> bool:
+    return bool(connection.command(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'"))
+
+
+def _holds_something(connection: PgConnection, schema: str) -> bool:
+    """Return whether a schema holds tables. Raises: SchemaMismatch when they are not ours."""
+    rows = connection.command(
+        "SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+        f" WHERE n.nspname = '{schema}' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
+    )
+    if rows:
+        _require_ours(connection, schema, f"schema {schema}")
+    return bool(rows)
+
+
+def _require_ours(connection: PgConnection, schema: str, store: str) -> None:
+    rows = connection.command(
+        "SELECT obj_description(c.oid, 'pg_class') FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+        f" WHERE n.nspname = '{schema}' AND c.relname = '{SCHEMA_MIGRATION.name}'"
+    )
+    if not rows or rows[0][0] != SCHEMA_MIGRATION.comment:
+        raise SchemaMismatch(store=store, reason="the schema is not a CALIBER store; choose another name")

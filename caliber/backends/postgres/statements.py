@@ -1,0 +1,200 @@
+"""The irregular statements in PostgreSQL's words; contracts in ``caliber.storage.statements``.
+
+Nothing newer than PostgreSQL 14. ``{name}`` stands for a relation's table, ``{name_row}`` for its columns.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.schema.relations import BY_NAME
+from caliber.storage.codec import codec_of
+from caliber.storage.embedding_statements import embedding_statements
+from caliber.storage.plan import Plan, quote
+from caliber.storage.statements import IRREGULAR
+
+_TEXTS: Final = {
+    "append.scope": (
+        "UPDATE {scope} SET next_sequence = next_sequence + $4::bigint, turn_count = turn_count + $4::bigint,"
+        " tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint,"
+        " last_activity_at = $3, version = version + 1 WHERE scope_id = $5 AND closed_at IS NULL"
+        " RETURNING {scope_row}"
+    ),
+    "append.trajectory": (
+        "UPDATE {trajectory} SET turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint,"
+        " tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1"
+        " WHERE trajectory_id = $5 RETURNING {trajectory_row}"
+    ),
+    "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM {scope} WHERE trajectory_id = $1",
+    "turn.by_idempotency": "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND idempotency_key = $2",
+    "artifact.by_idempotency": (
+        "SELECT {artifact_row} FROM {artifact} WHERE trajectory_id = $1 AND idempotency_key = $2"
+    ),
+    "artifact.active_by_hash": (
+        "SELECT {artifact_row} FROM {artifact} WHERE trajectory_id = $1 AND content_hash = $2 AND artifact_type = $3"
+        " AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
+    ),
+    "artifact.expiring": (
+        "SELECT {artifact_row} FROM {artifact} WHERE expires_at <= $1 AND retired_at IS NULL AND rolled_back_at IS NULL"
+    ),
+    "note.by_idempotency": "SELECT {note_row} FROM {note} WHERE idempotency_key = $1",
+    "note.by_fingerprint": (
+        "SELECT {note_row} FROM {note} WHERE fingerprint = $1 AND archived_at IS NULL AND superseded_by IS NULL"
+        " AND idempotency_key IS NULL"
+    ),
+    "note.of_trajectory": (
+        "SELECT {note_row} FROM {note} WHERE $1 = ANY (source_trajectory_ids) ORDER BY created_at, ordinal"
+    ),
+    # Two integers: the first keeps our locks apart from other programs' in the same database.
+    "lock.serialize": ("SELECT pg_advisory_xact_lock({advisory_class}, hashtext({advisory_schema} || $1)) IS NOT NULL"),
+    "lock.held": "SELECT token FROM {lock} WHERE resource = $1 AND token = $2 AND expires_at > $3",
+    # The newest row of a resource stays, expired or not: tokens must go on rising.
+    "lock.delete_expired": (
+        "DELETE FROM {lock} AS old WHERE old.expires_at <= $1"
+        " AND old.token < (SELECT max(newer.token) FROM {lock} AS newer WHERE newer.resource = old.resource)"
+    ),
+    "lock.last_token": "SELECT coalesce(max(token), 0) FROM {lock} WHERE resource = $1",
+    "change.since": "SELECT sequence, writer, entries FROM {change} WHERE sequence > $1 ORDER BY sequence",
+    "change.bounds": "SELECT coalesce(min(sequence), 0), coalesce(max(sequence), 0) FROM {change}",
+    "change.insert": "INSERT INTO {change} (writer, entries, created_at) VALUES ($1, $2, $3) RETURNING sequence",
+    # Only what every transaction still under way began after: a reader that is not behind misses nothing.
+    "change.prune": (
+        "WITH newest AS (SELECT max(sequence) AS sequence FROM {change}),"
+        " doomed AS (SELECT old.sequence, old.xid FROM {change} AS old, newest"
+        " WHERE (old.created_at < $1 OR old.sequence <= newest.sequence - $2) AND old.sequence < newest.sequence"
+        " AND old.xid < pg_snapshot_xmin(pg_current_snapshot())),"
+        " noted AS (UPDATE {feed} SET pruned_to = (SELECT xid FROM doomed ORDER BY xid DESC LIMIT 1)"
+        " WHERE pruned_to < (SELECT xid FROM doomed ORDER BY xid DESC LIMIT 1))"
+        " DELETE FROM {change} AS gone USING doomed WHERE gone.sequence = doomed.sequence"
+    ),
+    "content.at": (
+        "SELECT body FROM {content_version} WHERE owner_type = $1 AND owner_ordinal = $2 AND owner_version >= $3"
+        " ORDER BY owner_version LIMIT 1"
+    ),
+    "content.owner": "SELECT owner_id FROM {content_version} WHERE owner_type = $1 AND owner_ordinal = $2 LIMIT 1",
+    # What was replaced before the oldest kept window was assembled can no longer be asked for.
+    "content.prune": (
+        "DELETE FROM {content_version} WHERE replaced_at < least($1,"
+        " coalesce((SELECT min(assembled_at) FROM {context_window}), 'infinity'))"
+    ),
+    "window.prune": "DELETE FROM {context_window} WHERE expires_at <= $1 OR assembled_at < $2",
+    "event.prune": "DELETE FROM {event} WHERE created_at < $1 AND family <> 'audit'",
+    "event.drop_trace": "DELETE FROM {event} WHERE trajectory_id = $1 AND family = 'trace'",
+    "usage.bump": (
+        "INSERT INTO {usage} AS known (owner_type, owner_id, access_count, last_accessed_at, version)"
+        " VALUES ($1, $2, $3, $4, 1) ON CONFLICT (owner_id) DO UPDATE"
+        " SET access_count = known.access_count + excluded.access_count,"
+        " last_accessed_at = greatest(known.last_accessed_at, excluded.last_accessed_at),"
+        " version = known.version + 1 RETURNING {usage_row}"
+    ),
+    "checkpoint.prune": (
+        "DELETE FROM {checkpoint} WHERE trajectory_id = $1 AND ordinal NOT IN (SELECT ordinal FROM {checkpoint}"
+        " WHERE trajectory_id = $1 ORDER BY created_at DESC, ordinal DESC LIMIT $2)"
+    ),
+}
+
+ADVISORY_CLASS: Final = 0x43414C42
+"""``CALB``: the first key of every advisory lock of ours."""
+
+_NOT_SEEN: Final = "xid >= pg_snapshot_xmin($1::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, $1::pg_snapshot)"
+
+_OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
+    "session.limits": (
+        "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true)",
+        ("statement_timeout", "lock_timeout"),
+        ("statement_timeout", "lock_timeout"),
+    ),
+    # The transaction's own number, before anything is written: it tells after a cut what became of a COMMIT.
+    "session.write": (
+        (
+            "SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true),"
+            " set_config('lock_timeout', $2, true), set_config('synchronous_commit', 'on', true)"
+        ),
+        ("statement_timeout", "lock_timeout"),
+        ("xid", "statement_timeout", "lock_timeout", "synchronous_commit"),
+    ),
+    "session.outcome": ("SELECT pg_xact_status($1::text::xid8)", ("xid",), ("status",)),
+    "session.server": (
+        "SELECT (pg_control_system()).system_identifier::text || ' ' || pg_postmaster_start_time()::text",
+        (),
+        ("server",),
+    ),
+    "feed.bound": (
+        "SELECT pg_current_snapshot()::text, coalesce((SELECT max(sequence) FROM {change}), 0)",
+        (),
+        ("snapshot", "sequence"),
+    ),
+    # Whether records were removed that a reader at $1 has not seen.
+    "feed.reach": (
+        "SELECT pruned_to >= pg_snapshot_xmin($1::text::pg_snapshot) FROM {feed}",
+        ("snapshot",),
+        ("cut",),
+    ),
+    "feed.since": (
+        "SELECT sequence, writer, entries, xid::text FROM {change} WHERE "
+        + _NOT_SEEN.replace("$1::", "$1::text::")
+        + " ORDER BY sequence",
+        ("snapshot",),
+        ("sequence", "writer", "entries", "xid"),
+    ),
+    "feed.foreign": (
+        "SELECT EXISTS (SELECT 1 FROM {change} WHERE " + _NOT_SEEN.replace("$1::", "$1::text::") + " AND writer <> $2)",
+        ("snapshot", "writer"),
+        ("foreign",),
+    ),
+    "store.bytes": (
+        (
+            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c"
+            " JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text AND c.relkind = 'r'"
+        ),
+        ("schema",),
+        ("bytes",),
+    ),
+    "store.faults": (
+        (
+            "SELECT 'index ' || c.relname || ' is not valid; REINDEX it' FROM pg_index AS i"
+            " JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = $1::text AND NOT i.indisvalid"
+            " UNION ALL SELECT 'constraint ' || k.conname || ' was never checked; VALIDATE it' FROM pg_constraint AS k"
+            " JOIN pg_namespace AS n ON n.oid = k.connamespace WHERE n.nspname = $1::text AND NOT k.convalidated"
+        ),
+        ("schema",),
+        ("fault",),
+    ),
+    "store.columns": (
+        (
+            "SELECT c.relname::text || '.' || a.attname::text FROM pg_attribute AS a"
+            " JOIN pg_class AS c ON c.oid = a.attrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = $1::text AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped"
+        ),
+        ("schema",),
+        ("column",),
+    ),
+}
+
+
+def _names(dialect: PostgresDialect) -> dict[str, str]:
+    names = {name: dialect.table(name) for name in (*BY_NAME, "feed")}
+    for name, relation in BY_NAME.items():
+        names[f"{name}_row"] = ", ".join(quote(column) for column in codec_of(relation).names)
+    names["advisory_class"] = str(ADVISORY_CLASS)
+    names["advisory_schema"] = f"'{dialect.schema}/'"
+    return names
+
+
+def irregular(dialect: PostgresDialect) -> dict[str, Plan]:
+    """Return the irregular statements of every backend, for one schema."""
+    names = _names(dialect)
+    out = {}
+    texts = {name: text.format_map(names) for name, text in _TEXTS.items()} | embedding_statements(dialect)
+    for name, contract in IRREGULAR.items():
+        results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
+        out[name] = Plan(name, texts[name], contract.parameters, results)
+    return out
+
+
+def own(dialect: PostgresDialect) -> dict[str, Plan]:
+    """Return the statements that only this backend has, for one schema."""
+    names = _names(dialect)
+    return {name: Plan(name, text.format_map(names), binds, results) for name, (text, binds, results) in _OWN.items()}

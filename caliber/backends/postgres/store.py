@@ -1,0 +1,229 @@
+"""A PostgreSQL schema as a CALIBER store: open, read and write."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import psycopg
+
+from caliber.backends.postgres import schema as schemas
+from caliber.backends.postgres.connection import PgConnection, Shared, connect
+from caliber.backends.postgres.feed import SnapshotFeed
+from caliber.backends.postgres.pool import Pool
+from caliber.backends.postgres.statements import irregular, own
+from caliber.backends.postgres.writer import Limits, PostgresWriter
+from caliber.model.enums import ContextPersistence
+from caliber.model.errors import InternalError, InvalidConfigValue, Unavailable
+from caliber.schema.relation import Relation
+from caliber.schema.relations import RELATIONS
+from caliber.storage.bulk.load import Batch, BulkReport, OnExisting, Progress
+from caliber.storage.full_text import FullText
+from caliber.storage.protocol import Follower
+from caliber.storage.session import StatementSession
+from caliber.storage.unit_of_work import UnitOfWork
+
+if TYPE_CHECKING:
+    from caliber.config import CaliberConfig, PostgresConfig
+
+T = TypeVar("T")
+
+_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_opened = itertools.count()
+
+
+def _settings(config: CaliberConfig) -> PostgresConfig:
+    storage: Any = config.storage
+    if storage.adapter != "postgres":
+        raise InternalError("the PostgreSQL backend was given another adapter's configuration")
+    settings: PostgresConfig = storage
+    return settings
+
+
+def shared_of(config: CaliberConfig) -> Shared:
+    """Return what the connections of a configured store have in common."""
+    settings = _settings(config)
+    return Shared(
+        store=f"PostgreSQL schema {settings.schema_name}",
+        dsn=settings.dsn.resolve(),
+        connect_timeout_ms=settings.connect_timeout_ms,
+        # A pool between us and the server may lend one connection to several stores, one after the other.
+        prefix=f"caliber_{os.getpid()}_{next(_opened)}_".encode(),
+        prepares=settings.prepared_max > 0,
+    )
+
+
+def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None:
+    """Create the store's schema. Raises: Conflict, SchemaMismatch, Unavailable, MissingRequired."""
+    schemas.create(shared_of(config), _settings(config).schema_name, exist_ok=exist_ok, clock_us=clock_us)
+
+
+def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
+    """Apply every missing schema version, all or none; return the versions applied."""
+    return schemas.migrate(shared_of(config), _settings(config).schema_name, clock_us=clock_us)
+
+
+def _no_bulk() -> Unavailable:
+    return Unavailable(
+        "PostgreSQL is not loaded and read in bulk yet; write and list records one by one",
+        reason="not supported",
+        retryable=False,
+    )
+
+
+class PostgresStore:
+    """One open PostgreSQL tenant. Source: O-1, K-081, K-082, design sections 3 to 5."""
+
+    adapter = "postgres"
+    capabilities = frozenset({"feed", "group_commit"})
+
+    def __init__(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> None:
+        settings = _settings(config)
+        self._schema = settings.schema_name
+        self._shared = shared_of(config)
+        self._limits = Limits(settings.statement_timeout_ms, settings.lock_timeout_ms)
+        self._closed = False
+        self._server: str | None = None
+        connection = connect(self._shared)
+        try:
+            dialect = schemas.require_store(connection, self._schema, self._shared.store)
+            self.plans = schemas.compile_plans(dialect)
+            self.statements = irregular(dialect)
+            self._own = own(dialect)
+            self._check_prepared(settings.prepared_max)
+            self.epoch = schemas.check_schema(connection, self.plans, self._shared.store, writing=True)
+        finally:
+            connection.close()
+        identity = os.urandom(16)
+        self.feed = SnapshotFeed(self._own, identity)
+        self.full_text: FullText | None = None
+        self._pool = Pool(self._connect, size=settings.pool_max, timeout_ms=settings.pool_timeout_ms)
+        self._writer = PostgresWriter(
+            self._pool,
+            self.plans,
+            self.statements,
+            self._own,
+            self.feed,
+            identity=identity,
+            limits=self._limits,
+            retries=settings.serialization_retries,
+            durability=settings.durability,
+            group_max_batch=settings.group_max_batch,
+            group_wait_us=settings.group_wait_us,
+            keep_content=config.context_window_persistence.kind is not ContextPersistence.EPHEMERAL,
+            catch_up=self.catch_up,
+            clock_us=clock_us,
+        )
+
+    def _check_prepared(self, most: int) -> None:
+        regular = sum(8 + len(plans.lists) + len(plans.counts) + len(plans.references) for plans in self.plans.values())
+        needed = regular + len(self.statements) + len(self._own)
+        if 0 < most < needed:
+            raise InvalidConfigValue(
+                field="storage.prepared_max",
+                value=str(most),
+                reason=f"this version has {needed} statements; allow as many, or 0 to prepare none",
+            )
+
+    def _connect(self) -> PgConnection:
+        connection = connect(self._shared)
+        try:
+            server = connection.run(self._own["session.server"], ())[0][0]
+        except BaseException:
+            connection.close()
+            raise
+        if self._server is not None and server != self._server:
+            self.feed.restarted()
+        self._server = server
+        return connection
+
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+        self._check_open()
+        return self._writer.write(work, deadline_ms=deadline_ms)
+
+    @contextmanager
+    def read(self) -> Iterator[StatementSession]:
+        self._check_open()
+        with self._pool.connection() as connection:
+            connection.open(_SNAPSHOT, self._own["session.limits"], self._limits.within(None), None)
+            yield connection
+
+    def follow(self, follower: Follower | None) -> None:
+        self._writer.follower = follower
+
+    def changed_elsewhere(self) -> bool:
+        self._check_open()
+        question = self.feed.question()
+        with self._pool.connection() as connection:
+            if question is None or self.feed.must_reload:
+                return True
+            return bool(connection.run(self._own["feed.foreign"], question)[0][0])
+
+    def catch_up(self) -> None:
+        follower = self._writer.follower
+        if follower is None:
+            return
+        with self.read() as session:
+            follower.follow(session)
+
+    def bulk_load(
+        self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
+    ) -> BulkReport:
+        del relation, batches, on_existing, progress
+        raise _no_bulk()
+
+    def bulk_read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
+        del relation, batch_rows
+        raise _no_bulk()
+
+    def statement_count(self) -> int:
+        return self._shared.counter.here()
+
+    def facts(self) -> dict[str, Any]:
+        with self.read() as session:
+            connection: PgConnection = session  # type: ignore[assignment]
+            size = connection.run(self._own["store.bytes"], (self._schema,))[0][0]
+            version, commit, fsync = connection.command(
+                "SELECT current_setting('server_version'), current_setting('synchronous_commit'),"
+                " current_setting('fsync')"
+            )[0]
+        driver = f"psycopg {psycopg.__version__} ({psycopg.pq.__impl__} implementation)"
+        return {
+            "adapter": self.adapter,
+            "path": self._shared.store,
+            "summary": f"PostgreSQL {version}, synchronous_commit {commit}, fsync {fsync}, {driver}",
+            "schema": self._schema,
+            "postgres": version,
+            "driver": psycopg.__version__,
+            "driver_implementation": psycopg.pq.__impl__,
+            "synchronous": "full" if fsync == "on" else "off",
+            "synchronous_commit": commit,
+            "bytes": size,
+            "commits": self._writer.commits,
+            "retried": self._writer.retried,
+            "connections_made": self._pool.made,
+            "connections_replaced": self._pool.replaced,
+        }
+
+    def integrity(self) -> list[str]:
+        """Return what is missing or not valid in the schema; empty when sound."""
+        with self.read() as session:
+            faults = [row[0] for row in session.run(self._own["store.faults"], (self._schema,))]
+            present = {row[0] for row in session.run(self._own["store.columns"], (self._schema,))}
+        declared = ((relation.name, name) for relation in RELATIONS for name in self.plans[relation.name].codec.names)
+        faults += [
+            f"column {name} of {table} is missing" for table, name in declared if f"{table}.{name}" not in present
+        ]
+        return faults
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._pool.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("the store is closed; open it again", reason="closed", retryable=False)

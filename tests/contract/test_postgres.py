@@ -1,0 +1,699 @@
+"""What only PostgreSQL has to prove: names, rights, races between transactions, lost connections, its change feed.
+
+Everything else about it is proven by the contract suite, of which it is one backend.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.configs import USER
+from support.entities import plain
+from support.folders import open_folder
+
+import caliber
+from caliber.backends.postgres.feed import Snapshot
+from caliber.backends.postgres.local_server import LocalServer
+from caliber.model.errors import (
+    CaliberError,
+    Conflict,
+    InvalidConfigValue,
+    MissingRequired,
+    MultipleErrors,
+    SchemaMismatch,
+    StorageError,
+    Unavailable,
+)
+from caliber.schema.relations import EVENT, NOTE, TRAJECTORY
+from caliber.storage.protocol import Store
+
+from .conftest import DSN, PostgresBackend
+
+PASSWORD = "hunter2swordfish"
+
+
+@pytest.fixture
+def pg(postgres: str) -> Iterator[PostgresBackend]:
+    made = PostgresBackend()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[LocalServer]:
+    """A server that tests may stop and kill."""
+    hba = ("local all outsider scram-sha-256",)
+    with open_folder() as folder, LocalServer.start(folder / "server", fsync=False, hba=hba) as server:
+        yield server
+
+
+@pytest.fixture
+def lone(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresBackend]:
+    """A backend on the server that tests may stop and kill."""
+    monkeypatch.setenv(DSN, own_server.dsn)
+    ready, PostgresBackend.ready = PostgresBackend.ready, []
+    made = PostgresBackend()
+    yield made
+    made.close()
+    PostgresBackend.ready = ready
+
+
+def admin(statement: str, *parameters: Any) -> list[Any]:
+    with psycopg.connect(os.environ[DSN], autocommit=True) as connection:
+        cursor = connection.execute(statement, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def note(memory: caliber.Caliber, content: str) -> Any:
+    return memory.add_note(entity="e", entity_type="t", note_type="fact", content=content, confidence=0.5)
+
+
+def add_one(store: Store, trajectory: Any) -> None:
+    import dataclasses
+
+    def work(uow: Any) -> None:
+        current = uow.get(TRAJECTORY, trajectory.trajectory_id.bytes)
+        uow.update(TRAJECTORY, dataclasses.replace(current, turn_count=current.turn_count + 1))
+
+    store.write(work)
+
+
+def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
+    results: list[Any] = [None] * count
+
+    def run(at: int) -> None:
+        try:
+            results[at] = work(at)
+        except BaseException as error:
+            results[at] = error
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results
+
+
+# --- names, configurations, what is found ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ['a"; DROP SCHEMA public; --', "a b", "Upper", "pg_mine", "1st", "a" * 64, "ä", "", "information_schema"]
+)
+def test_schema_name_that_is_none_is_refused_by_the_configuration(name: str) -> None:
+    # issue, Bad input: tenant names that try to inject
+    with pytest.raises(MultipleErrors) as caught:
+        caliber.profiles.reference(f"env:{DSN}", **{"storage.adapter": "postgres", "storage.schema_name": name})
+    assert [error.context["field"] for error in caught.value.errors] == ["storage.schema_name"]
+
+
+def test_dsn_is_a_reference_and_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    # K-072, design section 10: no DSNs in messages
+    with pytest.raises(MultipleErrors) as caught:
+        caliber.profiles.reference(f"postgresql://u:{PASSWORD}@host/db", **{"storage.adapter": "postgres"})
+    assert PASSWORD not in str(caught.value)
+    config = caliber.profiles.reference("env:CALIBER_NO_SUCH_DSN", **{"storage.adapter": "postgres"})
+    with pytest.raises(MissingRequired, match="CALIBER_NO_SUCH_DSN"):
+        caliber.open(config)
+    monkeypatch.setenv("CALIBER_NO_SUCH_DSN", f"postgresql://u:{PASSWORD}@host/db?nonsense=1")
+    with pytest.raises(InvalidConfigValue) as refused:
+        caliber.open(config)
+    assert PASSWORD not in "".join(traceback.format_exception(refused.value))
+
+
+def test_knobs_of_one_adapter_are_refused_by_the_other() -> None:
+    with pytest.raises(MultipleErrors) as caught:
+        caliber.profiles.reference(f"env:{DSN}", **{"storage.adapter": "postgres", "storage.mmap_bytes": 1})
+    assert [error.context["field"] for error in caught.value.errors] == ["storage.mmap_bytes"]
+    with pytest.raises(MultipleErrors) as caught:
+        caliber.profiles.reference("a.db", **{"storage.pool_max": 3})
+    assert [error.context["field"] for error in caught.value.errors] == ["storage.pool_max"]
+
+
+def test_store_that_was_never_created_says_what_to_run(pg: PostgresBackend) -> None:
+    with pytest.raises(Unavailable, match="caliber create") as caught:
+        caliber.open(pg.config())
+    assert caught.value.context["reason"] == "missing"
+    assert not caught.value.retryable
+
+
+def test_creating_twice_is_a_conflict_and_exist_ok_is_not(pg: PostgresBackend) -> None:
+    pg.store()
+    with pytest.raises(Conflict, match="exist_ok"):
+        caliber.create(pg.config())
+    caliber.create(pg.config(), exist_ok=True)
+
+
+def test_schema_of_somebody_else_is_left_alone(pg: PostgresBackend) -> None:
+    config = pg.config(storage__schema_name="somebodys")
+    admin("CREATE SCHEMA somebodys")
+    try:
+        admin("CREATE TABLE somebodys.schema_migration (a int)")
+        for call in (caliber.create, caliber.open, caliber.migrate):
+            with pytest.raises(SchemaMismatch, match="not a CALIBER store"):
+                call(config)
+        assert admin("SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                     " WHERE n.nspname = 'somebodys' AND c.relkind = 'r'") == [(1,)]  # fmt: skip
+    finally:
+        admin("DROP SCHEMA somebodys CASCADE")
+
+
+def test_empty_schema_made_by_somebody_with_more_rights_is_used(pg: PostgresBackend) -> None:
+    settings = pg.config()
+    admin(f"CREATE SCHEMA IF NOT EXISTS {settings.storage.schema_name}")
+    pg.open(settings).start_trajectory("goal", initiator=USER)
+
+
+def test_two_creators_at_once_make_one_store(pg: PostgresBackend) -> None:
+    # issue, Bad input: two migrators at once
+    settings = pg.config(storage__schema_name="made_by_two")
+    try:
+        ends = in_threads(4, lambda at: caliber.create(settings))
+        assert sorted(type(end).__name__ for end in ends) == ["Conflict", "Conflict", "Conflict", "NoneType"]
+        assert in_threads(3, lambda at: caliber.migrate(settings)) == [[], [], []]
+        caliber.open(settings).close()
+    finally:
+        admin("DROP SCHEMA IF EXISTS made_by_two CASCADE")
+
+
+def test_creation_that_fails_leaves_nothing(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schema is created with everything in it or not at all."""
+    from caliber.backends.postgres import schema
+
+    def failing(*_: Any) -> None:
+        raise StorageError("planted")
+
+    settings = pg.config(storage__schema_name="half_made")
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "_record", failing)
+        with pytest.raises(StorageError, match="planted"):
+            caliber.create(settings)
+    assert admin("SELECT 1 FROM pg_namespace WHERE nspname = 'half_made'") == []
+
+
+def test_migration_is_applied_whole_or_not_at_all(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    # issue 5, item 1: transactional migrate
+    from caliber.backends.postgres import schema
+    from caliber.storage.migrations import MIGRATIONS, MigrationStep
+
+    store = pg.store()
+    name = pg.config().storage.schema_name
+    good, bad = "CREATE TABLE more (a BIGINT)", "CREATE TABLE more (b BIGINT)"
+
+    def applied(*statements: str) -> list[int]:
+        step = MigrationStep("more", 1, 1, (("postgres", statements),))
+        with monkeypatch.context() as patch:
+            patch.setattr(schema, "MIGRATIONS", {**MIGRATIONS, 2: step})
+            return caliber.migrate(pg.config())
+
+    with pytest.raises(StorageError):
+        applied(good, bad)
+    tables = f"SELECT count(*) FROM pg_tables WHERE schemaname = '{name}' AND tablename = 'more'"
+    assert admin(tables) == [(0,)]
+    assert applied(good) == [2]
+    assert admin(tables) == [(1,)]
+    assert applied(good) == []
+    store.close()
+    with pg.open() as memory:
+        assert memory.storage.schema_migrations.count() == 2
+    admin(f"DROP TABLE {name}.more; DELETE FROM {name}.schema_migration WHERE schema_version = 2")
+
+
+def test_database_without_pgvector_says_what_is_missing(pg: PostgresBackend) -> None:
+    # issue, Bad input: missing extension
+    admin("CREATE DATABASE bare")
+    admin("CREATE ROLE plain LOGIN")
+    dsn = psycopg.conninfo.make_conninfo(os.environ[DSN], dbname="bare", user="plain")
+    admin("GRANT CREATE ON DATABASE bare TO plain")
+    with psycopg.connect(psycopg.conninfo.make_conninfo(os.environ[DSN], dbname="bare"), autocommit=True) as raw:
+        raw.execute("ALTER DATABASE bare OWNER TO CURRENT_USER")
+        raw.execute("REVOKE CREATE ON DATABASE bare FROM plain")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DSN, dsn)
+        with pytest.raises(SchemaMismatch, match="CREATE EXTENSION vector"):
+            caliber.create(pg.config())
+    admin("DROP DATABASE bare")
+    admin("DROP ROLE plain")
+
+
+def test_pgvector_in_another_schema_is_found_there(pg: PostgresBackend) -> None:
+    # design section 3: pgvector's schema is read from pg_extension
+    admin("CREATE DATABASE elsewhere")
+    dsn = psycopg.conninfo.make_conninfo(os.environ[DSN], dbname="elsewhere")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DSN, dsn)
+        admin("CREATE SCHEMA tools")
+        admin("CREATE EXTENSION vector SCHEMA tools")
+        caliber.create(pg.config())
+        with caliber.open(pg.config()) as memory:
+            note(memory, "has a vector")
+            assert memory.verify() == []
+            assert memory.search("vector").hits[0].content == "has a vector"
+    admin("DROP DATABASE elsewhere")
+
+
+# --- rights and passwords ----------------------------------------------------------------------------
+
+
+def test_wrong_password_is_refused_and_not_shown(lone: PostgresBackend, own_server: LocalServer) -> None:
+    # issue, Bad input: wrong password (not shown)
+    admin(f"CREATE ROLE outsider LOGIN PASSWORD '{PASSWORD}'")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            dsn = psycopg.conninfo.make_conninfo(own_server.dsn_of(user="outsider"), password=f"wrong{PASSWORD}")
+            patch.setenv(DSN, dsn)
+            with pytest.raises(Unavailable) as caught:
+                caliber.open(lone.config())
+        assert caught.value.context["reason"] == "wrong password"
+        assert not caught.value.retryable
+        assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+    finally:
+        admin("DROP ROLE outsider")
+
+
+def test_missing_right_is_said(lone: PostgresBackend, own_server: LocalServer) -> None:
+    # issue, Bad input: missing rights
+    lone.store()
+    admin(f"CREATE ROLE outsider LOGIN PASSWORD '{PASSWORD}'")
+    try:
+        dsn = psycopg.conninfo.make_conninfo(own_server.dsn_of(user="outsider"), password=PASSWORD)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(DSN, dsn)
+            with pytest.raises(Unavailable) as caught:
+                caliber.open(lone.config())
+        assert caught.value.context["reason"] == "missing rights"
+    finally:
+        admin("DROP ROLE outsider")
+
+
+def test_out_of_connections_is_said(pg: PostgresBackend) -> None:
+    # issue, Bad input: out of connections
+    store = pg.store(storage__pool_max=2, storage__pool_timeout_ms=50)
+    with store.read() as one, store.read() as two:
+        for session in (one, two):
+            session.run(store.plans["note"].count, ())
+        with pytest.raises(Unavailable, match="pool_max") as caught:
+            store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
+    assert caught.value.retryable
+    store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
+
+
+# --- races -------------------------------------------------------------------------------------------
+
+
+def test_lost_race_is_tried_again_until_it_is_won(pg: PostgresBackend) -> None:
+    # C-469, K-082: read, add one, write, in two stores as two processes have them
+    stores = [pg.store(), pg.store()]
+    trajectory = plain(TRAJECTORY)
+    stores[0].write(lambda uow: uow.insert(TRAJECTORY, trajectory))
+    ends = in_threads(6, lambda at: [add_one(stores[at % 2], trajectory) for _ in range(15)])
+    assert [end for end in ends if isinstance(end, BaseException)] == []
+    stored = stores[0].write(lambda uow: uow.get(TRAJECTORY, trajectory.trajectory_id.bytes))
+    assert (stored.turn_count, stored.version) == (90, 91)
+
+
+def test_without_retries_the_loser_is_told(pg: PostgresBackend) -> None:
+    store = pg.store(storage__serialization_retries=0)
+    trajectory = plain(TRAJECTORY)
+    store.write(lambda uow: uow.insert(TRAJECTORY, trajectory))
+    import dataclasses
+
+    def overtaken(uow: Any) -> None:
+        current = uow.get(TRAJECTORY, trajectory.trajectory_id.bytes)
+        add_one(store, trajectory)
+        uow.update(TRAJECTORY, dataclasses.replace(current, turn_count=9))
+
+    with pytest.raises(Conflict) as caught:
+        store.write(overtaken)
+    assert caught.value.retryable
+
+
+def test_deadlock_is_tried_again(pg: PostgresBackend) -> None:
+    # issue, Bad input: deadlock
+    store = pg.store()
+    one, two = plain(NOTE), plain(NOTE, fingerprint=b"2" * 32)
+    store.write(lambda uow: [uow.insert(NOTE, one), uow.insert(NOTE, two)])
+    import dataclasses
+
+    met = threading.Barrier(2)
+    tries = []
+
+    def change(first: Any, second: Any) -> None:
+        def work(uow: Any) -> None:
+            tries.append(first.note_id)
+            for item in (first, second):
+                current = uow.get(NOTE, item.note_id.bytes)
+                uow.update(NOTE, dataclasses.replace(current, confidence=current.confidence / 2))
+                if item is first and len(tries) <= 2:
+                    met.wait(10)
+
+        store.write(work)
+
+    ends = in_threads(2, lambda at: change(one, two) if at else change(two, one))
+    assert ends == [None, None]
+    assert len(tries) > 2, "one of them was the victim"
+    for item in (one, two):
+        stored = store.write(lambda uow, item=item: uow.get(NOTE, item.note_id.bytes))
+        assert stored.confidence == item.confidence / 4
+
+
+def test_row_lock_is_waited_for_no_longer_than_the_deadline(pg: PostgresBackend) -> None:
+    store = pg.store()
+    trajectory = plain(TRAJECTORY)
+    store.write(lambda uow: uow.insert(TRAJECTORY, trajectory))
+    with psycopg.connect(os.environ[DSN]) as other:
+        other.execute(f"SELECT 1 FROM {store._schema}.trajectory FOR UPDATE")  # type: ignore[attr-defined]
+        started = time.monotonic()
+        with pytest.raises(Unavailable) as caught:
+            store.write(
+                lambda uow: uow.delete(TRAJECTORY, uow.get(TRAJECTORY, trajectory.trajectory_id.bytes)), deadline_ms=80
+            )
+        assert time.monotonic() - started < 5
+        assert caught.value.retryable
+    add_one(store, trajectory)
+
+
+def test_statement_timeout_is_an_error_and_nothing_more(pg: PostgresBackend) -> None:
+    # issue, Bad input: statement timeout
+    store = pg.store(storage__statement_timeout_ms=60)
+    with store.read() as session, pytest.raises(Unavailable, match="timeout"):
+        session.command("SELECT pg_sleep(5)")  # type: ignore[attr-defined]
+    store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
+    with psycopg.connect(os.environ[DSN]) as other:
+        assert other.execute("SHOW statement_timeout").fetchall() == [("0",)], "set for our transactions alone"
+
+
+def test_turn_cannot_slip_under_a_trajectory_being_deleted(pg: PostgresBackend) -> None:
+    """What refers to a row is looked up while nobody can add to it: mirrors hear of every row that goes."""
+    here, there = pg.open(), pg.open()
+    for _ in range(4):
+        trajectory = here.start_trajectory("goal", initiator=USER)
+        scope = here.current_scope(trajectory.trajectory_id)
+        assert scope is not None
+        there._engine.snapshot("latest")
+
+        def delete(trajectory: Any = trajectory) -> None:
+            here.storage.trajectories.delete(trajectory.trajectory_id)
+
+        def append(scope: Any = scope) -> None:
+            for at in range(5):
+                there.append_turn(scope.scope_id, role="user", content=str(at))
+
+        for end in in_threads(2, lambda at, delete=delete, append=append: (delete, append)[at]()):
+            assert end is None or isinstance(end, CaliberError), end
+    for memory in (here, there):
+        memory.flush()
+        memory._engine.snapshot("latest")
+        assert memory.verify() == []
+
+
+# --- connections that break --------------------------------------------------------------------------
+
+
+def test_connection_that_the_server_ended_is_replaced(pg: PostgresBackend) -> None:
+    memory = pg.open()
+    note(memory, "before")
+    admin("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caliber'")
+    note(memory, "after")
+    assert memory.stats()["store"]["connections_replaced"] >= 1
+    assert memory.verify() == []
+
+
+def test_connection_that_breaks_inside_a_transaction_is_an_error_and_nothing_is_written(pg: PostgresBackend) -> None:
+    store = pg.store()
+    store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
+
+    def work(uow: Any) -> None:
+        uow.insert(TRAJECTORY, plain(TRAJECTORY))
+        admin("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caliber'")
+        uow.insert(TRAJECTORY, plain(TRAJECTORY))
+
+    with pytest.raises(Unavailable) as caught:
+        store.write(work)
+    assert caught.value.retryable
+    assert caught.value.context["reason"] == "connection lost"
+    with store.read() as session:
+        assert session.run(store.plans["trajectory"].count, ()) == [(1,)]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_commit_whose_answer_is_lost_is_looked_up(pg: PostgresBackend, committed: bool) -> None:
+    """Neither reported as failed although it stands, nor as done although it does not."""
+    memory = pg.open()
+    writer = memory._engine.store._writer  # type: ignore[attr-defined]
+    commit = writer._commit
+
+    def cut(connection: Any, changes: Any) -> Any:
+        writer._commit = commit
+        exchange = type(connection).exchange
+
+        def exchange_and_break(self: Any, *commands: Any) -> Any:
+            pid = self.pg.backend_pid
+            if committed:
+                exchange(self, *commands)
+            admin("SELECT pg_terminate_backend(%s)", pid)
+            self.close()
+            raise Unavailable("planted", reason="connection lost")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(connection), "exchange", exchange_and_break)
+            patch.setattr(writer._pool, "connection", _unpatched(writer._pool, patch))
+            return commit(connection, changes)
+
+    writer._commit = cut
+    if committed:
+        kept = note(memory, "stands")
+        assert memory.get(kept.note_id).content == "stands"
+    else:
+        with pytest.raises(Unavailable, match="planted"):
+            note(memory, "does not stand")
+        assert memory.storage.notes.count() == 0
+    assert memory.verify() == []
+
+
+def _unpatched(pool: Any, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    lend = pool.connection
+
+    def connection(**options: Any) -> Any:
+        patch.undo()
+        return lend(**options)
+
+    return connection
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
+def test_server_that_comes_back_is_used_again(lone: PostgresBackend, own_server: LocalServer, how: str) -> None:
+    # issue, Bad input: server restarted, killed (-9)
+    memory = lone.open()
+    note(memory, "before")
+    if how == "kill":
+        own_server.kill()
+    else:
+        own_server.stop(how, timeout_ms=30_000)  # type: ignore[arg-type]
+    with pytest.raises(Unavailable) as caught:
+        note(memory, "while it is down")
+    assert caught.value.retryable
+    assert [hit.content for hit in memory.search("before").hits] == ["before"], "reads come from memory"
+    own_server.restart()
+    note(memory, "after")
+    reloads = memory.stats()["resident"]["reloads"]
+    memory._engine.snapshot("latest")
+    assert memory.stats()["resident"]["reloads"] == reloads + 1, "it might have been restored to an earlier state"
+    assert sorted(item.content for item in memory.storage.notes.all()) == ["after", "before"]
+    assert memory.verify() == []
+
+
+# --- prepared statements -----------------------------------------------------------------------------
+
+
+def test_nothing_is_prepared_where_the_pool_in_between_cannot(pg: PostgresBackend) -> None:
+    # design section 5: PgBouncer in transaction mode
+    memory = pg.open(storage__prepared_max=0)
+    note(memory, "unprepared")
+    store = memory._engine.store
+    with store.read() as session:
+        assert session.command("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''") == [("0",)]  # type: ignore[attr-defined]
+        assert session.command("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [("0",)]  # type: ignore[attr-defined]
+    assert memory.search("unprepared").hits[0].content == "unprepared"
+    assert memory.verify() == []
+
+
+def test_too_few_prepared_statements_are_refused(pg: PostgresBackend) -> None:
+    # design section 3: prepared_max ≥ the number of plans
+    pg.store()
+    with pytest.raises(InvalidConfigValue, match="statements"):
+        caliber.open(pg.config(storage__prepared_max=16))
+
+
+def test_statements_lost_behind_our_back_are_prepared_again(pg: PostgresBackend) -> None:
+    """A pool in between may give us another server connection, or somebody may DEALLOCATE."""
+    store = pg.store(storage__pool_max=2)
+    store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
+    with store.read() as session:
+        session.command("DEALLOCATE ALL")  # type: ignore[attr-defined]
+    for _ in range(3):
+        store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
+    with store.read() as session:
+        assert session.run(store.plans["trajectory"].count, ()) == [(4,)]
+
+
+# --- the change feed ---------------------------------------------------------------------------------
+
+
+def test_snapshots_are_read_as_postgresql_spells_them() -> None:
+    snapshot = Snapshot.parse("10:20:10,14")
+    assert [xid for xid in range(8, 23) if snapshot.shows(xid)] == [8, 9, 11, 12, 13, 15, 16, 17, 18, 19]
+    assert Snapshot.parse("7:7:").shows(6)
+    assert not Snapshot.parse("7:7:").shows(7)
+
+
+def test_transaction_that_commits_late_is_not_missed(pg: PostgresBackend) -> None:
+    """It has a lower number than what was read long ago, and every reader still hears of it."""
+    memory, early = pg.open(), pg.store()
+    began, go = threading.Event(), threading.Event()
+
+    def slow(uow: Any) -> None:
+        uow.insert(NOTE, plain(NOTE, content="late"))
+        began.set()
+        assert go.wait(30)
+
+    thread = threading.Thread(target=lambda: early.write(slow))
+    thread.start()
+    assert began.wait(30)
+    note(pg.open(), "early")
+    memory._engine.snapshot("latest")
+    assert {item.content for item in memory.search("", kinds=["note"]).hits} == {"early"}
+    go.set()
+    thread.join(30)
+    assert memory._engine.store.changed_elsewhere()
+    memory._engine.snapshot("latest")
+    assert {item.content for item in memory.search("", kinds=["note"]).hits} == {"early", "late"}
+    assert memory.verify() == []
+
+
+def test_feed_does_not_wait_for_a_long_transaction_of_another_database(pg: PostgresBackend) -> None:
+    # design section 5: waiting below xmin stalls behind any long transaction of another database
+    admin("CREATE DATABASE neighbour")
+    with psycopg.connect(psycopg.conninfo.make_conninfo(os.environ[DSN], dbname="neighbour")) as other:
+        other.execute("SELECT pg_current_xact_id()")
+        here, there = pg.open(), pg.open()
+        for at in range(3):
+            note(there, f"number {at}")
+            here._engine.snapshot("latest")
+            assert len(here.search("", kinds=["note"]).hits) == at + 1
+        assert not here._engine.store.changed_elsewhere(), "what was read is not news again"
+        reloads = here.stats()["resident"]["reloads"]
+        there._engine.write(lambda uow: uow.execute("change.prune", 2**60, 0))
+        here._engine.snapshot("latest")
+        assert here.stats()["resident"]["reloads"] == reloads, "nothing of what it could still need was removed"
+    admin("DROP DATABASE neighbour")
+
+
+def test_own_commits_are_not_read_back(pg: PostgresBackend) -> None:
+    memory, other = pg.open(), pg.open()
+    memory.flush()
+    memory._engine.snapshot("latest")
+    applied = memory.stats()["resident"]["applied_foreign"]
+    for at in range(5):
+        note(memory, f"own {at}")
+    note(other, "theirs")
+    memory._engine.snapshot("latest")
+    news = memory.stats()["resident"]["applied_foreign"] - applied
+    assert 1 <= news <= 3, "the note, its vector, what the other's reads left behind"
+    assert memory.verify() == []
+
+
+def test_writers_of_two_processes_and_their_readers_agree(pg: PostgresBackend) -> None:
+    handles = [pg.open(resident__feed_poll_ms=5), pg.open(resident__feed_poll_ms=5)]
+    trajectory = handles[0].start_trajectory("goal", initiator=USER)
+    scope = handles[0].current_scope(trajectory.trajectory_id)
+    assert scope is not None
+    for memory in handles:
+        memory._engine.snapshot("latest")
+
+    def write(at: int) -> None:
+        memory = handles[at % 2]
+        for number in range(12):
+            memory.append_turn(scope.scope_id, role="user", content=f"{at}.{number}")
+            kept = note(memory, f"note {at}.{number}")
+            assert memory.get(kept.note_id).content == kept.content, "one's own write is there at once"
+            if number % 3 == 0:
+                memory.storage.notes.delete(kept.note_id)
+
+    assert [end for end in in_threads(4, write) if end is not None] == []
+    for memory in handles:
+        memory.flush()
+    for memory in handles:
+        memory._engine.snapshot("latest")
+        assert memory.verify() == []
+        turns = memory.storage.turns.list_by_scope(scope.scope_id)
+        assert [turn.sequence for turn in turns] == list(range(48))
+
+
+# --- values ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"a\0b": "c\0", "\ufdd0": "\ufdd00\ufdd01"},
+        {"large": 1e22, "larger": 1.5e300, "small": 5e-324, "whole": 10**16, "text": "1e+22"},
+        {"nested": [{"deep": ["\0", 1.0, True, None]}], "quote": '"\\u0000\\', "empty": {}},
+    ],
+)
+def test_json_comes_back_as_it_went_in(pg: PostgresBackend, payload: dict[str, Any]) -> None:
+    store = pg.store()
+    event = plain(EVENT, payload=payload)
+    store.write(lambda uow: uow.insert(EVENT, event))
+    stored = store.write(lambda uow: uow.get(EVENT, event.event_id.bytes)).payload
+    assert stored == payload
+    assert repr(stored) == repr(dict(sorted(payload.items())) if "a\0b" not in payload else stored)
+
+
+def test_errors_hold_no_values(pg: PostgresBackend) -> None:
+    # design section 10: no row values, keys or DSNs in error messages
+    store = pg.store()
+    secret = "a very private sentence"
+    taken = plain(NOTE, idempotency_key=secret, content=secret)
+    store.write(lambda uow: uow.insert(NOTE, taken))
+    with pytest.raises(Conflict) as caught:
+        store.write(lambda uow: uow.insert(NOTE, plain(NOTE, fingerprint=b"9" * 32, idempotency_key=secret)))
+    told = "".join(traceback.format_exception(caught.value))
+    assert secret not in told.replace(__file__, "")
+    with pytest.raises(StorageError) as broken:
+        store.write(lambda uow: uow.insert(NOTE, plain(NOTE, content=secret, confidence=7.0)))
+    assert secret not in str(broken.value)
+    assert secret not in str(broken.value.__cause__)
+
+
+def test_facts_name_the_driver(pg: PostgresBackend) -> None:
+    # design section 11: doctor names which implementation is in use
+    facts = pg.store().facts()
+    assert facts["driver_implementation"] == psycopg.pq.__impl__
+    assert psycopg.pq.__impl__ in facts["summary"]
+    assert facts["bytes"] > 0
+
+
+def test_damage_is_found(pg: PostgresBackend) -> None:
+    store = pg.store()
+    name = pg.config().storage.schema_name
+    assert store.integrity() == []
+    admin(f"ALTER TABLE {name}.note ADD CONSTRAINT planted CHECK (confidence < 2) NOT VALID")
+    admin(f"ALTER TABLE {name}.event RENAME COLUMN principal TO who")
+    try:
+        assert sorted(store.integrity()) == [
+            "column principal of event is missing",
+            "constraint planted was never checked; VALIDATE it",
+        ]
+    finally:
+        admin(f"ALTER TABLE {name}.note DROP CONSTRAINT planted")
+        admin(f"ALTER TABLE {name}.event RENAME COLUMN who TO principal")
