@@ -141,7 +141,7 @@ def test_knobs_of_one_adapter_are_refused_by_the_other() -> None:
 
 def test_store_that_was_never_created_says_what_to_run(pg: PostgresBackend) -> None:
     with pytest.raises(Unavailable, match="caliber create") as caught:
-        caliber.open(pg.config())
+        caliber.open(pg.config(storage__schema_name="never_made"))
     assert caught.value.context["reason"] == "missing"
     assert not caught.value.retryable
 

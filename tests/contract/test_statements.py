@@ -166,11 +166,13 @@ def test_statement_takes_its_parameters_and_gives_its_columns(name: str, store: 
 
 
 def _argument(name: str) -> Any:
-    if name.endswith("_id"):
-        return uid(1).bytes
-    texts = {"resource", "idempotency_key", "entity", "entity_type", "note_type", "artifact_type"}
+    if name == "ordinals":
+        return "[1]"
+    texts = {"model_id", "resource", "idempotency_key", "entity", "entity_type", "note_type", "artifact_type"}
     if name in texts:
         return "r"
+    if name.endswith("_id"):
+        return uid(1).bytes
     if name == "owner_type":
         return "note"
     if name in ("content_hash", "fingerprint"):

@@ -872,6 +872,8 @@ CREATE TABLE "tenant_a"."embedding_space" (
 
 CREATE UNIQUE INDEX "uq_embedding_space_model_id_dimensions_metric" ON "tenant_a"."embedding_space" ("model_id", "dimensions", "metric");
 
+CREATE INDEX "ix_embedding_space_list_all" ON "tenant_a"."embedding_space" ("ordinal");
+
 COMMENT ON TABLE "tenant_a"."embedding_space" IS 'One model''s vectors; several spaces live side by side.';
 
 -- embedding_space.insert
@@ -921,6 +923,11 @@ SELECT "ordinal", "space_id", "model_id", "dimensions", "metric", "state", "crea
 --   takes: space_id
 --   gives: found
 SELECT 1 FROM "tenant_a"."embedding_space" WHERE "space_id" = $1 FOR UPDATE;
+
+-- embedding_space.list_all
+--   takes: nothing
+--   gives: ordinal, space_id, model_id, dimensions, metric, state, created_at, version
+SELECT "ordinal", "space_id", "model_id", "dimensions", "metric", "state", "created_at", "version" FROM "tenant_a"."embedding_space" ORDER BY "ordinal";
 
 -- ===== embedding
 
@@ -1602,30 +1609,153 @@ SELECT owner_id FROM "tenant_a"."content_version" WHERE owner_type = $1 AND owne
 --   takes: before
 DELETE FROM "tenant_a"."content_version" WHERE replaced_at < least($1, coalesce((SELECT min(assembled_at) FROM "tenant_a"."context_window"), 'infinity'));
 
+-- embedding.drop_many
+--   takes: ordinals
+--   gives: ordinal, space_id, owner_type, owner_id, chunk_index, content_hash, vector, generated_at, version
+DELETE FROM "tenant_a"."embedding" WHERE ordinal IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb)) RETURNING "ordinal", "space_id", "owner_type", "owner_id", "chunk_index", "content_hash", "vector", "generated_at", "version";
+
 -- embedding.drop_owner
 --   takes: owner_id
 --   gives: ordinal, space_id, owner_type, owner_id, chunk_index, content_hash, vector, generated_at, version
 DELETE FROM "tenant_a"."embedding" WHERE owner_id = $1 RETURNING "ordinal", "space_id", "owner_type", "owner_id", "chunk_index", "content_hash", "vector", "generated_at", "version";
 
--- embedding.pending_artifact
+-- embedding.drop_some
 --   takes: space_id, limit
---   gives: owner_id, head, content
-SELECT owner.artifact_id, NULL::text, owner.content FROM "tenant_a"."artifact" AS owner WHERE owner.content IS NOT NULL AND owner.retired_at IS NULL AND owner.rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" AS known WHERE known.space_id = $1 AND known.owner_id = owner.artifact_id) ORDER BY owner.ordinal DESC LIMIT $2;
+DELETE FROM "tenant_a"."embedding" WHERE ordinal IN (SELECT ordinal FROM "tenant_a"."embedding" WHERE space_id = $1 ORDER BY ordinal LIMIT $2);
+
+-- embedding.hashes_artifact
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content, content_hash
+SELECT owner.ordinal, artifact_id, NULL, content, made.content_hash FROM "tenant_a"."artifact" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.artifact_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+
+-- embedding.hashes_note
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content, content_hash
+SELECT owner.ordinal, note_id, entity, content, made.content_hash FROM "tenant_a"."note" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.note_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND archived_at IS NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+
+-- embedding.hashes_scope
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content, content_hash
+SELECT owner.ordinal, scope_id, NULL, summary, made.content_hash FROM "tenant_a"."scope" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.scope_id AND made.chunk_index = 0 WHERE summary IS NOT NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+
+-- embedding.hashes_turn
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content, content_hash
+SELECT owner.ordinal, turn_id, name, content, made.content_hash FROM "tenant_a"."turn" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.turn_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND length(content) > 0 AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+
+-- embedding.of_space
+--   takes: space_id
+--   gives: owner_type, vectors, records
+SELECT owner_type, count(*), count(DISTINCT owner_id) FROM "tenant_a"."embedding" WHERE space_id = $1 GROUP BY owner_type ORDER BY owner_type;
+
+-- embedding.pending_artifact
+--   takes: space_id, before, limit
+--   gives: ordinal, owner_id, head, content
+SELECT ordinal, artifact_id, NULL, content FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_note
---   takes: space_id, limit
---   gives: owner_id, head, content
-SELECT owner.note_id, owner.entity, owner.content FROM "tenant_a"."note" AS owner WHERE owner.content IS NOT NULL AND owner.archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" AS known WHERE known.space_id = $1 AND known.owner_id = owner.note_id) ORDER BY owner.ordinal DESC LIMIT $2;
+--   takes: space_id, before, limit
+--   gives: ordinal, owner_id, head, content
+SELECT ordinal, note_id, entity, content FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_scope
---   takes: space_id, limit
---   gives: owner_id, head, content
-SELECT owner.scope_id, NULL::text, owner.summary FROM "tenant_a"."scope" AS owner WHERE owner.summary IS NOT NULL  AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" AS known WHERE known.space_id = $1 AND known.owner_id = owner.scope_id) ORDER BY owner.ordinal DESC LIMIT $2;
+--   takes: space_id, before, limit
+--   gives: ordinal, owner_id, head, content
+SELECT ordinal, scope_id, NULL, summary FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_turn
---   takes: space_id, limit
---   gives: owner_id, head, content
-SELECT owner.turn_id, owner.name, owner.content FROM "tenant_a"."turn" AS owner WHERE owner.content IS NOT NULL AND length(owner.content) > 0 AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" AS known WHERE known.space_id = $1 AND known.owner_id = owner.turn_id) ORDER BY owner.ordinal DESC LIMIT $2;
+--   takes: space_id, before, limit
+--   gives: ordinal, owner_id, head, content
+SELECT ordinal, turn_id, name, content FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
+
+-- embedding.pending_up_artifact
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content
+SELECT ordinal, artifact_id, NULL, content FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+
+-- embedding.pending_up_note
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content
+SELECT ordinal, note_id, entity, content FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+
+-- embedding.pending_up_scope
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content
+SELECT ordinal, scope_id, NULL, summary FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+
+-- embedding.pending_up_turn
+--   takes: space_id, after, limit
+--   gives: ordinal, owner_id, head, content
+SELECT ordinal, turn_id, name, content FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+
+-- embedding.progress_artifact
+--   takes: space_id
+--   gives: total, pending
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL;
+
+-- embedding.progress_note
+--   takes: space_id
+--   gives: total, pending
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL;
+
+-- embedding.progress_scope
+--   takes: space_id
+--   gives: total, pending
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL;
+
+-- embedding.progress_turn
+--   takes: space_id
+--   gives: total, pending
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0;
+
+-- embedding.spaceless
+--   takes: after, limit
+--   gives: ordinal
+SELECT ordinal FROM "tenant_a"."embedding" AS stray WHERE ordinal > $1 AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding_space" WHERE space_id = stray.space_id) ORDER BY ordinal LIMIT $2;
+
+-- embedding.strays_artifact
+--   takes: after, limit
+--   gives: ordinal, is_gone
+SELECT stray.ordinal, owner.artifact_id IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."artifact" AS owner ON owner.artifact_id = stray.owner_id WHERE stray.owner_type = 'artifact' AND stray.ordinal > $1 AND (owner.artifact_id IS NULL OR NOT (TRUE AND retired_at IS NULL AND rolled_back_at IS NULL)) ORDER BY stray.ordinal LIMIT $2;
+
+-- embedding.strays_note
+--   takes: after, limit
+--   gives: ordinal, is_gone
+SELECT stray.ordinal, owner.note_id IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."note" AS owner ON owner.note_id = stray.owner_id WHERE stray.owner_type = 'note' AND stray.ordinal > $1 AND (owner.note_id IS NULL OR NOT (TRUE AND archived_at IS NULL)) ORDER BY stray.ordinal LIMIT $2;
+
+-- embedding.strays_scope
+--   takes: after, limit
+--   gives: ordinal, is_gone
+SELECT stray.ordinal, owner.scope_id IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."scope" AS owner ON owner.scope_id = stray.owner_id WHERE stray.owner_type = 'scope' AND stray.ordinal > $1 AND (owner.scope_id IS NULL) ORDER BY stray.ordinal LIMIT $2;
+
+-- embedding.strays_turn
+--   takes: after, limit
+--   gives: ordinal, is_gone
+SELECT stray.ordinal, owner.turn_id IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."turn" AS owner ON owner.turn_id = stray.owner_id WHERE stray.owner_type = 'turn' AND stray.ordinal > $1 AND (owner.turn_id IS NULL) ORDER BY stray.ordinal LIMIT $2;
+
+-- embedding.unmoved_artifact
+--   takes: space_id, from_space_id, after, limit
+--   gives: ordinal, owner_id
+SELECT ordinal, artifact_id FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.artifact_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+
+-- embedding.unmoved_note
+--   takes: space_id, from_space_id, after, limit
+--   gives: ordinal, owner_id
+SELECT ordinal, note_id FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.note_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+
+-- embedding.unmoved_scope
+--   takes: space_id, from_space_id, after, limit
+--   gives: ordinal, owner_id
+SELECT ordinal, scope_id FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.scope_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+
+-- embedding.unmoved_turn
+--   takes: space_id, from_space_id, after, limit
+--   gives: ordinal, owner_id
+SELECT ordinal, turn_id FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.turn_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+
+-- embedding_cache.drop_some
+--   takes: model_id, dimensions, limit
+DELETE FROM "tenant_a"."embedding_cache" WHERE (content_hash, model_id, dimensions) IN (SELECT content_hash, model_id, dimensions FROM "tenant_a"."embedding_cache" WHERE model_id = $1 AND dimensions = $2 LIMIT $3);
 
 -- embedding_cache.prune
 --   takes: older_than

@@ -1463,154 +1463,154 @@ DELETE FROM content_version WHERE replaced_at < min(?1, coalesce((SELECT min(ass
 -- embedding.drop_many
 --   takes: ordinals
 --   gives: ordinal, space_id, owner_type, owner_id, chunk_index, content_hash, vector, generated_at, version
-DELETE FROM embedding WHERE ordinal IN (SELECT value FROM json_each(?1)) RETURNING "ordinal", "space_id", "owner_type", "owner_id", "chunk_index", "content_hash", "vector", "generated_at", "version";
+DELETE FROM "embedding" WHERE ordinal IN (SELECT value FROM json_each(?1)) RETURNING "ordinal", "space_id", "owner_type", "owner_id", "chunk_index", "content_hash", "vector", "generated_at", "version";
 
 -- embedding.drop_owner
 --   takes: owner_id
 --   gives: ordinal, space_id, owner_type, owner_id, chunk_index, content_hash, vector, generated_at, version
-DELETE FROM embedding WHERE owner_id = ?1 RETURNING "ordinal", "space_id", "owner_type", "owner_id", "chunk_index", "content_hash", "vector", "generated_at", "version";
+DELETE FROM "embedding" WHERE owner_id = ?1 RETURNING "ordinal", "space_id", "owner_type", "owner_id", "chunk_index", "content_hash", "vector", "generated_at", "version";
 
 -- embedding.drop_some
 --   takes: space_id, limit
-DELETE FROM embedding WHERE ordinal IN (SELECT ordinal FROM embedding WHERE space_id = ?1 ORDER BY ordinal LIMIT ?2);
+DELETE FROM "embedding" WHERE ordinal IN (SELECT ordinal FROM "embedding" WHERE space_id = ?1 ORDER BY ordinal LIMIT ?2);
 
 -- embedding.hashes_artifact
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, artifact_id, NULL, content, made.content_hash FROM "artifact" AS owner JOIN embedding AS made ON made.space_id = ?1 AND made.owner_id = owner.artifact_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+SELECT owner.ordinal, artifact_id, NULL, content, made.content_hash FROM "artifact" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner.artifact_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
 -- embedding.hashes_note
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, note_id, entity, content, made.content_hash FROM "note" AS owner JOIN embedding AS made ON made.space_id = ?1 AND made.owner_id = owner.note_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND archived_at IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+SELECT owner.ordinal, note_id, entity, content, made.content_hash FROM "note" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner.note_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND archived_at IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
 -- embedding.hashes_scope
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, scope_id, NULL, summary, made.content_hash FROM "scope" AS owner JOIN embedding AS made ON made.space_id = ?1 AND made.owner_id = owner.scope_id AND made.chunk_index = 0 WHERE summary IS NOT NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+SELECT owner.ordinal, scope_id, NULL, summary, made.content_hash FROM "scope" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner.scope_id AND made.chunk_index = 0 WHERE summary IS NOT NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
 -- embedding.hashes_turn
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, turn_id, name, content, made.content_hash FROM "turn" AS owner JOIN embedding AS made ON made.space_id = ?1 AND made.owner_id = owner.turn_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND length(content) > 0 AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+SELECT owner.ordinal, turn_id, name, content, made.content_hash FROM "turn" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner.turn_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND length(content) > 0 AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
 -- embedding.of_space
 --   takes: space_id
 --   gives: owner_type, vectors, records
-SELECT owner_type, count(*), count(DISTINCT owner_id) FROM embedding WHERE space_id = ?1 GROUP BY owner_type ORDER BY owner_type;
+SELECT owner_type, count(*), count(DISTINCT owner_id) FROM "embedding" WHERE space_id = ?1 GROUP BY owner_type ORDER BY owner_type;
 
 -- embedding.pending_artifact
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, artifact_id, NULL, content FROM "artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.artifact_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
+SELECT ordinal, artifact_id, NULL, content FROM "artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.artifact_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
 -- embedding.pending_note
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, note_id, entity, content FROM "note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.note_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
+SELECT ordinal, note_id, entity, content FROM "note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.note_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
 -- embedding.pending_scope
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, scope_id, NULL, summary FROM "scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.scope_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
+SELECT ordinal, scope_id, NULL, summary FROM "scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.scope_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
 -- embedding.pending_turn
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, turn_id, name, content FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.turn_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
+SELECT ordinal, turn_id, name, content FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.turn_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
 -- embedding.pending_up_artifact
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, artifact_id, NULL, content FROM "artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.artifact_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
+SELECT ordinal, artifact_id, NULL, content FROM "artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.artifact_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
 -- embedding.pending_up_note
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, note_id, entity, content FROM "note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.note_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
+SELECT ordinal, note_id, entity, content FROM "note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.note_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
 -- embedding.pending_up_scope
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, scope_id, NULL, summary FROM "scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.scope_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
+SELECT ordinal, scope_id, NULL, summary FROM "scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.scope_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
 -- embedding.pending_up_turn
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, turn_id, name, content FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.turn_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
+SELECT ordinal, turn_id, name, content FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.turn_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
 -- embedding.progress_artifact
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.artifact_id) THEN 0 ELSE 1 END), 0) FROM "artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.artifact_id) THEN 0 ELSE 1 END), 0) FROM "artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL;
 
 -- embedding.progress_note
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.note_id) THEN 0 ELSE 1 END), 0) FROM "note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.note_id) THEN 0 ELSE 1 END), 0) FROM "note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL;
 
 -- embedding.progress_scope
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.scope_id) THEN 0 ELSE 1 END), 0) FROM "scope" AS owner WHERE summary IS NOT NULL;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.scope_id) THEN 0 ELSE 1 END), 0) FROM "scope" AS owner WHERE summary IS NOT NULL;
 
 -- embedding.progress_turn
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.turn_id) THEN 0 ELSE 1 END), 0) FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.turn_id) THEN 0 ELSE 1 END), 0) FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0;
 
 -- embedding.spaceless
 --   takes: after, limit
 --   gives: ordinal
-SELECT ordinal FROM embedding AS stray WHERE ordinal > ?1 AND NOT EXISTS (SELECT 1 FROM embedding_space WHERE space_id = stray.space_id) ORDER BY ordinal LIMIT ?2;
+SELECT ordinal FROM "embedding" AS stray WHERE ordinal > ?1 AND NOT EXISTS (SELECT 1 FROM "embedding_space" WHERE space_id = stray.space_id) ORDER BY ordinal LIMIT ?2;
 
 -- embedding.strays_artifact
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner.artifact_id IS NULL FROM embedding AS stray LEFT JOIN "artifact" AS owner ON owner.artifact_id = stray.owner_id WHERE stray.owner_type = 'artifact' AND stray.ordinal > ?1 AND (owner.artifact_id IS NULL OR NOT (TRUE AND retired_at IS NULL AND rolled_back_at IS NULL)) ORDER BY stray.ordinal LIMIT ?2;
+SELECT stray.ordinal, owner.artifact_id IS NULL FROM "embedding" AS stray LEFT JOIN "artifact" AS owner ON owner.artifact_id = stray.owner_id WHERE stray.owner_type = 'artifact' AND stray.ordinal > ?1 AND (owner.artifact_id IS NULL OR NOT (TRUE AND retired_at IS NULL AND rolled_back_at IS NULL)) ORDER BY stray.ordinal LIMIT ?2;
 
 -- embedding.strays_note
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner.note_id IS NULL FROM embedding AS stray LEFT JOIN "note" AS owner ON owner.note_id = stray.owner_id WHERE stray.owner_type = 'note' AND stray.ordinal > ?1 AND (owner.note_id IS NULL OR NOT (TRUE AND archived_at IS NULL)) ORDER BY stray.ordinal LIMIT ?2;
+SELECT stray.ordinal, owner.note_id IS NULL FROM "embedding" AS stray LEFT JOIN "note" AS owner ON owner.note_id = stray.owner_id WHERE stray.owner_type = 'note' AND stray.ordinal > ?1 AND (owner.note_id IS NULL OR NOT (TRUE AND archived_at IS NULL)) ORDER BY stray.ordinal LIMIT ?2;
 
 -- embedding.strays_scope
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner.scope_id IS NULL FROM embedding AS stray LEFT JOIN "scope" AS owner ON owner.scope_id = stray.owner_id WHERE stray.owner_type = 'scope' AND stray.ordinal > ?1 AND (owner.scope_id IS NULL) ORDER BY stray.ordinal LIMIT ?2;
+SELECT stray.ordinal, owner.scope_id IS NULL FROM "embedding" AS stray LEFT JOIN "scope" AS owner ON owner.scope_id = stray.owner_id WHERE stray.owner_type = 'scope' AND stray.ordinal > ?1 AND (owner.scope_id IS NULL) ORDER BY stray.ordinal LIMIT ?2;
 
 -- embedding.strays_turn
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner.turn_id IS NULL FROM embedding AS stray LEFT JOIN "turn" AS owner ON owner.turn_id = stray.owner_id WHERE stray.owner_type = 'turn' AND stray.ordinal > ?1 AND (owner.turn_id IS NULL) ORDER BY stray.ordinal LIMIT ?2;
+SELECT stray.ordinal, owner.turn_id IS NULL FROM "embedding" AS stray LEFT JOIN "turn" AS owner ON owner.turn_id = stray.owner_id WHERE stray.owner_type = 'turn' AND stray.ordinal > ?1 AND (owner.turn_id IS NULL) ORDER BY stray.ordinal LIMIT ?2;
 
 -- embedding.unmoved_artifact
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, artifact_id FROM "artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.artifact_id) AND EXISTS (SELECT 1 FROM embedding WHERE space_id = ?2 AND owner_id = owner.artifact_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
+SELECT ordinal, artifact_id FROM "artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.artifact_id) AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner.artifact_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
 -- embedding.unmoved_note
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, note_id FROM "note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.note_id) AND EXISTS (SELECT 1 FROM embedding WHERE space_id = ?2 AND owner_id = owner.note_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
+SELECT ordinal, note_id FROM "note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.note_id) AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner.note_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
 -- embedding.unmoved_scope
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, scope_id FROM "scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.scope_id) AND EXISTS (SELECT 1 FROM embedding WHERE space_id = ?2 AND owner_id = owner.scope_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
+SELECT ordinal, scope_id FROM "scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.scope_id) AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner.scope_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
 -- embedding.unmoved_turn
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, turn_id FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM embedding WHERE space_id = ?1 AND owner_id = owner.turn_id) AND EXISTS (SELECT 1 FROM embedding WHERE space_id = ?2 AND owner_id = owner.turn_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
+SELECT ordinal, turn_id FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.turn_id) AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner.turn_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
 -- embedding_cache.drop_some
 --   takes: model_id, dimensions, limit
-DELETE FROM embedding_cache WHERE (content_hash, model_id, dimensions) IN (SELECT content_hash, model_id, dimensions FROM embedding_cache WHERE model_id = ?1 AND dimensions = ?2 LIMIT ?3);
+DELETE FROM "embedding_cache" WHERE (content_hash, model_id, dimensions) IN (SELECT content_hash, model_id, dimensions FROM "embedding_cache" WHERE model_id = ?1 AND dimensions = ?2 LIMIT ?3);
 
 -- embedding_cache.prune
 --   takes: older_than
-DELETE FROM embedding_cache WHERE created_at < ?1;
+DELETE FROM "embedding_cache" WHERE created_at < ?1;
 
 -- event.drop_trace
 --   takes: trajectory_id
