@@ -32,6 +32,10 @@ _LONGEST_WAIT_MS: Final = 2**31 - 1
 _READ, _WRITE = 1, 2
 
 
+_bindings: dict[tuple[int, str], Binding] = {}
+"""How statements' values travel, for all stores of this process."""
+
+
 class Counter:
     """Statements run, by thread."""
 
@@ -59,6 +63,8 @@ class Shared:
     prefix: bytes
     """What this store's prepared names begin with: a pool in front of the server may share connections."""
     prepares: bool
+    qualifier: str
+    """What stands before this store's tables."""
     vector_oid: int = 0
     counter: Counter = field(default_factory=Counter)
     bindings: dict[str, Binding] = field(default_factory=dict)
@@ -153,6 +159,11 @@ class PgConnection:
     def _know(self, plan: Plan) -> None:
         if plan.name in self.shared.bindings:
             return
+        # Statements of two tenants differ in nothing but the schema's name, and take and give the same types.
+        common = (self.shared.vector_oid, plan.sql.replace(self.shared.qualifier, ""))
+        if common in _bindings:
+            self.shared.bindings[plan.name] = _bindings[common]
+            return
         name = self.shared.prefix + plan.name.encode() if self.shared.prepares else b""
         *_, found = self.exchange(
             Command("send_prepare", (name, plan.sql.encode())), Command("send_describe_prepared", (name,))
@@ -165,7 +176,7 @@ class PgConnection:
         )
         if found.nparams != len(plan.binds) or (plan.results and found.nfields != len(plan.results)):
             raise InternalError(f"statement {plan.name} does not take or give what its plan says")
-        self.shared.bindings[plan.name] = binding
+        self.shared.bindings[plan.name] = _bindings[common] = binding
 
     # --- transactions ----------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ table in the way of one.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -49,6 +50,12 @@ def check_schema_name(name: str) -> str:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+@functools.lru_cache(maxsize=64)
+def dialect_of(schema: str, vector_schema: str) -> PostgresDialect:
+    """Return the dialect of a tenant; the same one each time, so that what is compiled for it can be kept."""
+    return PostgresDialect(schema, vector_schema)
 
 
 class PostgresDialect:

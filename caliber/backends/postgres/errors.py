@@ -158,17 +158,19 @@ def _state_of(text: str) -> str:
     return next((state for words, state in _WORDS if words in text), "")
 
 
-def is_race(error: CaliberError) -> bool:
-    """Return whether an error may come of a race, so that the same work may succeed if it is done again."""
+def may_pass(error: CaliberError) -> bool:
+    """Return whether the same work may succeed if it is done again: it lost a race, or its connection."""
     if isinstance(error, Conflict) and error.retryable:
         return True
+    if isinstance(error, Unavailable) and error.context.get("reason") == "connection lost":
+        return True  # before its COMMIT: nothing stands
     state = getattr(error.__cause__, "sqlstate", None)
     return state in _RACES or state in _STALE_PLANS
 
 
-def is_genuine_too(error: CaliberError) -> bool:
-    """Return whether an error that may come of a race is more often the caller's: a key that is there already."""
-    return getattr(error.__cause__, "sqlstate", None) in ("23505", "23503")
+def is_tried_once(error: CaliberError) -> bool:
+    """Return whether trying once more is enough: a key that is there already, a server that ends every connection."""
+    return isinstance(error, Unavailable) or getattr(error.__cause__, "sqlstate", None) in ("23505", "23503")
 
 
 def is_stale_plan(error: StatementError) -> bool:

@@ -53,7 +53,7 @@ class SnapshotFeed:
         """The transaction of each position of ours that the follower has not been told of yet."""
         self._told: set[int] = set()
         """Transactions of ours that the follower was told of, and the last snapshot does not show."""
-        self._restarted = False
+        self._distrusted = False
 
     # --- for the writer --------------------------------------------------------------------------
 
@@ -72,26 +72,26 @@ class SnapshotFeed:
         """Whether so many commits of ours lie beyond the last snapshot that it is time for a new one."""
         return len(self._told) >= 256
 
-    def restarted(self) -> None:
-        """Note that the server was restarted, or is another one: what it gives from now on may be an earlier state."""
-        self._restarted = True
+    def distrust(self) -> None:
+        """Have the next look read everything anew: news was lost, or the server may be in an earlier state."""
+        self._distrusted = True
 
     @property
     def must_reload(self) -> bool:
         """Whether the next look has to read everything anew."""
-        return self._restarted
+        return self._distrusted
 
     # --- for the follower ------------------------------------------------------------------------
 
     def bound(self, session: StatementSession) -> int:
         snapshot, sequence = self._ask(session)
         self._advance(snapshot)
-        self._restarted = False
+        self._distrusted = False
         return sequence
 
     def since(self, session: StatementSession, sequence: int) -> News | None:
         last = self._last
-        if last is None or self._restarted:
+        if last is None or self._distrusted:
             return None
         snapshot, newest = self._ask(session)
         if snapshot.high < last.high:

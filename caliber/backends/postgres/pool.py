@@ -59,6 +59,11 @@ class Pool:
             self.replaced += 1
             connection.close()
 
+    def add(self, connection: PgConnection) -> None:
+        """Take over a connection that somebody made."""
+        self.made += 1
+        self._give_back(connection)
+
     def check_open(self) -> None:
         """Raise Unavailable when the pool was closed."""
         if self._closed:
@@ -76,6 +81,7 @@ class Pool:
             if not self._closed and not connection.broken:
                 self._idle.append(connection)
                 return
+            self.replaced += not self._closed
         connection.close()
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from caliber.backends.postgres.connection import PgConnection, Shared, connect, simple
-from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.dialect import PostgresDialect, dialect_of
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
 from caliber.model.time import from_us
@@ -22,6 +23,7 @@ OLDEST_SERVER: Final = 140_000
 OLDEST_VECTOR: Final = (0, 5)
 
 
+@functools.lru_cache(maxsize=64)
 def compile_plans(dialect: PostgresDialect) -> dict[str, RelationPlans]:
     """Return the regular statements of every relation, for one schema."""
     return {relation.name: compile_relation(relation, dialect) for relation in RELATIONS}
@@ -58,7 +60,7 @@ def create(shared: Shared, schema: str, *, exist_ok: bool, clock_us: Callable[[]
     with _alone(shared, schema) as connection:
         check_server(connection, shared.store)
         vector_schema = find_vector(connection, shared.store) or _install_vector(connection, shared.store)
-        dialect = PostgresDialect(schema, vector_schema)
+        dialect = dialect_of(schema, vector_schema)
         plans = compile_plans(dialect)
         if _holds_something(connection, schema):
             if not exist_ok:
@@ -134,7 +136,7 @@ def require_store(connection: PgConnection, schema: str, store: str) -> Postgres
     """
     check_server(connection, store)
     vector_schema = find_vector(connection, store)
-    dialect = PostgresDialect(schema, vector_schema or "public")
+    dialect = dialect_of(schema, vector_schema or "public")
     if not _exists(connection, schema):
         raise Unavailable(
             f"{store} does not exist; run `caliber create`, or check storage.schema_name",

@@ -5,6 +5,7 @@ Nothing newer than PostgreSQL 14. ``{name}`` stands for a relation's table, ``{n
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
@@ -183,6 +184,7 @@ def _names(dialect: PostgresDialect) -> dict[str, str]:
     return names
 
 
+@functools.lru_cache(maxsize=64)
 def irregular(dialect: PostgresDialect) -> dict[str, Plan]:
     """Return the irregular statements of every backend, for one schema."""
     names = _names(dialect)
@@ -194,6 +196,7 @@ def irregular(dialect: PostgresDialect) -> dict[str, Plan]:
     return out
 
 
+@functools.lru_cache(maxsize=64)
 def own(dialect: PostgresDialect) -> dict[str, Plan]:
     """Return the statements that only this backend has, for one schema."""
     names = _names(dialect)

@@ -22,6 +22,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import RELATIONS
 from caliber.storage.bulk.load import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.full_text import FullText
+from caliber.storage.plan import quote
 from caliber.storage.protocol import Follower
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
@@ -53,6 +54,7 @@ def shared_of(config: CaliberConfig) -> Shared:
         # A pool between us and the server may lend one connection to several stores, one after the other.
         prefix=f"caliber_{os.getpid()}_{next(_opened)}_".encode(),
         prepares=settings.prepared_max > 0,
+        qualifier=f"{quote(settings.schema_name)}.",
     )
 
 
@@ -86,7 +88,6 @@ class PostgresStore:
         self._shared = shared_of(config)
         self._limits = Limits(settings.statement_timeout_ms, settings.lock_timeout_ms)
         self._closed = False
-        self._server: str | None = None
         connection = connect(self._shared)
         try:
             dialect = schemas.require_store(connection, self._schema, self._shared.store)
@@ -95,12 +96,15 @@ class PostgresStore:
             self._own = own(dialect)
             self._check_prepared(settings.prepared_max)
             self.epoch = schemas.check_schema(connection, self.plans, self._shared.store, writing=True)
-        finally:
+            self._server: str = connection.run(self._own["session.server"], ())[0][0]
+        except BaseException:
             connection.close()
+            raise
         identity = os.urandom(16)
         self.feed = SnapshotFeed(self._own, identity)
         self.full_text: FullText | None = None
         self._pool = Pool(self._connect, size=settings.pool_max, timeout_ms=settings.pool_timeout_ms)
+        self._pool.add(connection)
         self._writer = PostgresWriter(
             self._pool,
             self.plans,
@@ -135,8 +139,8 @@ class PostgresStore:
         except BaseException:
             connection.close()
             raise
-        if self._server is not None and server != self._server:
-            self.feed.restarted()
+        if server != self._server:
+            self.feed.distrust()  # restarted, or another one: it may have been restored to an earlier state
         self._server = server
         return connection
 
@@ -166,8 +170,12 @@ class PostgresStore:
         follower = self._writer.follower
         if follower is None:
             return
-        with self.read() as session:
-            follower.follow(session)
+        try:
+            with self.read() as session:
+                follower.follow(session)
+        except BaseException:
+            self.feed.distrust()  # it may have taken note of news that then could not be applied
+            raise
 
     def bulk_load(
         self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from caliber.backends.postgres.connection import PgConnection, simple
-from caliber.backends.postgres.errors import is_genuine_too, is_race
+from caliber.backends.postgres.errors import is_tried_once, may_pass
 from caliber.backends.postgres.feed import SnapshotFeed
 from caliber.backends.postgres.pool import Pool
 from caliber.model.enums import Durability
@@ -141,9 +141,9 @@ class PostgresWriter(GroupWriter):
             try:
                 return self._write_once(doing, deadline, deadline_ms)
             except CaliberError as error:
-                most = min(1, self._retries) if is_genuine_too(error) else self._retries
+                most = min(1, self._retries) if is_tried_once(error) else self._retries
                 late = deadline is not None and time.monotonic() >= deadline
-                if not is_race(error) or attempt >= most or late:
+                if not may_pass(error) or attempt >= most or late:
                     if isinstance(error, Conflict):
                         self._hear_of_others()  # who lost has the winner's news before trying again
                     raise
