@@ -102,7 +102,7 @@ def write_config(home: Path, *, postgres: bool) -> Path:
     except Conflict as error:
         raise Mistake(
             f"the database has a schema {SCHEMA} already",
-            f"if an earlier demo made it: DROP SCHEMA {SCHEMA} CASCADE",
+            "if an earlier demo made it, drop that schema",
         ) from error
     return path
 

@@ -64,8 +64,15 @@ def test_every_room_is_in_the_table_and_every_link_leads_somewhere() -> None:
             assert "://" in target or (document.parent / target).exists(), (document.name, target)
 
 
+def test_the_databases_section_is_a_configuration_that_works() -> None:
+    section = next(block for block in blocks("toml") if "postgres" in block)
+    given = tomllib.loads(section)["storage"]
+    config = profiles.reference(given["dsn"], **{f"storage.{name}": value for name, value in given.items()})
+    assert {name: value for name, value in config.to_mapping()["storage"].items() if name in given} == given
+
+
 def test_the_providers_section_is_a_configuration_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    (section,) = blocks("toml")
+    section = next(block for block in blocks("toml") if "embedding_provider" in block)
     given = tomllib.loads(section)["embedding_provider"]
     config = profiles.reference("store.db", embedding_provider=given)
     monkeypatch.setenv("VOYAGE_API_KEY", "some-key")
