@@ -102,11 +102,11 @@ def reembed(settings: Settings, space: str | None, accept_refused: bool) -> int:
 
                 came = table.reembed(hear, accept_refused=accept_refused)
         except KeyboardInterrupt:
-            _stopped(settings, last, "interrupted", "")
+            _stopped(settings, last, "interrupted", "", INTERRUPTED)
             return INTERRUPTED
         except Exception as error:
             _, message, hint, _ = describe(error)
-            _stopped(settings, last, message, hint)
+            _stopped(settings, last, message, hint, PROBLEM)
             return PROBLEM
 
         def human() -> None:
@@ -127,10 +127,10 @@ def reembed(settings: Settings, space: str | None, accept_refused: bool) -> int:
     return DONE
 
 
-def _stopped(settings: Settings, last: Progress, message: str, hint: str) -> None:
+def _stopped(settings: Settings, last: Progress, message: str, hint: str, code: int) -> None:
     """Say how far it came, and that nothing of it is lost."""
     document = {
-        "error": {"message": message, "hint": hint or None, "exit_code": PROBLEM},
+        "error": {"message": message, "hint": hint or None, "exit_code": code},
         "space": last.space,
         "done": last.done,
         "total": last.total,
