@@ -102,12 +102,6 @@ class Evaluator:
         _checked(self.loops.in_force(live, ended, *columns, _bounds(rule), seen.codes, seen.verdicts, out), "codes")
         return out
 
-    def in_force_rows(self, rows: Ints, ended: npt.NDArray[np.uint8], rule: Rule) -> Ints:
-        """Return those of ``rows`` that have not ended and are within their bounds, in the order given."""
-        out = np.empty(len(rows), np.int64)
-        columns = [part.column for part in rule]
-        return out[: _checked(self.loops.in_force_rows(rows, ended, *columns, _bounds(rule), out), "rows")]
-
     def keep_members(self, mask: Bools, column: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
         """Unmark the rows whose value is not among ``values``, of the column's own type and sorted."""
         self.loops.keep_members(mask, column, values)

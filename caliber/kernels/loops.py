@@ -52,20 +52,6 @@ def _within(column: Ints, low: np.int64, high: np.int64, out: Bools) -> None:
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-def in_force_rows(
-    numbers: Ints, ended: NDArray[np.uint8], first: Ints, second: Ints, third: Ints, bounds: Ints, out: Ints
-) -> int:
-    """Write those of the given rows that have not ended and whose instants lie within bounds; return how many."""
-    if _outside(numbers, len(ended)):
-        return BAD_INDEX
-    held = ended[numbers] == 0
-    for column, low, high in zip((first, second, third), bounds[::2], bounds[1::2], strict=True):
-        _within(column[numbers], low, high, held)
-    kept = numbers[held]
-    out[: len(kept)] = kept
-    return len(kept)
-
-
 def keep_members(mask: Bools, column: NDArray[Any], values: NDArray[Any]) -> int:
     """Unmark the rows whose value is not one of ``values``, which are sorted."""
     if len(values) > FEW:

@@ -31,13 +31,6 @@ def valid_notes(
     return notes.evaluator.in_force(notes.live_mask[start:], notes.column("superseded_by")[start:], rule, allowed)
 
 
-def valid_artifacts(artifacts: RelationSnapshot, rows: NDArray[np.int64], now_us: int) -> NDArray[np.int64]:
-    """Leave out of live rows what was superseded, rolled back or retired, or has expired."""
-    if not len(rows):
-        return rows
-    return artifacts.evaluator.in_force_rows(rows, artifacts.column("superseded_by"), _artifact_rule(artifacts, now_us))
-
-
 def valid_artifact_mask(artifacts: RelationSnapshot, now_us: int, start: int = 0) -> NDArray[np.bool_]:
     """Return which artifacts from row ``start`` on are in use at an instant. Shapes: ``bool[length - start]``."""
     rule = _artifact_rule(artifacts, now_us, start)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from support.context_world import World, config_of
+from support.context_world import World, searching
 
 from caliber.access.visibility import NoteMask
 from caliber.context import assemble
@@ -82,16 +82,6 @@ def test_what_is_in_force(numba: Evaluator, case: Any) -> None:  # C-452, C-453
     ]
     for evaluator in (NUMPY, numba):
         assert evaluator.in_force(live, ended, rule, allowed).tolist() == expected, evaluator
-
-
-@given(rules(), st.data())
-def test_which_of_some_rows_are_in_force(numba: Evaluator, case: Any, data: Any) -> None:
-    _, ended, rule, _ = case
-    size = data.draw(st.integers(0, 20)) if len(ended) else 0
-    rows = data.draw(column(size, st.integers(0, max(len(ended) - 1, 0)), np.int64))
-    mask = NUMPY.in_force(np.ones(len(ended), np.bool_), ended, rule)
-    for evaluator in (NUMPY, numba):
-        assert evaluator.in_force_rows(rows, ended, rule).tolist() == [row for row in rows.tolist() if mask[row]]
 
 
 COLUMNS = {np.int64: instants, np.float64: st.floats(allow_nan=False), np.int32: st.integers(-1, 40),
@@ -360,8 +350,6 @@ def test_numbers_outside_a_column_are_refused_and_not_followed(numba: Evaluator)
         for row in (-1, 3):
             rows = np.array([0, row], np.int64)
             with pytest.raises(InvalidValue, match="outside"):
-                evaluator.in_force_rows(rows, ended, rule)
-            with pytest.raises(InvalidValue, match="outside"):
                 evaluator.carry(np.arange(2), rows, live, 2)
             with pytest.raises(InvalidValue, match="outside"):
                 evaluator.carry(rows, np.arange(2), live, 3)
@@ -444,6 +432,7 @@ def _both(world: Any, numba: Evaluator) -> Iterator[Any]:
             "assembly.note_search_limit": st.integers(0, 8),
             "assembly.notes_without_query": st.integers(0, 8),
             "assembly.artifact_limit": st.integers(0, 6),
+            "assembly.relevance": st.sampled_from(["search", "vector"]),
         }
     ),
     st.integers(40, 600),
@@ -452,13 +441,18 @@ def test_windows_of_one_store_are_the_same_bytes(
     numba: Evaluator, case: dict[str, Any], query: Any, knobs: dict[str, Any], budget: int
 ) -> None:  # design section 5: equal canonical results, and the evaluator named in the window
     world = _stored(case)
-    config = config_of(**knobs)
+    config = searching(**knobs)
     found = []
     for memory in _both(world, numba):
         snapshot = memory.snapshot
         mask = np.array((case["seen"] * 2)[: snapshot["note"].length], np.bool_) if case["masked"] else None
         inputs = world.inputs(
-            snapshot=snapshot, config=config, query_embedding=query, note_mask=mask, max_tokens=budget
+            snapshot=snapshot,
+            config=config,
+            query="note 1 of a",
+            query_embedding=query,
+            note_mask=mask,
+            max_tokens=budget,
         )
         try:
             assembled = assemble(inputs, memory, Searcher(memory, config.search))

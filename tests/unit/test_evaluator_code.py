@@ -28,7 +28,7 @@ from caliber.kernels.evaluator import NUMPY, compile_evaluator
 from caliber.model.errors import ExtraNotInstalled, InvalidConfigValue
 
 PACKAGE = Path(caliber.__file__).parent
-LOOPS = 14
+LOOPS = 13
 
 
 def run(source: str, **environment: str) -> Any:

@@ -36,7 +36,6 @@ _WRITTEN = _write(types.int64)
 SIGNATURES: dict[str, list[tuple[Any, ...]]] = {
     "in_force": [(_BOOLS, _read(types.uint8), _INTS, _INTS, _INTS, _INTS, _read(types.int32), _BOOLS,
                   _write(types.boolean))],
-    "in_force_rows": [(_INTS, _read(types.uint8), _INTS, _INTS, _INTS, _INTS, _WRITTEN)],
     # Every type that a resident column may have: instants and counts, reals, interned values, enums, flags.
     "keep_members": [(_write(types.boolean), _read(item), _read(item))
                      for item in (types.int64, types.float64, types.int32, types.int8, types.uint8)],

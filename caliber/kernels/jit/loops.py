@@ -42,23 +42,6 @@ def in_force(
     return rows
 
 
-def in_force_rows(numbers: Any, ended: Any, first: Any, second: Any, third: Any, bounds: Any, out: Any) -> Any:
-    """Write those of the given rows that have not ended and whose instants lie within bounds; return how many."""
-    length, kept = ended.shape[0], 0
-    for place in range(numbers.shape[0]):
-        row = numbers[place]
-        if row < 0 or row >= length:
-            return BAD_INDEX
-        held = ended[row] == 0
-        held &= (first[row] >= bounds[0]) & (first[row] <= bounds[1])
-        held &= (second[row] >= bounds[2]) & (second[row] <= bounds[3])
-        held &= (third[row] >= bounds[4]) & (third[row] <= bounds[5])
-        if held:
-            out[kept] = row
-            kept += 1
-    return kept
-
-
 def keep_members(mask: Any, column: Any, values: Any) -> Any:
     """Unmark the rows whose value is not one of ``values``, which are sorted."""
     rows, count = mask.shape[0], values.shape[0]
