@@ -101,7 +101,8 @@ def row_ids(array: Any, size: int, *, field: str = "ids") -> npt.NDArray[np.int6
     if isinstance(array, np.ndarray):
         array = np.ascontiguousarray(array) if array.ndim else array
     checked = view(array, I64, 1, field=field)
-    if checked.shape[0] and (int(checked.min()) < 0 or int(checked.max()) >= size):
+    # Without their sign, numbers below 0 are the largest of all: one pass tells both.
+    if checked.shape[0] and int(checked.view(np.uint64).max()) >= size:
         raise InvalidValue(field=field, reason=f"a row id is outside [0, {size})")
     return checked
 

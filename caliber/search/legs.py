@@ -200,6 +200,8 @@ def _weighed(
     out = []
     start = 0
     for group in groups:
+        if not len(group.terms):
+            continue
         here = slice(start, start + len(group.terms))
         start = here.stop
         # Cut off by nearness among what is visible, so that hidden words push nobody out.

@@ -270,15 +270,20 @@ static void search_rows(const cal_vector_ops *ops, const cal_segment *segments, 
     }
 }
 
-/* Codes cost a pass of their own, which pays when most rows need no other. */
-static int codes_pay(const cal_segment *segments, size_t segment_count, size_t dimensions, size_t k) {
-    size_t count = 0;
+/* Codes cost a pass of their own, which pays when most of the rows that a mask lets through need no other. */
+static int codes_pay(const cal_segment *segments, size_t segment_count, size_t dimensions, const uint8_t *mask,
+                     size_t k) {
+    size_t count = 0, base = 0;
     for (size_t g = 0; g < segment_count; g++) {
         if (segments[g].count > 0 && !segments[g].codes) {
             return 0;
         }
-        count += segments[g].count;
+        for (size_t i = 0; mask && i < segments[g].count; i++) {
+            count += mask[base + i] != 0;
+        }
+        base += segments[g].count;
     }
+    count = mask ? count : base;
     return cal_codes_fit(dimensions) && count >= CAL_SCAN_SMALLEST && count / CAL_SCAN_SHARE >= k;
 }
 
@@ -307,7 +312,7 @@ int32_t cal_topk_f32(uint32_t features, int32_t metric, const cal_segment *segme
     uint8_t *free_scratch = (uint8_t *)scratch + (ALIGNMENT - (uintptr_t)scratch % ALIGNMENT) % ALIGNMENT;
     search *searches = (search *)(void *)free_scratch;
     free_scratch += aligned(query_count * sizeof(search));
-    const int use_codes = codes_pay(segments, segment_count, dimensions, k);
+    const int use_codes = codes_pay(segments, segment_count, dimensions, mask, k);
     /* Searches with codes first; a query of length 0 has no direction and scores every row. */
     size_t coded = 0, uncoded = query_count;
     for (size_t q = 0; q < query_count; q++) {
