@@ -579,3 +579,34 @@ def test_a_previous_provider_alone_is_refused_and_faults_name_their_section() ->
     wrong = {**OLD, "dimensions": None}
     with pytest.raises(caliber.model.errors.MissingRequired, match=r"previous_embedding_provider\.dimensions"):
         caliber.open(settings(":memory:", NEW, previous_embedding_provider={k: v for k, v in wrong.items() if v}))
+
+
+# --- on every database ------------------------------------------------------------------------------------
+
+
+def test_the_whole_cycle_on_every_database(backend: Any) -> None:
+    backend.needs("reopen")
+    words = {"search.keyword.similar_words": "none", "embedding.batch_size": 4, **MANUAL}
+    before = backend.config(**words)
+    after = backend.config(
+        embedding_provider=NEW, previous_embedding_provider=OLD, **{"vector.dimensions": 48, **words}
+    )
+    with backend.open(before) as memory:
+        add(memory, 12)
+        memory.flush()
+    with backend.open(after) as memory:
+        assert memory.search("what is known of 7").status == "ok"
+        add(memory, 1, start=20)
+        memory.flush()
+        came = memory.storage.embedding_spaces.reembed()
+        assert (came.made, came.done, came.switched_from) == (12, 13, OLD_NAME)
+        assert memory.search("what is known of 7").status == "ok"
+        assert memory.verify() == []
+        note = next(iter(memory.storage.notes.all()))
+        memory.storage.notes.update(note.note_id, archived_at=note.created_at)
+        swept = memory.storage.sweep()
+        assert (swept.owner_out_of_use, swept.count) == (2, 2)  # in either space
+        assert memory.storage.embedding_spaces.drop(OLD_NAME) == 12
+        rebuilt = memory.storage.rebuild_search()
+        assert (rebuilt.outdated, rebuilt.vectors, rebuilt.differences) == (0, 0, ())
+        assert [space.name for space in memory.storage.embedding_spaces.report()] == [NEW_NAME]
