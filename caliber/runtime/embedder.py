@@ -54,6 +54,9 @@ _QUEUE_MAX = 65_536
 _FOREIGN_S = 30.0
 """How long another program has to embed what it wrote, before we look whether something lacks a vector."""
 
+_LOOK_SHARE = 0.01
+"""Most of the time that such looks may take, in a large store that others write to all the time."""
+
 _FILL_EVERY = 8
 """While records keep coming, how many of their batches there are to one of a space that is being filled."""
 
@@ -109,6 +112,7 @@ class Embedder:
         self._walks: dict[bytes, Walk] = {}
         self._to_walk = {lane.key for lane in self._lanes}
         self._look_at_s: float | None = None
+        self._looked_s = 0.0
         self._fill: Fill | None = None
         self._in_front = 0
         self._busy_steps = 0
@@ -274,7 +278,7 @@ class Embedder:
     def changed_elsewhere(self) -> None:
         """Take note that another program committed: what it leaves without a vector is looked for after a while."""
         if self._look_at_s is None:
-            self._look_at_s = time.monotonic() + _FOREIGN_S
+            self._look_at_s = time.monotonic() + max(_FOREIGN_S, self._looked_s / _LOOK_SHARE)
             self._wake.set()
 
     def loaded(self) -> None:
@@ -317,9 +321,12 @@ class Embedder:
             if lane.key not in self._to_walk:
                 return 0
             self._to_walk.discard(lane.key)
+            self._looked_s = 0.0
             walk = self._walks[lane.key] = Walk(self._store, lane.key, self.embedded)
         while not lane.queue:
+            begun = time.monotonic()
             page = walk.page(_PAGE_ROWS)
+            self._looked_s += time.monotonic() - begun
             if page is None:
                 del self._walks[lane.key]
                 break
