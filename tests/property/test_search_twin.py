@@ -6,13 +6,14 @@ Source: issue "Search in native memory", Done when. Twin: tests/support/search_t
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.configs import HASH_PROVIDER, config
-from support.evidence import scale
+from support.evidence import record, scale, seed, soaking
 from support.providers import CountingEmbeddings
 from support.search_checks import assert_same, given_of, twin_answer, world
 from support.search_worlds import FILTERS, INSTANTS, KINDS, KNOBS, NOW_US, QUERIES, STORES, Builder, merged
@@ -29,6 +30,9 @@ ASKED = st.tuples(
     st.booleans(),
 )
 DIMENSIONS = 12
+TALLY: Counter[str] = Counter()
+"""What was compared in this run."""
+
 COLUMNS = {
     "note": ("entity", "note_type", "importance", "namespace"),
     "artifact": ("artifact_type",),
@@ -49,19 +53,19 @@ def open_store(knobs: dict[str, Any], provider: Any, **overrides: Any) -> tuple[
     return memory, clock
 
 
-@settings(max_examples=scale(60, 20_000), suppress_health_check=list(HealthCheck))
-@given(
-    steps=STORES,
-    knobs=KNOBS,
-    asked=st.lists(ASKED, min_size=1, max_size=5),
-    metric=st.sampled_from(["cosine", "cosine", "l2", "inner_product"]),
-    long_text=st.sampled_from(["chunk_mean", "chunks"]),
-)
-def test_search_equals_its_twin(steps: Any, knobs: Any, asked: Any, metric: str, long_text: str) -> None:
-    # issue, Done when: results equal a plain Python twin of the whole pipeline on random stores
-    provider = CountingEmbeddings(DIMENSIONS)
+CASES: dict[str, Any] = {
+    "steps": STORES,
+    "knobs": KNOBS,
+    "asked": st.lists(ASKED, min_size=1, max_size=5),
+    "metric": st.sampled_from(["cosine", "cosine", "l2", "inner_product"]),
+    "long_text": st.sampled_from(["chunk_mean", "chunks"]),
+}
+
+
+def hold(steps: Any, knobs: Any, asked: Any, metric: str, long_text: str) -> None:
+    """Build a store, ask it and the twin, and hold one to the other."""
     longest = {"embedding.long_text": long_text, "embedding.long_text_tokens": 8}
-    memory, clock = open_store(knobs, provider, metric=metric, **longest)
+    memory, clock = open_store(knobs, CountingEmbeddings(DIMENSIONS), metric=metric, **longest)
     with memory:
         Builder(memory, clock).build(steps)
         memory.flush()
@@ -71,6 +75,14 @@ def test_search_equals_its_twin(steps: Any, knobs: Any, asked: Any, metric: str,
             compare(handle, held, query, {**options, "as_of": as_of})
 
 
+@settings(max_examples=scale(40, 2_000), suppress_health_check=list(HealthCheck))
+@given(**CASES)
+def test_search_equals_its_twin(**case: Any) -> None:
+    # issue, Done when: results equal a plain Python twin of the whole pipeline on random stores
+    hold(**case)
+    TALLY["stores"] += 1
+
+
 def compare(handle: Any, held: Any, query: str, options: dict[str, Any]) -> None:
     """Ask store and twin the same, and hold one answer to the other."""
     if not_filterable(options):
@@ -78,7 +90,11 @@ def compare(handle: Any, held: Any, query: str, options: dict[str, Any]) -> None
             handle.search(query, **options)
         return
     expected = twin_answer(handle, held, query, given_of(handle, query), options)
-    assert_same(handle.search(query, **options), expected, query)
+    result = handle.search(query, **options)
+    assert_same(result, expected, query)
+    TALLY["questions"] += 1
+    TALLY["hits"] += len(result.hits)
+    TALLY.update(leg for hit in result.hits for leg in hit.breakdown)
 
 
 def not_filterable(options: dict[str, Any]) -> bool:
@@ -87,7 +103,7 @@ def not_filterable(options: dict[str, Any]) -> bool:
     return any(not any(name in COLUMNS[kind] for kind in kinds) for name in options["filter"] or ())
 
 
-@settings(max_examples=scale(12, 2_000), suppress_health_check=list(HealthCheck))
+@settings(max_examples=scale(12, 300), suppress_health_check=list(HealthCheck))
 @given(steps=STORES, knobs=KNOBS, query=QUERIES, limits=st.lists(st.integers(1, 40), min_size=2, max_size=3))
 def test_larger_limit_only_adds_to_a_smaller(steps: Any, knobs: Any, query: str, limits: list[int]) -> None:
     memory, clock = open_store(knobs, CountingEmbeddings(DIMENSIONS))
@@ -102,7 +118,7 @@ def test_larger_limit_only_adds_to_a_smaller(steps: Any, knobs: Any, query: str,
         assert larger[: len(smaller)] == smaller
 
 
-@settings(max_examples=scale(3, 1_000), suppress_health_check=list(HealthCheck))
+@settings(max_examples=scale(3, 150), suppress_health_check=list(HealthCheck))
 @given(steps=STORES, knobs=KNOBS, asked=st.lists(ASKED, min_size=2, max_size=5))
 def test_search_with_similar_words_equals_its_twin(steps: Any, knobs: Any, asked: Any) -> None:
     """The word vectors are given, and the stores are English: what is like what, and how far, the twin works out."""
@@ -116,3 +132,36 @@ def test_search_with_similar_words_equals_its_twin(steps: Any, knobs: Any, asked
         for query, options, as_of, as_reader in asked:
             handle = memory.acting_as(READER) if as_reader else memory
             compare(handle, held, query, {**options, "as_of": as_of})
+
+
+def test_what_was_compared_is_recorded() -> None:
+    """Last of this file: a run in which nothing was found has compared nothing."""
+    if not TALLY["questions"]:
+        pytest.skip("run by itself")
+    assert TALLY["hits"] > 0
+    parts = (
+        "keyword",
+        "lent",
+        "vector",
+        "graph",
+        "importance",
+        "mentioned",
+        "date",
+        "time",
+        "exact",
+        "question",
+        "recency",
+    )
+    assert not soaking() or all(TALLY[part] for part in parts), TALLY
+    record(
+        "search-equals-its-twin",
+        "Search held to its plain Python twin, bit for bit",
+        {
+            "random stores and settings": TALLY["stores"],
+            "questions": TALLY["questions"],
+            "hits": TALLY["hits"],
+            "scores with each part": ", ".join(f"{part} {TALLY[part]}" for part in parts),
+            "differences": 0,
+            "seed": seed(),
+        },
+    )

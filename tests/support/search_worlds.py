@@ -39,6 +39,8 @@ READERS = (None, ["agent:reader"], ["agent:nobody"], ["executor"])
 _DAYS = st.integers(-700, 40).map(lambda days: from_us(NOW_US) + timedelta(days=days, hours=days % 24))
 _DATED = st.sampled_from(
     [datetime(2023, 5, 8, 12, tzinfo=UTC), datetime(2023, 3, 8, tzinfo=UTC), datetime(2023, 11, 13, 23, tzinfo=UTC)]
+    # Close to the days that questions name, before and after them.
+    + [datetime(2023, month, day, 5, tzinfo=UTC) for month, day in ((4, 28), (5, 6), (5, 11), (6, 4), (11, 2))]
 )
 INSTANTS = _DAYS | _DATED
 _SOME = st.integers(0, 1_000)
@@ -57,7 +59,7 @@ _NOTE = st.tuples(
             "namespace": st.sampled_from([None, "work"]),
         }
     ),
-    st.none() | st.integers(0, 500),
+    st.none() | st.integers(0, 500) | _DATED,
 )
 _TURN = st.tuples(
     st.just("turn"),
@@ -95,9 +97,9 @@ _CHANGE = st.one_of(
     st.tuples(st.just("advance"), st.integers(1, 120_000)),
 )
 _STEPS = st.one_of(_NOTE, _NOTE, _TURN, _TURN, _ARTIFACT, _CHANGE)
-STORES = st.lists(_STEPS, min_size=1, max_size=8) | st.lists(_STEPS, min_size=16, max_size=32)
+STORES = st.lists(_STEPS, min_size=14, max_size=32)
 
-QUERIES = st.lists(_WORDS, min_size=1, max_size=6).map(" ".join) | st.sampled_from(
+_QUERIES = st.lists(_WORDS, min_size=1, max_size=6).map(" ".join) | st.sampled_from(
     [
         "who moved the backups last week?",
         "when did Ines Weber go boating in May 2023",
@@ -114,6 +116,11 @@ QUERIES = st.lists(_WORDS, min_size=1, max_size=6).map(" ".join) | st.sampled_fr
         "which day was it yesterday, the Ines Weber lake or Weber's?",
     ]
 )
+_DATED_QUERIES = st.tuples(
+    st.sampled_from(["lake boat", "the backups", "who was happy", ""]),
+    st.sampled_from(["in May 2023", "on 8 May", "last week", "in 2023", "since March", "yesterday"]),
+).map(" ".join)
+QUERIES = st.one_of(_QUERIES, _QUERIES, _DATED_QUERIES)
 
 _COLUMNS: dict[str, st.SearchStrategy[Any]] = {
     "entity": st.sampled_from(ENTITIES) | st.just(["Ines", "Omar"]),
@@ -218,9 +225,11 @@ class Builder:
         scope = scope or self.memory.open_scope(self.trajectory.trajectory_id)
         return scope.scope_id
 
-    def _note(self, values: dict[str, Any], valid_days: int | None) -> None:
-        if values["valid_from"] is not None and valid_days is not None:
-            values = {**values, "valid_until": values["valid_from"] + timedelta(days=valid_days)}
+    def _note(self, values: dict[str, Any], until: int | datetime | None) -> None:
+        if isinstance(until, datetime):
+            values = {**values, "valid_until": until}
+        elif values["valid_from"] is not None and until is not None:
+            values = {**values, "valid_until": values["valid_from"] + timedelta(days=until)}
         note = self.memory.add_note(entity_type="topic", confidence=0.9, **values)
         self.records.append(("notes", note.note_id))
 
