@@ -354,9 +354,28 @@ class AsyncCaliber:
             deadline_ms=deadline_ms,
         )
 
-    async def search_many(self, queries: Iterable[str], **options: Any) -> list[SearchResult]:
+    async def search_many(
+        self,
+        queries: Iterable[str],
+        *,
+        kinds: Sequence[str] | None = None,
+        limit: int | None = None,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
+        as_of: datetime | None = None,
+        consistency: ReadConsistency | str | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[SearchResult]:
         """See ``Caliber.search_many``."""
-        return await self._run(self._memory.search_many, queries, **options)
+        return await self._run(
+            self._memory.search_many,
+            queries,
+            kinds=kinds,
+            limit=limit,
+            filter=filter,
+            as_of=as_of,
+            consistency=consistency,
+            deadline_ms=deadline_ms,
+        )
 
     async def explain(self, window_id: Id, *, exclusion: Id | None = None) -> dict[str, Any]:
         """See ``Caliber.explain``."""
