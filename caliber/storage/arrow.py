@@ -286,6 +286,12 @@ def batch_from_columns(relation: Relation, columns: Sequence[CopyColumn], rows: 
     return pa.record_batch([_array(column, rows) for column in columns], schema=schema)
 
 
+def _narrow(offsets: npt.NDArray[Any] | None) -> npt.NDArray[np.int32]:
+    """Return offsets as the types of a schema have them; what was decoded at once is below 2 GiB."""
+    assert offsets is not None
+    return np.ascontiguousarray(offsets, np.int32)
+
+
 def _array(column: CopyColumn, rows: int) -> Any:
     pa = _pyarrow()
     kind, buffer = column.field.kind, pa.py_buffer
@@ -293,12 +299,12 @@ def _array(column: CopyColumn, rows: int) -> Any:
     validity = buffer(column.validity) if column.missing and column.validity is not None else None
     if kind is CopyKind.BOOL or kind in WIDTHS:
         return pa.Array.from_buffers(type_, rows, [validity, buffer(column.values)], null_count=column.missing)
-    offsets = buffer(column.offsets)
+    offsets = buffer(_narrow(column.offsets))
     if kind in (CopyKind.TEXT, CopyKind.JSONB, CopyKind.BYTES):
         buffers = [validity, offsets, buffer(column.values)]
         return pa.Array.from_buffers(type_, rows, buffers, null_count=column.missing)
     if kind is CopyKind.TEXT_ARRAY:
-        items = [None, buffer(column.items), buffer(column.values)]
+        items = [None, buffer(_narrow(column.items)), buffer(column.values)]
         child = pa.Array.from_buffers(type_.value_type, column.item_count, items)
     else:
         width = 4 if kind is CopyKind.VECTOR else 16

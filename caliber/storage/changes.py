@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from caliber.model.errors import StorageError
 
 UPSERT = 1
@@ -12,6 +14,7 @@ DELETE = 2
 
 _HEAD = struct.Struct("<BBI")
 _ENTRY = struct.Struct("<qi")
+_ENTRIES = np.dtype([("ordinal", "<i8"), ("version", "<i4")])
 
 ChangeEntry = tuple[int, int, int, int]
 """(relation code, operation, ordinal, version)"""
@@ -31,6 +34,14 @@ def pack_changes(entries: Sequence[ChangeEntry]) -> bytes:
             out += _ENTRY.pack(entry[2], entry[3])
         start = end
     return bytes(out)
+
+
+def pack_upserts(relation: int, ordinals: Sequence[int], versions: Sequence[int]) -> bytes:
+    """Return the record of rows of one relation that were written, as ``pack_changes`` would."""
+    entries = np.empty(len(ordinals), _ENTRIES)
+    entries["ordinal"] = ordinals
+    entries["version"] = versions
+    return _HEAD.pack(relation, UPSERT, len(ordinals)) + entries.tobytes()
 
 
 def unpack_changes(raw: bytes) -> Iterable[ChangeEntry]:

@@ -124,7 +124,7 @@ class PostgresBackend(Backend):
     ready: ClassVar[list[str]] = []
 
     def __init__(self) -> None:
-        super().__init__("postgres", f"env:{DSN}", frozenset({"reopen", "sharing", "snapshots"}))
+        super().__init__("postgres", f"env:{DSN}", frozenset({"reopen", "sharing", "snapshots", "bulk"}))
         self._schema = f"test_{uuid.uuid4().hex[:20]}"
         if self.ready:
             self._schema = self.ready.pop()

@@ -465,6 +465,7 @@ def test_loaded_records_get_their_vectors(backend: Any) -> None:
 
 def test_full_text_is_kept_through_a_load(backend: Any) -> None:
     backend.needs("reopen")
+    backend.needs("full text")
     settings = backend.config(embedding_provider=None)
     memory = backend.open(settings)
     rebuild_full_text(settings)

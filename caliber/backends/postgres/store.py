@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import psycopg
 
 from caliber.backends.postgres import schema as schemas
+from caliber.backends.postgres.bulk import PostgresBulk
 from caliber.backends.postgres.connection import PgConnection, Shared, connect
 from caliber.backends.postgres.feed import SnapshotFeed
 from caliber.backends.postgres.pool import Pool
@@ -68,19 +69,11 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
     return schemas.migrate(shared_of(config), _settings(config).schema_name, clock_us=clock_us)
 
 
-def _no_bulk() -> Unavailable:
-    return Unavailable(
-        "PostgreSQL is not loaded and read in bulk yet; write and list records one by one",
-        reason="not supported",
-        retryable=False,
-    )
-
-
 class PostgresStore:
     """One open PostgreSQL tenant. Source: O-1, K-081, K-082, design sections 3 to 5."""
 
     adapter = "postgres"
-    capabilities = frozenset({"feed", "group_commit"})
+    capabilities = frozenset({"feed", "group_commit", "bulk"})
 
     def __init__(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> None:
         settings = _settings(config)
@@ -101,6 +94,7 @@ class PostgresStore:
             connection.close()
             raise
         identity = os.urandom(16)
+        self._bulk = PostgresBulk(self._shared, dialect, self._limits.lock_timeout_ms, clock_us)
         self.feed = SnapshotFeed(self._own, identity)
         self.full_text: FullText | None = None
         self._pool = Pool(self._connect, size=settings.pool_max, timeout_ms=settings.pool_timeout_ms)
@@ -180,12 +174,14 @@ class PostgresStore:
     def bulk_load(
         self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
     ) -> BulkReport:
-        del relation, batches, on_existing, progress
-        raise _no_bulk()
+        self._check_open()
+        report = self._bulk.load(relation, batches, on_existing, progress)
+        self._writer.hear_of_others()
+        return report
 
     def bulk_read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
-        del relation, batch_rows
-        raise _no_bulk()
+        self._check_open()
+        return self._bulk.read(relation, batch_rows)
 
     def statement_count(self) -> int:
         return self._shared.counter.here()

@@ -86,7 +86,7 @@ def _bool(value: int) -> bytes:
     return _BOOLS[value]
 
 
-def _json_text(text: str) -> str:
+def json_text(text: str) -> str:
     if "\\u0000" in text or ESCAPE in text:
         text = dump_json(_walk(json.loads(text), _escape))
     if "e+" in text:
@@ -99,7 +99,7 @@ def _spelt_out(found: re.Match[str]) -> str:
 
 
 def _jsonb(value: str) -> bytes:
-    return b"\1" + _json_text(value).encode()
+    return b"\1" + json_text(value).encode()
 
 
 def _array(oid: int, items: Sequence[bytes]) -> bytes:
@@ -164,7 +164,7 @@ def _from_bool(raw: bytes) -> int:
     return raw[0]
 
 
-def _from_jsonb(raw: bytes) -> str:
+def from_jsonb(raw: bytes) -> str:
     if raw == b"\1[]" or raw == b"\1{}":
         return raw[1:].decode()
     value = json.loads(raw[1:])
@@ -219,7 +219,7 @@ _DECODERS: Final[dict[int, Callable[[bytes], Any] | None]] = {
     TEXT: _from_text,
     UNKNOWN: _from_text,
     TIMESTAMPTZ: _from_instant,
-    JSONB: _from_jsonb,
+    JSONB: from_jsonb,
     TEXT_ARRAY: _from_text_array,
     UUID_ARRAY: _from_uuid_array,
 }

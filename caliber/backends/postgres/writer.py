@@ -145,7 +145,7 @@ class PostgresWriter(GroupWriter):
                 late = deadline is not None and time.monotonic() >= deadline
                 if not may_pass(error) or attempt >= most or late:
                     if isinstance(error, Conflict):
-                        self._hear_of_others()  # who lost has the winner's news before trying again
+                        self.hear_of_others()  # who lost has the winner's news before trying again
                     raise
             attempt += 1
             self.retried += 1
@@ -181,7 +181,7 @@ class PostgresWriter(GroupWriter):
         for request in batch:
             request.done = True
         if others or self._feed.due:
-            self._hear_of_others()
+            self.hear_of_others()
         for request in succeeded:
             assert request.unit is not None
             for after in request.unit.on_commit:
@@ -300,7 +300,8 @@ class PostgresWriter(GroupWriter):
         self._turns.wait(ticket)
         self.follower.committed(sequence, changes)
 
-    def _hear_of_others(self) -> None:
+    def hear_of_others(self) -> None:
+        """Let the follower read what others, or loads of ours, have written."""
         if self.follower is None:
             return
         try:

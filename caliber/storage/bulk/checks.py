@@ -15,7 +15,7 @@ import numpy.typing as npt
 from caliber.kernels.copy import CopyColumn, CopyKind
 from caliber.model.errors import InvalidRow
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.bulk.columns import Columns, edges, numbers, present, texts_of
+from caliber.storage.bulk.columns import Columns, edges, is_one_of, numbers, present, uuids_of
 
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999: what Python can date."""
@@ -60,9 +60,8 @@ def _check_column(
     if kind in (CopyKind.INT8, CopyKind.FLOAT8, CopyKind.INSTANT):
         _check_numbers(declared, numbers(column)[:rows], there, first_row)
     elif declared.enum is not None:
-        known = {member.value.encode() for member in declared.enum}
-        bad = np.array([text is not None and text not in known for text in texts_of(column, rows)])
-        _refuse(bad, there, first_row, name, f"must be one of {', '.join(sorted(m.value for m in declared.enum))}")
+        known = is_one_of(column, rows, [member.value.encode() for member in declared.enum])
+        _refuse(~known, there, first_row, name, f"must be one of {', '.join(sorted(m.value for m in declared.enum))}")
     elif kind is CopyKind.BYTES and declared.length is not None:
         bad = np.diff(edges(column, rows)) != declared.length
         _refuse(bad, there, first_row, name, f"must have {declared.length} bytes")
@@ -127,20 +126,17 @@ def _check_across(relation: Relation, columns: Columns, rows: int, first_row: in
         bad = numbers(end)[:rows] < numbers(start)[:rows]
         _refuse(bad, both, first_row, "valid_until", "must not be before valid_from")
     elif relation.name == "artifact":
-        lasting = np.array([kind == b"duration" for kind in texts_of(columns["ttl_kind"], rows)])
+        lasting = is_one_of(columns["ttl_kind"], rows, [b"duration"])
         there = present(columns["ttl_ms"], rows)
         given = np.ones(rows, np.bool_) if there is None else there
         _refuse(lasting != given, None, first_row, "ttl_ms", "goes with the kind duration, and only with it")
     elif relation.name == "embedding":
-        bad = np.array([kind not in _OWNERS for kind in texts_of(columns["owner_type"], rows)])
-        _refuse(bad, None, first_row, "owner_type", "has no vectors")
+        _refuse(~is_one_of(columns["owner_type"], rows, _OWNERS), None, first_row, "owner_type", "has no vectors")
 
 
 def check_dimensions(columns: Columns, rows: int, first_row: int, spaces: Mapping[bytes, int]) -> None:
     """Raise InvalidRow for a vector whose space does not exist, or has another number of dimensions."""
-    ids = columns["space_id"].values[: 16 * rows].reshape(rows, 16)
-    distinct, which = np.unique(ids, axis=0, return_inverse=True)
-    wanted = np.array([spaces.get(one.tobytes(), 0) for one in distinct], np.int64)[which.reshape(-1)]
+    wanted = np.array([spaces.get(space, 0) for space in uuids_of(columns["space_id"], rows)], np.int64)
     _refuse(wanted == 0, None, first_row, "space_id", "refers to no embedding_space: load or make that first")
     lengths = np.diff(edges(columns["vector"], rows))
     _refuse(lengths != wanted, None, first_row, "vector", "has not as many dimensions as its space")

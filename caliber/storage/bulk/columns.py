@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels.copy import CopyColumn, CopyKind
+from caliber.kernels.copy import CopyColumn, CopyField, CopyKind
 from caliber.model.errors import InvalidRow
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.arrow import KINDS, field_of
@@ -48,6 +49,12 @@ def edges(column: CopyColumn, rows: int) -> npt.NDArray[Any]:
 def column_of_numbers(column: Column, values: npt.NDArray[Any]) -> CopyColumn:
     """Return numbers or instants, all present, as a column."""
     return CopyColumn(field_of(column), np.ascontiguousarray(values).view(np.uint8).reshape(-1))
+
+
+def ordinal_column(name: str, values: Sequence[int]) -> CopyColumn:
+    """Return whole numbers that belong to no column of a relation."""
+    numbers_ = np.fromiter(values, np.int64, len(values))
+    return CopyColumn(CopyField(name, CopyKind.INT8, nullable=False), numbers_.view(np.uint8))
 
 
 def column_of_bytes(column: Column, values: npt.NDArray[np.uint8]) -> CopyColumn:
@@ -95,10 +102,50 @@ def texts_of(column: CopyColumn, rows: int) -> list[bytes | None]:
     return out
 
 
+def is_one_of(column: CopyColumn, rows: int, values: Sequence[bytes]) -> npt.NDArray[np.bool_]:
+    """Return which rows of a column of texts hold one of a few values; of what is missing, anything."""
+    offsets = edges(column, rows)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    out = np.zeros(rows, np.bool_)
+    for value in values:
+        of_length = np.flatnonzero(lengths == len(value))
+        places = starts[of_length, None] + np.arange(len(value))
+        out[of_length] |= (column.values[places] == np.frombuffer(value, np.uint8)).all(axis=1)
+    return out
+
+
+def folded_ids(column: CopyColumn, rows: int) -> npt.NDArray[np.uint64]:
+    """Return eight bytes of each id of a column, by which a row that refers to one is found again."""
+    words = column.values[: 16 * rows].view("<u8").reshape(rows, 2)
+    out = np.asarray(np.bitwise_xor(words[:, 0], words[:, 1]), np.uint64)
+    there = present(column, rows)
+    if there is not None:
+        out[~there] = 2**64 - 1  # not the zeros that stand there, which are an id
+    return out
+
+
+def rewritten(column: CopyColumn, declared: Column, rows: int, change: Callable[[bytes], bytes]) -> CopyColumn:
+    """Return a column of texts, or of lists of texts, with ``change`` made to each text."""
+    if column.items is None:
+        known: dict[bytes | None, bytes | None] = {None: None}
+        out = []
+        for text in texts_of(column, rows):
+            if text not in known and text is not None:
+                known[text] = change(text)
+            out.append(known[text])
+        return column_of_texts(declared, out)
+    raw = column.values.tobytes()
+    items = [change(raw[start:end]) for start, end in pairwise(column.items[: column.item_count + 1].tolist())]
+    ends = np.zeros(len(items) + 1, np.int64)
+    np.cumsum([len(item) for item in items], out=ends[1:])
+    return dataclasses.replace(column, values=np.frombuffer(b"".join(items), np.uint8), items=ends, item_validity=None)
+
+
 # --- rows of a driver -----------------------------------------------------------------------------
 
 
-def _numbers_of(column: CopyColumn, rows: int) -> list[Any]:
+def numbers_of(column: CopyColumn, rows: int) -> list[Any]:
+    """Return a column of numbers or instants as a list; where one is missing, anything."""
     values: list[Any] = numbers(column)[:rows].tolist()
     return values
 
@@ -122,7 +169,8 @@ def _spans_of(unit: int) -> Callable[[CopyColumn, int], list[Any]]:
     return spans
 
 
-def _uuids_of(column: CopyColumn, rows: int) -> list[Any]:
+def uuids_of(column: CopyColumn, rows: int) -> list[Any]:
+    """Return a column of ids as bytes; where one is missing, anything."""
     raw = column.values.tobytes()
     return [raw[at : at + 16] for at in range(0, 16 * rows, 16)]
 
@@ -137,11 +185,11 @@ def _text_lists_of(column: CopyColumn, rows: int) -> list[Any]:
 
 
 _VALUES: dict[ColumnType, Callable[[CopyColumn, int], list[Any]]] = {
-    ColumnType.UUID: _uuids_of,
-    ColumnType.INSTANT: _numbers_of,
+    ColumnType.UUID: uuids_of,
+    ColumnType.INSTANT: numbers_of,
     ColumnType.TEXT: _strings_of,
-    ColumnType.INT: _numbers_of,
-    ColumnType.FLOAT: _numbers_of,
+    ColumnType.INT: numbers_of,
+    ColumnType.FLOAT: numbers_of,
     ColumnType.BOOL: _bools_of,
     ColumnType.BYTES: _spans_of(1),
     ColumnType.JSON: _strings_of,

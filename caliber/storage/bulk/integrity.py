@@ -34,10 +34,13 @@ def _exists(target: str, key: str, column: str, also: str = "") -> str:
     return f"EXISTS (SELECT 1 FROM {target} o WHERE o.{quote(key)} = t.{quote(column)}{also})"
 
 
-def questions(relation: Relation, table: Callable[[str], str], mark: str) -> list[Question]:
-    """Return what to ask after loading a relation; ``mark`` is the placeholder of the only parameter."""
+def questions(relation: Relation, table: Callable[[str], str], mark: str, *, references: bool = True) -> list[Question]:
+    """Return what to ask after loading a relation; ``mark`` is the placeholder of the only parameter.
+
+    ``references``: also whether what a row refers to is there, for a database that has not said so already.
+    """
     out = []
-    for key in relation.foreign_keys:
+    for key in relation.foreign_keys if references else ():
         there = _exists(table(key.relation), key.target, key.column)
         condition = f"t.{quote(key.column)} IS NOT NULL AND NOT {there}"
         out.append(Question(_first(relation, table, mark, condition), key.column, f"refers to no {key.relation}"))

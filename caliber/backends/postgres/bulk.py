@@ -1,0 +1,446 @@
+"""Loading whole relations into PostgreSQL and reading them: binary COPY, encoded and decoded in C.
+
+``on_existing="error"`` copies straight into the table. ``"skip"`` copies into a temporary table and inserts from there,
+so that rows which are there already can be passed over and named. Either is one transaction on a connection of its own.
+
+Source: design sections 3 and 4; C-195, K-106; docs/decisions/0102.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+from psycopg import RawCursor
+
+from caliber.backends.postgres.connection import Shared, connect
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.errors import StatementError, lost, translate
+from caliber.backends.postgres.wire import ESCAPE, from_jsonb, json_text
+from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyColumn, CopyKind, CopyReader, CopyRows, copy_tuples
+from caliber.model.errors import CaliberError, Conflict, InvalidRow
+from caliber.model.time import from_us
+from caliber.schema.relation import Column, Relation
+from caliber.storage import arrow
+from caliber.storage.bulk.columns import folded_ids, numbers_of, ordinal_column, rewritten
+from caliber.storage.bulk.integrity import questions
+from caliber.storage.bulk.load import (
+    KEYS_A_RECORD,
+    Batch,
+    BulkReport,
+    OnExisting,
+    Progress,
+    Tally,
+)
+from caliber.storage.changes import pack_upserts
+from caliber.storage.plan import quote
+
+_CHUNK_BYTES: Final = 1 << 18
+_READ_BYTES: Final = 1 << 20
+_STAGING: Final = "caliber_load"
+_STAGING_BUFFERS: Final = "64MB"
+_LINE: Final = re.compile(r"COPY [^,]+, line (\d+)(?:, column (\w+))?")
+
+Connection = psycopg.Connection[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to load, and who says so in change records."""
+
+    table: Callable[[str], str]
+    """The name of a relation's table, as statements have it."""
+    sequence: Callable[[str], str]
+    """The name of the sequence of a relation's ordinals, as a text that is cast to ``regclass``."""
+    writer: bytes
+    now: datetime
+    translate: Callable[[psycopg.Error], CaliberError]
+    lock_timeout_ms: int
+
+
+def load(
+    connection: Connection,
+    numbers: Connection,
+    target: Target,
+    relation: Relation,
+    batches: Iterable[Batch],
+    on_existing: OnExisting,
+    progress: Progress,
+) -> BulkReport:
+    """Write batches in one transaction of ``connection``; ``numbers`` hands out ordinals meanwhile.
+
+    Raises: InvalidRow, Conflict, Unavailable, and whatever ``batches`` raises; then nothing was written
+    """
+    work = _Direct if on_existing is OnExisting.ERROR else _Staged
+    loading = work(connection, numbers, target, relation, progress)
+    try:
+        with connection.transaction():
+            limit(connection, target)
+            return loading.run(batches)
+    except psycopg.Error as error:
+        found = loading.explained(error)
+        cause = target.translate(error).__cause__
+    # Out here: the driver's own error, which quotes keys, does not travel along.
+    raise found from cause
+
+
+def limit(connection: Connection, target: Target) -> None:
+    """Set what bounds the transaction, for it alone: a pool may lend the connection to others afterwards."""
+    connection.execute(
+        "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', %s, true),"
+        " set_config('synchronous_commit', 'on', true)",
+        (str(target.lock_timeout_ms),),
+    )
+
+
+class _Loading:
+    """What both ways of loading share: ordinals, the stream, change records, questions at the end."""
+
+    def __init__(
+        self, connection: Connection, numbers: Connection, target: Target, relation: Relation, progress: Progress
+    ) -> None:
+        self.connection = connection
+        self.numbers = numbers
+        self.target = target
+        self.relation = relation
+        self.tally = Tally(progress)
+        self.records = 0
+        # Of every row sent: eight bytes each, so that a row can be named whatever the server says of it.
+        self.ordinals = array("q")
+        self.versions = array("q")
+        self.references: dict[str, array[int]] = {key.column: array("Q") for key in relation.foreign_keys}
+
+    def run(self, batches: Iterable[Batch]) -> BulkReport:
+        raise NotImplementedError
+
+    def columns(self) -> str:
+        names = [quote(column.name) for column in self.relation.columns]
+        return ", ".join([quote("ordinal"), *names] if self.relation.ordinal else names)
+
+    def last_ordinal(self) -> int:
+        if not self.relation.ordinal:
+            return 0
+        table = self.target.table(self.relation.name)
+        return self._one(f"SELECT coalesce(max({quote('ordinal')}), 0) FROM {table}")  # type: ignore[no-any-return]
+
+    def stream(self, into: str, batches: Iterable[Batch], numbered: bool, sent: Callable[[Batch], None]) -> None:
+        """Copy batches into a table; ``numbered`` puts each row's number before it."""
+        with self.connection.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN (FORMAT binary)") as copy:
+            copy.write(COPY_HEADER)
+            for batch in batches:
+                columns = [
+                    _for_server(batch.columns[declared.name], declared, batch.rows)
+                    for declared in self.relation.columns
+                ]
+                if numbered:
+                    columns.insert(0, ordinal_column("row", range(batch.first_row, batch.first_row + batch.rows)))
+                if self.relation.ordinal:
+                    columns.insert(0, ordinal_column("ordinal", self._new_ordinals(batch)))
+                try:
+                    for piece in copy_tuples(CopyRows(columns, batch.rows), chunk_bytes=_CHUNK_BYTES):
+                        copy.write(piece)
+                except InvalidRow as error:
+                    raise InvalidRow(row=batch.first_row + error.row, field=error.field, reason=error.reason) from error
+                sent(batch)
+            copy.write(COPY_TRAILER)
+
+    def _new_ordinals(self, batch: Batch) -> Sequence[int]:
+        new = next_ordinals(self.numbers, self.target.sequence(self.relation.name), batch.rows)
+        self.ordinals.extend(new)
+        if self.relation.has("version"):
+            self.versions.extend(numbers_of(batch.columns["version"], batch.rows))
+        for key, known in self.references.items():
+            known.frombytes(folded_ids(batch.columns[key], batch.rows).tobytes())
+        return new
+
+    def record(self, ordinals: Sequence[int], versions: Sequence[int]) -> None:
+        """Write change records of a thousand keys each."""
+        if not self.relation.mirrored:
+            return
+        code = self.relation.code
+        text = f"INSERT INTO {self.target.table('change')} (writer, entries, created_at) VALUES ($1, $2, $3)"
+        with RawCursor(self.connection) as cursor:
+            for start in range(0, len(ordinals), KEYS_A_RECORD):
+                some = slice(start, start + KEYS_A_RECORD)
+                entries = pack_upserts(code, ordinals[some], versions[some])
+                cursor.execute(text, (self.target.writer, entries, self.target.now))
+                self.records += 1
+
+    def ask(self, last: int) -> None:
+        """Raise InvalidRow if a loaded row does not go with others."""
+        if not self.relation.ordinal:
+            return
+        # References it checks by itself.
+        for question in questions(self.relation, self.target.table, "$1", references=False):
+            wrong = self._one(question.sql, last)
+            row = -1 if wrong is None else bisect_left(self.ordinals, wrong)
+            if wrong is not None and row < len(self.ordinals) and self.ordinals[row] == wrong:
+                raise InvalidRow(row=row, field=question.field, reason=question.reason)
+
+    def _one(self, text: str, *parameters: Any) -> Any:
+        with RawCursor(self.connection) as cursor:
+            found = cursor.execute(text, parameters).fetchone()
+        return None if found is None else found[0]
+
+    # --- errors ----------------------------------------------------------------------------------
+
+    def explained(self, error: psycopg.Error) -> CaliberError:
+        """Return the error of ours for one of the server's, with the row it is about where that is known."""
+        state, context = error.sqlstate or "", error.diag.context or ""
+        place = _LINE.search(context)
+        row = int(place[1]) - 1 if place is not None else None
+        if state == "23505" and row is not None:
+            fields = _fields_of(self.relation, error.diag.constraint_name or "")
+            reason = "there is such a row already; on_existing='skip' passes over it"
+            return Conflict(
+                f"row {row}, {fields}: {reason}", entity_type="row", id=str(row), reason=reason, row=row, field=fields
+            )
+        if state == "23503":
+            return self._dangling(error)
+        if state[:2] in ("22", "23") and row is not None:
+            assert place is not None
+            field = place[2] or _fields_of(self.relation, error.diag.constraint_name or "")
+            return InvalidRow(row=row, field=field, reason="the database refuses the value")
+        return self.target.translate(error)
+
+    def _dangling(self, error: psycopg.Error) -> CaliberError:
+        """Return which row refers to nothing: the server names the key, and that is all it says."""
+        for key in self.relation.foreign_keys:
+            named = re.search(rf"\({re.escape(key.column)}\)=\(([0-9a-f-]{{36}})\)", error.diag.message_detail or "")
+            if named is None:
+                continue
+            raw = bytes.fromhex(named[1].replace("-", ""))
+            wanted = int.from_bytes(raw[:8], "little") ^ int.from_bytes(raw[8:], "little")
+            rows = self.references[key.column]
+            if wanted in rows:
+                return InvalidRow(row=rows.index(wanted), field=key.column, reason=f"refers to no {key.relation}")
+        return self.target.translate(error)
+
+
+def next_ordinals(connection: Connection, sequence: str, count: int) -> Sequence[int]:
+    """Return numbers that nobody else gets, ascending."""
+    with RawCursor(connection) as cursor:
+        row = cursor.execute(
+            "SELECT min(n), CASE WHEN max(n) - min(n) < count(*) THEN NULL ELSE array_agg(n ORDER BY n) END"
+            " FROM (SELECT nextval($1::regclass) AS n FROM generate_series(1, $2)) AS numbers",
+            (sequence, count),
+        ).fetchone()
+    assert row is not None
+    first, apart = row
+    return range(first or 0, (first or 0) + count) if apart is None else array("q", apart)
+
+
+class _Direct(_Loading):
+    """Straight into the table; the first row that is there already ends it."""
+
+    def run(self, batches: Iterable[Batch]) -> BulkReport:
+        last = self.last_ordinal()
+        into = f"{self.target.table(self.relation.name)} ({self.columns()})"
+        self.stream(into, batches, False, lambda batch: self.tally.add(batch, range(batch.rows)))
+        self.record(self.ordinals, self.versions)
+        self.ask(last)
+        return self.tally.report(self.relation, self.records)
+
+
+class _Staged(_Loading):
+    """Into a temporary table first, from there what is not there yet."""
+
+    def run(self, batches: Iterable[Batch]) -> BulkReport:
+        last = self.last_ordinal()
+        # In a session that has used temporary tables before, as a pool may lend it, their number is settled.
+        with suppress(psycopg.Error), self.connection.transaction():
+            self.connection.execute(f"SET LOCAL temp_buffers = '{_STAGING_BUFFERS}'")
+        table = self.target.table(self.relation.name)
+        ordinal = f"{quote('ordinal')}, " if self.relation.ordinal else ""
+        names = ", ".join(quote(column.name) for column in self.relation.columns)
+        self.connection.execute(
+            f"CREATE TEMP TABLE {_STAGING} ON COMMIT DROP AS"
+            f" SELECT {ordinal}0::bigint AS {quote('row')}, {names} FROM {table} WITH NO DATA"
+        )
+        into = f"{_STAGING} ({ordinal}{quote('row')}, {names})"
+        rows: list[Batch] = []
+        self.stream(into, batches, True, lambda batch: rows.append(Batch(batch.first_row, batch.rows, {})))
+        written = self._insert(table, names)
+        for batch in rows:
+            start, end = bisect_left(written, batch.first_row), bisect_left(written, batch.first_row + batch.rows)
+            self.tally.add(batch, [row - batch.first_row for row in written[start:end]])
+        self.ask(last)
+        return self.tally.report(self.relation, self.records)
+
+    def _insert(self, table: str, names: str) -> Sequence[int]:
+        """Insert what is not there yet; return the numbers of the rows written.
+
+        A temporary table is scanned in the order it was filled in, by one process: of equal rows the first is written.
+        Sorting would cost as much as all the rest.
+        """
+        if not self.relation.ordinal:
+            return self._insert_by_key(table, names)
+        ordinal = quote("ordinal")
+        with self.connection.cursor(binary=True) as cursor:
+            cursor.execute(
+                f"INSERT INTO {table} ({ordinal}, {names}) SELECT {ordinal}, {names} FROM {_STAGING}"
+                f" ON CONFLICT DO NOTHING RETURNING {ordinal}"
+            )
+            found = sorted(row[0] for row in cursor)
+        places = array("q", [bisect_left(self.ordinals, each) for each in found])
+        if self.relation.has("version"):
+            self.record(found, [self.versions[place] for place in places])
+        return places
+
+    def _insert_by_key(self, table: str, names: str) -> Sequence[int]:
+        keys = ", ".join(quote(name) for name in self.relation.key)
+        with self.connection.cursor(binary=True) as cursor:
+            cursor.execute(
+                f"WITH written AS (INSERT INTO {table} ({names}) SELECT {names} FROM {_STAGING}"
+                f" ON CONFLICT DO NOTHING RETURNING {keys})"
+                f" SELECT min({quote('row')}) FROM {_STAGING} JOIN written USING ({keys}) GROUP BY {keys}"
+            )
+            return array("q", sorted(row[0] for row in cursor))
+
+
+def _fields_of(relation: Relation, constraint: str) -> str:
+    """Return the columns that a constraint's name stands for."""
+    for unique in relation.uniques:
+        if constraint == f"uq_{relation.name}_{'_'.join(unique.columns)}"[:63]:
+            return ", ".join(unique.columns)
+    if constraint.startswith(f"{relation.name}_{'_'.join(relation.key)}_") or constraint.endswith("_pkey"):
+        return ", ".join(relation.key)
+    return constraint
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read(connection: Connection, target: Target, relation: Relation, batch_rows: int) -> Iterator[Any]:
+    """Yield every row of a relation, as of one snapshot, as ``pyarrow.RecordBatch``."""
+    names = ", ".join(quote(column.name) for column in relation.columns)
+    keys = ("ordinal",) if relation.ordinal else relation.key
+    order = ", ".join(quote(name) for name in keys)
+    text = f"COPY (SELECT {names} FROM {target.table(relation.name)} ORDER BY {order}) TO STDOUT (FORMAT binary)"
+    reader = CopyReader([arrow.field_of(column) for column in relation.columns])
+    with connection.transaction(), connection.cursor() as cursor:
+        limit(connection, target)
+        with cursor.copy(text) as copy:
+            for piece in _joined(copy):
+                for part in reader.feed(piece, rows_max=batch_rows):
+                    columns = {column.field.name: column for column in part.columns}
+                    for declared in relation.columns:
+                        columns[declared.name] = _from_server(columns[declared.name], declared, part.rows)
+                    yield arrow.batch_from_columns(relation, list(columns.values()), part.rows)
+    reader.close()
+
+
+def _joined(copy: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
+    """Yield what the server sends, a row at a time, in larger pieces."""
+    pieces: list[bytes | bytearray | memoryview] = []
+    size = 0
+    for piece in copy:
+        pieces.append(piece)
+        size += len(piece)
+        if size >= _READ_BYTES:
+            yield b"".join(pieces)
+            pieces, size = [], 0
+    yield b"".join(pieces)
+
+
+# --- texts that PostgreSQL cannot hold as they are ------------------------------------------------
+
+_ESCAPE: Final = ESCAPE.encode()
+
+
+def _for_server(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
+    """Return a column as its rows are written one by one, too; see ``wire``."""
+    kind = column.field.kind
+    if kind in (CopyKind.TEXT, CopyKind.TEXT_ARRAY):
+        raw = column.values.tobytes()
+        return rewritten(column, declared, rows, _escaped) if b"\0" in raw or _ESCAPE in raw else column
+    if kind is CopyKind.JSONB:
+        raw = column.values.tobytes()
+        if b"\\u0000" in raw or b"e+" in raw or _ESCAPE in raw:
+            return rewritten(column, declared, rows, lambda text: json_text(text.decode()).encode())
+    return column
+
+
+def _from_server(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
+    kind = column.field.kind
+    if kind is CopyKind.JSONB:
+        return rewritten(column, declared, rows, lambda text: from_jsonb(b"\1" + text).encode())
+    if kind in (CopyKind.TEXT, CopyKind.TEXT_ARRAY) and _ESCAPE in column.values.tobytes():
+        return rewritten(column, declared, rows, _unescaped)
+    return column
+
+
+def _escaped(text: bytes) -> bytes:
+    return text.replace(_ESCAPE, _ESCAPE + b"1").replace(b"\0", _ESCAPE + b"0")
+
+
+def _unescaped(text: bytes) -> bytes:
+    return text.replace(_ESCAPE + b"0", b"\0").replace(_ESCAPE + b"1", _ESCAPE)
+
+
+# --- of an open store -----------------------------------------------------------------------------
+
+
+class PostgresBulk:
+    """Loading and reading the relations of one open store, each on connections of its own."""
+
+    def __init__(
+        self, shared: Shared, dialect: PostgresDialect, lock_timeout_ms: int, clock_us: Callable[[], int]
+    ) -> None:
+        self._shared = shared
+        self._dialect = dialect
+        self._lock_timeout_ms = lock_timeout_ms
+        self._clock_us = clock_us
+
+    def load(
+        self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
+    ) -> BulkReport:
+        """See ``BulkStore.bulk_load``; no statement timeout bounds a load, which takes what it takes."""
+        with self._connection() as connection, self._connection() as numbers:
+            return load(connection, numbers, self._target(), relation, batches, on_existing, progress)
+
+    def read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
+        """See ``BulkStore.bulk_read``."""
+        with self._connection() as connection:
+            yield from read(connection, self._target(), relation, batch_rows)
+
+    def _target(self) -> Target:
+        # Nobody's writer, so that our own memory too takes it for somebody else's, and reads it.
+        sequence = "{}.{}".format(quote(self._dialect.schema), quote("{}_ordinal_seq"))
+        return Target(
+            self._dialect.table,
+            sequence.format,
+            os.urandom(16),
+            from_us(self._clock_us()),
+            self._translated,
+            self._lock_timeout_ms,
+        )
+
+    def _translated(self, error: psycopg.Error) -> CaliberError:
+        if error.sqlstate is None:
+            return lost(self._shared.store, error)
+        said = StatementError(error.sqlstate, error.diag.message_primary or "", error.diag.constraint_name)
+        return translate(said, self._shared.store)
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        opened = connect(self._shared)
+        failed: CaliberError
+        try:
+            opened.pg.exit_pipeline_mode()  # where there can be no COPY
+            yield opened.raw
+        except psycopg.Error as error:
+            failed = self._translated(error)
+        else:
+            return
+        finally:
+            opened.close()
+        raise failed
