@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from pathlib import Path
@@ -26,7 +27,8 @@ def main() -> None:
         assert scope is not None
         notes, turns = list(add_notes(memory, texts, 5)), []
         print("ready", flush=True)
-        while True:
+        parent = os.getppid()
+        while os.getppid() == parent:  # what was to kill it may have been killed itself
             what = rng.random()
             if what < 0.3:
                 notes += add_notes(memory, texts, rng.randint(1, 20))

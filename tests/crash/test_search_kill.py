@@ -29,7 +29,7 @@ from caliber.model.time import from_us
 from caliber.schema.relations import BY_NAME
 
 CHILD = Path(__file__).parent / "searching_process.py"
-KILLS = scale(2, 60)
+KILLS = scale(2, 30)
 QUIET = {"search__keyword__similar_words": "none", "write_behind__trace_enabled": False}
 NOTES_A_SECOND = 50_000
 
