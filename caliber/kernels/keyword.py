@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -112,6 +113,19 @@ class Vocabulary:
             for number in range(self.word_flags.length, len(self._words)):
                 self._learn(self._words.word(number).decode("utf-8"))
             return words, offsets
+
+    def spelt(self, texts: Sequence[bytes]) -> list[tuple[str, ...]]:
+        """Return the parts of the words of each text, in order."""
+        with self.lock:
+            words, offsets = self.intern(texts)
+            starts = self.part_starts.array.astype(np.int64)
+            first = starts[words]
+            counts = starts[words.astype(np.int64) + 1] - first
+            ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+            at = np.arange(ends[-1]) + np.repeat(first - ends[:-1], counts)
+            parts = [self._part_texts[number] for number in self.part_ids.array[at].tolist()]
+        bounds = ends[offsets].tolist()
+        return [tuple(parts[start:stop]) for start, stop in pairwise(bounds)]
 
     def _learn(self, word: str) -> None:
         learned = self.word_flags.length

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +41,16 @@ _DTYPES = {"F16": np.float16, "F32": np.float32}
 _SAFETENSORS_HEADER_MAX = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class StaticModel:
     """Token vectors and the tokenizer that numbers them."""
 
     rows: NDArray[Any]
     tokenizer: Any
+
+
+_shared: weakref.WeakValueDictionary[Path, StaticModel] = weakref.WeakValueDictionary()
+"""Models in use: texts and single words are embedded by one, and reading a tokenizer takes a tenth of a second."""
 
 
 class StaticEmbeddingProvider:
@@ -135,7 +140,10 @@ def static_model_folder() -> Path:
 
 
 def load_static_model(folder: Path) -> StaticModel:
-    """Open tokenizer and weights. Raises: ExtraNotInstalled, EmbeddingFailed."""
+    """Open tokenizer and weights, or return them where they are open. Raises: ExtraNotInstalled, EmbeddingFailed."""
+    shared = _shared.get(folder)
+    if shared is not None:
+        return shared
     try:
         rows = _map_tensor(folder / WEIGHT_FILE, TENSOR)
         tokenizer = open_tokenizer(folder / TOKENIZER_FILE)
@@ -147,7 +155,8 @@ def load_static_model(folder: Path) -> StaticModel:
         raise EmbeddingFailed(reason="the model files of the installed wordllama package cannot be read") from error
     if tokenizer.get_vocab_size() > len(rows) or rows.shape[1] != DIMENSIONS[-1]:
         raise EmbeddingFailed(reason="tokenizer and weights of the installed wordllama package do not fit each other")
-    return StaticModel(rows, tokenizer)
+    # Two threads may both come here; what they read is the same, and no lock is held while another one forks.
+    return _shared.setdefault(folder, StaticModel(rows, tokenizer))
 
 
 def _map_tensor(path: Path, name: str) -> NDArray[Any]:

@@ -31,7 +31,7 @@ class _Known:
 class Names:
     """The names that records go by; read once a distinct value."""
 
-    def __init__(self, spelt: Callable[[str], tuple[str, ...]]) -> None:
+    def __init__(self, spelt: Callable[[Sequence[str]], list[tuple[str, ...]]]) -> None:
         self._spelt = spelt
         self._lock = threading.Lock()
         self._known: weakref.WeakKeyDictionary[Generation, _Known] = weakref.WeakKeyDictionary()
@@ -69,11 +69,12 @@ class Names:
             if known is None:
                 known = self._known[owners.generation] = _Known()
             values = owners.interned(_NAMED_BY[owners.relation.name])
-            while known.read < len(values):
-                value = values[known.read]
-                spelt = self._spelt(value)[:_LONGEST] if isinstance(value, str) else ()
-                if spelt:
-                    known.codes.setdefault(spelt, []).append(known.read)
-                    known.firsts.add(spelt[0])
-                known.read += 1
+            if known.read < len(values):
+                fresh = [value if isinstance(value, str) else "" for value in values[known.read :]]
+                for code, name in enumerate(self._spelt(fresh), known.read):
+                    spelt = name[:_LONGEST]
+                    if spelt:
+                        known.codes.setdefault(spelt, []).append(code)
+                        known.firsts.add(spelt[0])
+                known.read += len(fresh)
             return known

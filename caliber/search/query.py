@@ -108,9 +108,8 @@ class QueryReader:
             cut=cut,
         )
 
-    def name(self, text: str) -> tuple[str, ...]:
-        """Return a name as the parts that a query would name it by; empty for one that says nothing."""
-        parts = self._parts_of(text)
+    def name(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a name as a query would name it; empty for one that says nothing."""
         return () if all(part in self._lexicon.stop_words for part in parts) else parts
 
     def _parts_of(self, text: str) -> tuple[str, ...]:

@@ -56,13 +56,18 @@ class Searcher:
             self._similar = SimilarTerms(
                 WordVectors(analyzer.stem), self.keywords.dictionary, silent, least=settings.keyword.similar_min
             )
-        self._names = Names(self._reader.name)
+        self._names = Names(self._spelt)
         self._sights = VisibleCache()
         self._graph = GraphLeg(settings.graph, self._sights)
 
     def read(self, text: str, clock: Callable[[], date]) -> Query:
         """Return what a text asks for; ``clock`` tells the day that "last week" is meant from."""
         return self._reader.read(text, clock)
+
+    def _spelt(self, names: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return names as queries would name them. Their words stand in the texts, so they are known already."""
+        spelt = self.keywords.dictionary.spelt([name.encode("utf-8", "replace") for name in names])
+        return [self._reader.name(parts) for parts in spelt]
 
     def terms_of(self, part: str) -> tuple[str, ...]:
         """Return the terms that a part of a word is found by."""

@@ -130,6 +130,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_tokenizer_that_cannot_be_imported_names_the_extra_too(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = StaticEmbeddingProvider()
+    monkeypatch.setattr(static, "_shared", {})  # as in a process that has no model open yet
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ExtraNotInstalled, match=r"caliber-memory\[embed\]"):
         fresh.embed("text")
@@ -213,3 +214,12 @@ def test_weights_are_mapped_and_not_read(provider: StaticEmbeddingProvider) -> N
 def test_it_is_an_embedding_provider(provider: StaticEmbeddingProvider) -> None:
     assert isinstance(provider, EmbeddingProvider)
     assert (provider.model_id, provider.dimensions) == ("wordllama-l2-supercat", 256)
+
+
+def test_one_model_is_read_once_for_all_who_use_it() -> None:
+    folder = static.static_model_folder()
+    model = static.load_static_model(folder)
+    assert static.load_static_model(folder) is model
+    provider = static.StaticEmbeddingProvider(64)
+    provider.load()
+    assert provider._model is model
