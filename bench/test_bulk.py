@@ -29,6 +29,7 @@ from caliber.backends import backend
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model import SystemClock
+from caliber.runtime.bulk import BATCH_ROWS
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import ordinal_column
@@ -36,7 +37,6 @@ from caliber.storage.bulk.derived import Maker
 from caliber.storage.bulk.load import Batch, BulkReport, OnExisting, batches_of
 
 DIMENSIONS = 384
-BATCH_ROWS = 8_192
 CHUNK_BYTES = 1 << 18
 SCHEMA = "bulk"
 TABLE = f"{SCHEMA}.embedding"
@@ -191,7 +191,7 @@ def server(quick_rows: int) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def quick_rows(request: pytest.FixtureRequest) -> int:
-    return 4_000 if request.config.getoption("quick") else 20_000
+    return 4_000 if request.config.getoption("quick") else 50_000
 
 
 def name_of(package: str) -> str:

@@ -20,7 +20,7 @@ from caliber.storage.bulk.derived import Maker
 from caliber.storage.bulk.load import LOADABLE, BulkReport, OnExisting, Progress, batches_of
 from caliber.trajectory import inputs
 
-BATCH_ROWS = 8_192
+BATCH_ROWS = 4_096
 _EMBEDDED = frozenset({"turn", "note", "artifact", "scope"})
 _BY_PLURAL = {relation.plural: relation for relation in RELATIONS}
 

@@ -288,7 +288,8 @@ class Tables:
         """Load an Arrow table, record batch or stream (``__arrow_c_stream__``) into a relation, in one transaction.
 
         Columns are the relation's; ids, hashes, token counts, times and the version are made where they are not given.
-        ``on_existing="skip"`` passes over rows that are there already. One record batch is in memory at a time.
+        ``on_existing="skip"`` passes over rows that are there already. Two record batches are in memory at most;
+        another thread may read the second from ``data``.
 
         Shapes: see ``bulk_read(relation).schema``.
         Raises: InvalidRow for a bad row, with its number and column; Conflict for one that is there; InvalidValue for

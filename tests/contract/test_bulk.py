@@ -207,13 +207,14 @@ def test_another_handle_sees_a_load_whole(backend: Any) -> None:
     assert writer.search("after", limit=1, consistency="latest").hits[0].id == again.note_id
 
 
-def test_one_batch_is_in_memory_at_a_time(store: Any) -> None:
+def test_no_more_than_a_batch_is_read_ahead(store: Any) -> None:
     made, done = [0], [0]
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, 1_000, 100):
-            # Asked for only when what came before is written.
-            assert done[0] == made[0] == start
+            # Asked for only when all before it, or all but one, is written.
+            assert made[0] == start
+            assert start - done[0] <= 100
             made[0] += 100
             yield notes(1_000).slice(start, 100).combine_chunks().to_batches()[0]
 

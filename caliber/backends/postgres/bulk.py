@@ -13,7 +13,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -39,11 +39,13 @@ from caliber.storage.bulk.load import (
     OnExisting,
     Progress,
     Tally,
+    ahead,
 )
 from caliber.storage.changes import pack_upserts
 from caliber.storage.plan import quote
 
 _CHUNK_BYTES: Final = 1 << 18
+_RECORDS_AT_ONCE: Final = 200
 _READ_BYTES: Final = 1 << 20
 _STAGING: Final = "caliber_load"
 _STAGING_BUFFERS: Final = "64MB"
@@ -133,24 +135,28 @@ class _Loading:
 
     def stream(self, into: str, batches: Iterable[Batch], numbered: bool, sent: Callable[[Batch], None]) -> None:
         """Copy batches into a table; ``numbered`` puts each row's number before it."""
-        with self.connection.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN (FORMAT binary)") as copy:
+        text = f"COPY {into} FROM STDIN (FORMAT binary)"
+        made = (self._made(batch, numbered) for batch in batches)
+        with self.connection.cursor() as cursor, closing(ahead(made)) as coming, cursor.copy(text) as copy:
             copy.write(COPY_HEADER)
-            for batch in batches:
-                columns = [
-                    _for_server(batch.columns[declared.name], declared, batch.rows)
-                    for declared in self.relation.columns
-                ]
-                if numbered:
-                    columns.insert(0, ordinal_column("row", range(batch.first_row, batch.first_row + batch.rows)))
-                if self.relation.ordinal:
-                    columns.insert(0, ordinal_column("ordinal", self._new_ordinals(batch)))
+            for batch, rows in coming:
                 try:
-                    for piece in copy_tuples(CopyRows(columns, batch.rows), chunk_bytes=_CHUNK_BYTES):
+                    for piece in copy_tuples(rows, chunk_bytes=_CHUNK_BYTES):
                         copy.write(piece)
                 except InvalidRow as error:
                     raise InvalidRow(row=batch.first_row + error.row, field=error.field, reason=error.reason) from error
                 sent(batch)
             copy.write(COPY_TRAILER)
+
+    def _made(self, batch: Batch, numbered: bool) -> tuple[Batch, CopyRows]:
+        """Return a batch as it is sent; called by the thread that is a batch ahead."""
+        given = batch.columns
+        columns = [_for_server(given[each.name], each, batch.rows) for each in self.relation.columns]
+        if numbered:
+            columns.insert(0, ordinal_column("row", range(batch.first_row, batch.first_row + batch.rows)))
+        if self.relation.ordinal:
+            columns.insert(0, ordinal_column("ordinal", self._new_ordinals(batch)))
+        return batch, CopyRows(columns, batch.rows)
 
     def _new_ordinals(self, batch: Batch) -> Sequence[int]:
         new = next_ordinals(self.numbers, self.target.sequence(self.relation.name), batch.rows)
@@ -162,17 +168,23 @@ class _Loading:
         return new
 
     def record(self, ordinals: Sequence[int], versions: Sequence[int]) -> None:
-        """Write change records of a thousand keys each."""
+        """Write change records of a thousand keys each, many to a round trip."""
         if not self.relation.mirrored:
             return
         code = self.relation.code
-        text = f"INSERT INTO {self.target.table('change')} (writer, entries, created_at) VALUES ($1, $2, $3)"
+        text = (
+            f"INSERT INTO {self.target.table('change')} (writer, entries, created_at)"
+            " SELECT $1, entries, $3 FROM unnest($2::bytea[]) AS entries"
+        )
+        packed = [
+            pack_upserts(code, ordinals[start : start + KEYS_A_RECORD], versions[start : start + KEYS_A_RECORD])
+            for start in range(0, len(ordinals), KEYS_A_RECORD)
+        ]
         with RawCursor(self.connection) as cursor:
-            for start in range(0, len(ordinals), KEYS_A_RECORD):
-                some = slice(start, start + KEYS_A_RECORD)
-                entries = pack_upserts(code, ordinals[some], versions[some])
-                cursor.execute(text, (self.target.writer, entries, self.target.now))
-                self.records += 1
+            for start in range(0, len(packed), _RECORDS_AT_ONCE):
+                some = packed[start : start + _RECORDS_AT_ONCE]
+                cursor.execute(text, (self.target.writer, some, self.target.now))
+        self.records += len(packed)
 
     def ask(self, last: int) -> None:
         """Raise InvalidRow if a loaded row does not go with others."""

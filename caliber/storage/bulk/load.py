@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from caliber.storage.bulk.checks import check_batch, check_dimensions
 from caliber.storage.bulk.columns import Columns, canonical_json
 from caliber.storage.bulk.derived import Maker
 from caliber.storage.unit_of_work import RowChange
+
+T = TypeVar("T")
 
 LOADABLE: tuple[Relation, ...] = (*MIRRORED, CHECKPOINT, EMBEDDING_CACHE)
 """What may be loaded; the others are written by the store itself."""
@@ -107,6 +110,16 @@ def _batches_of(relation: Relation, source: Source, maker: Maker, spaces: Mappin
         derived.add_derived(relation, columns, rows, maker)
         yield Batch(first_row, rows, {column.name: columns[column.name] for column in relation.columns})
         first_row += rows
+
+
+def ahead(items: Iterable[T]) -> Generator[T, None, None]:
+    """Yield items while another thread makes the next one, so that a server does not wait for it."""
+    iterator = iter(items)
+    with ThreadPoolExecutor(1, thread_name_prefix="caliber-bulk") as maker:
+        coming = maker.submit(next, iterator, None)
+        while (item := coming.result()) is not None:
+            coming = maker.submit(next, iterator, None)
+            yield item
 
 
 class ChangeRecords:
