@@ -355,7 +355,7 @@ class Engine:
 
         def run(uow: UnitOfWork) -> T:
             result = work(uow)
-            events.extend(uow.events)
+            events[:] = uow.events  # work that lost a race is done again
             return result
 
         result = self.store.write(run, deadline_ms=deadline_ms)

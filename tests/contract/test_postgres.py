@@ -452,11 +452,13 @@ def test_commit_whose_answer_is_lost_is_looked_up(pg: PostgresBackend, committed
     writer = memory._engine.store._writer  # type: ignore[attr-defined]
     commit = writer._commit
 
-    def cut(connection: Any, changes: Any) -> Any:
+    def cut(connection: Any, *arguments: Any) -> Any:
         writer._commit = commit
         exchange = type(connection).exchange
 
         def exchange_and_break(self: Any, *commands: Any) -> Any:
+            if self is not connection:
+                return exchange(self, *commands)
             pid = self.pg.backend_pid
             if committed:
                 exchange(self, *commands)
@@ -466,8 +468,7 @@ def test_commit_whose_answer_is_lost_is_looked_up(pg: PostgresBackend, committed
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(connection), "exchange", exchange_and_break)
-            patch.setattr(writer._pool, "connection", _unpatched(writer._pool, patch))
-            return commit(connection, changes)
+            return commit(connection, *arguments)
 
     writer._commit = cut
     kept = note(memory, "stands once")
@@ -475,16 +476,6 @@ def test_commit_whose_answer_is_lost_is_looked_up(pg: PostgresBackend, committed
     assert memory.storage.notes.count() == 1
     assert memory.stats()["store"]["retried"] == (0 if committed else 1)
     assert memory.verify() == []
-
-
-def _unpatched(pool: Any, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    lend = pool.connection
-
-    def connection(**options: Any) -> Any:
-        patch.undo()
-        return lend(**options)
-
-    return connection
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])

@@ -28,6 +28,15 @@ from caliber.storage.plan import Plan
 BINARY: Final = 1
 _GRACE_MS: Final = 5_000
 """How long after its own timeout a server may still take to say so, before the link counts as dead."""
+_PARAMETERS: Final = {
+    "application_name": "caliber",
+    # A peer that vanished is noticed within a minute, not after the hours that systems allow.
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 50_000,
+}
+"""How connections are made unless the DSN says otherwise."""
 _LONGEST_WAIT_MS: Final = 2**31 - 1
 _READ, _WRITE = 1, 2
 
@@ -79,14 +88,14 @@ class Command(NamedTuple):
 
 def connect(shared: Shared) -> PgConnection:
     """Return a new connection. Raises: Unavailable, InvalidConfigValue for a DSN that cannot be read."""
+    ours: dict[str, Any] = {
+        **_PARAMETERS,
+        "connect_timeout": max(2, -(-shared.connect_timeout_ms // 1_000)),
+    }
     try:
-        raw = psycopg.connect(
-            shared.dsn,
-            autocommit=True,
-            connect_timeout=max(2, -(-shared.connect_timeout_ms // 1_000)),
-            application_name="caliber",
-            client_encoding="UTF8",
-        )
+        given = psycopg.conninfo.conninfo_to_dict(shared.dsn)
+        wanted = {name: value for name, value in ours.items() if name not in given}
+        raw = psycopg.connect(shared.dsn, autocommit=True, client_encoding="UTF8", **wanted)
     except psycopg.OperationalError as error:
         raise refused(error, shared.store) from error
     except psycopg.ProgrammingError:

@@ -45,6 +45,15 @@ class Pool:
         finally:
             self._places.release()
 
+    @contextmanager
+    def extra(self) -> Iterator[PgConnection]:
+        """Lend a connection beyond the limit, for a moment: when all others may be broken, and held by who waits."""
+        connection = self._make()
+        try:
+            yield connection
+        finally:
+            connection.close()
+
     def _take(self) -> PgConnection:
         while True:
             self.check_open()

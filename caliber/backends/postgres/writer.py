@@ -196,13 +196,13 @@ class PostgresWriter(GroupWriter):
                 connection.open("BEGIN", self._own["session.write"], self._limits.within(deadline), deadline)
                 succeeded = self._work(connection, batch)
                 changes = [change for request in succeeded if request.unit for change in request.unit.changes]
-                sequence = 0
-                if connection.begun is not None:  # something was asked of the database
+                sequence, xid = 0, connection.begun
+                if xid is not None:  # something was asked of the database
                     ticket = self._turns.take()
-                    sequence, others = self._commit(connection, changes)
+                    sequence, others = self._commit(connection, xid, changes)
             self.commits += 1
-            if ticket is not None:
-                self._publish(ticket, sequence, changes)
+            if ticket is not None and xid is not None:
+                self._publish(ticket, sequence, xid, changes)
         finally:
             if ticket is not None:
                 self._turns.leave(ticket)
@@ -235,13 +235,11 @@ class PostgresWriter(GroupWriter):
     def _unit(self, connection: PgConnection) -> UnitOfWork:
         return UnitOfWork(connection, self._plans, self._statements, self._clock_us(), self._keep_content)
 
-    def _commit(self, connection: PgConnection, changes: list[RowChange]) -> tuple[int, bool]:
+    def _commit(self, connection: PgConnection, xid: int, changes: list[RowChange]) -> tuple[int, bool]:
         """Record the changes, ask whether others wrote meanwhile, and commit: one round trip."""
         insert, foreign = self._statements["change.insert"], self._own["feed.foreign"]
         question = self._feed.question() if self.follower is not None else None
         connection.know(insert, foreign)
-        begun = connection.begun
-        assert begun is not None
         commands = []
         if changes:
             commands += connection.commands(insert, (self._identity, self._packed(changes), self._clock_us()))
@@ -255,30 +253,30 @@ class PostgresWriter(GroupWriter):
         except Unavailable as error:
             if not connection.broken:
                 raise
-            return self._cut_off(begun, error), True
+            self._cut_off(xid, error)
+            return 0, True  # its position is not known: memory learns of it as of anybody else's commit
         if results[-1].command_status != b"COMMIT":
             raise TransactionFailed(reason="the server rolled it back", retryable=True)
         others = question is not None and bool(connection.rows(foreign, results[at_foreign])[0][0])
         if not changes:
             return 0, others
         sequence: int = connection.rows(insert, results[at_insert])[0][0]
-        self._feed.claim(sequence, begun)
         return sequence, others
 
-    def _cut_off(self, xid: int, error: Unavailable) -> int:
+    def _cut_off(self, xid: int, error: Unavailable) -> None:
         """Find out what became of a COMMIT whose answer never came. Raises: ``error`` when nothing was written."""
+        self._feed.distrust()  # whatever it is, memory has not heard of it
         until = time.monotonic() + _OUTCOME_WAIT_S
         while time.monotonic() < until:
             try:
-                with self._pool.connection() as connection:
+                with self._pool.extra() as connection:
                     status = connection.run(self._own["session.outcome"], (str(xid),))[0][0]
             except Unavailable:
                 status = "unknown"
             if status == "aborted":
                 raise error
             if status == "committed":
-                # Its position is not known: memory learns of it as of anybody else's commit.
-                return 0
+                return
             time.sleep(0.05)
         raise Unavailable(
             "the connection broke while a transaction was being committed, and the server cannot be asked whether it"
@@ -294,10 +292,11 @@ class PostgresWriter(GroupWriter):
             ]
         )
 
-    def _publish(self, ticket: int, sequence: int, changes: list[RowChange]) -> None:
+    def _publish(self, ticket: int, sequence: int, xid: int, changes: list[RowChange]) -> None:
         if self.follower is None or not sequence:
             return
         self._turns.wait(ticket)
+        self._feed.claim(sequence, xid)
         self.follower.committed(sequence, changes)
 
     def hear_of_others(self) -> None:
