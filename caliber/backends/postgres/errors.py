@@ -28,6 +28,11 @@ _UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
     "25P03": ("timeout", True, "the transaction was idle for longer than the server allows; nothing was written"),
     "25P04": ("timeout", True, "the transaction took longer than the server allows; nothing was written"),
     "25006": ("read-only", True, "the server is read-only, as a standby is; connect to the primary"),
+    "26000": (
+        "prepared statement lost",
+        True,
+        "a pool in front of the server mixes its connections up: set storage.prepared_max = 0",
+    ),
     "28P01": ("wrong password", False, "the server refused the password; check the variable that storage.dsn names"),
     "28000": ("not let in", False, "the server does not let this user in; check the variable that storage.dsn names"),
     "3D000": ("no such database", False, "the database does not exist; create it, or correct the DSN"),

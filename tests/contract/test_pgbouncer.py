@@ -1,0 +1,134 @@
+"""PostgreSQL behind the real PgBouncer in transaction mode: each transaction may get another server connection.
+
+Skips where the program is not installed; CALIBER_TEST_PGBOUNCER names it where it is not on the path.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.configs import USER, config
+from support.folders import open_folder
+
+import caliber
+from caliber.backends.postgres.local_server import LocalServer
+from caliber.model.entities import LockToken
+from caliber.model.errors import CaliberError
+
+PROGRAM = os.environ.get("CALIBER_TEST_PGBOUNCER") or shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+VARIABLE = "CALIBER_TEST_BOUNCED_DSN"
+SERVER_CONNECTIONS = 2
+
+pytestmark = pytest.mark.skipif(not os.path.exists(PROGRAM), reason="PgBouncer is not installed")  # noqa: PTH110
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def bounced() -> Iterator[str]:
+    """The DSN of a PgBouncer in transaction mode that has fewer server connections than its clients want."""
+    with open_folder() as folder, LocalServer.start(folder / "server", fsync=False, tcp=True) as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION vector")
+        to = psycopg.conninfo.conninfo_to_dict(server.tcp_dsn)
+        port = _free_port()
+        settings = folder / "pgbouncer.ini"
+        settings.write_text(
+            f"[databases]\n{to['dbname']} = host={to['host']} port={to['port']} dbname={to['dbname']}"
+            f" user={to['user']} password={to['password']}\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
+            f"pool_mode = transaction\ndefault_pool_size = {SERVER_CONNECTIONS}\nmax_client_conn = 100\n"
+        )
+        settings.chmod(0o644)
+        user = ["-u", "nobody"] if os.geteuid() == 0 else []
+        process = subprocess.Popen([PROGRAM, "-q", *user, str(settings)])
+        try:
+            dsn = f"host=127.0.0.1 port={port} dbname={to['dbname']} user={to['user']}"
+            _until_it_answers(dsn)
+            os.environ[VARIABLE] = dsn
+            yield dsn
+        finally:
+            os.environ.pop(VARIABLE, None)
+            process.terminate()
+            process.wait(10)
+
+
+def _until_it_answers(dsn: str) -> None:
+    limit = time.monotonic() + 20
+    while True:
+        try:
+            psycopg.connect(dsn, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        else:
+            return
+
+
+def settings_for(schema: str, **overrides: Any) -> Any:
+    knobs = {"storage__adapter": "postgres", "storage__schema_name": schema, "storage__prepared_max": 0}
+    return config(f"env:{VARIABLE}", **{**knobs, **overrides})
+
+
+def test_writers_readers_and_locks_share_fewer_connections_than_they_want(bounced: str) -> None:
+    # design section 5: it breaks LISTEN, session advisory locks and SET ROLE; none of them is used
+    settings = settings_for("shared", storage__pool_max=6)
+    caliber.create(settings)
+    failed: list[BaseException] = []
+    with caliber.open(settings) as one, caliber.open(settings) as other:
+        trajectory = one.start_trajectory("goal", initiator=USER)
+        scope = one.current_scope(trajectory.trajectory_id)
+        assert scope is not None
+        other._engine.snapshot("latest")
+
+        def write(at: int) -> None:
+            memory = (one, other)[at % 2]
+            try:
+                for number in range(8):
+                    memory.append_turn(scope.scope_id, role="user", content=f"{at}.{number}")
+                    memory.add_note(
+                        entity="e", entity_type="t", note_type="fact", content=f"note {at}.{number}", confidence=0.5
+                    )
+                lock = memory.agents.acquire("resource", holder=str(at), wait_ms=20_000)
+                token = LockToken(lock.resource, lock.token)
+                memory.append_turn(scope.scope_id, role="user", content=f"{at} held it", guard=token)
+                memory.agents.release(token, holder=str(at))
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=write, args=(at,)) for at in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert failed == []
+        for memory in (one, other):
+            memory.flush()
+            memory._engine.snapshot("latest")
+            assert memory.verify() == []
+            assert len(memory.storage.turns.list_by_scope(scope.scope_id)) == 36
+            assert memory.storage.notes.count() == 32
+
+
+def test_limits_are_those_of_the_transaction(bounced: str) -> None:
+    settings = settings_for("limits", storage__statement_timeout_ms=60)
+    caliber.create(settings)
+    with caliber.open(settings) as memory:
+        with memory._engine.store.read() as session, pytest.raises(CaliberError, match="timeout"):
+            session.command("SELECT pg_sleep(5)")  # type: ignore[attr-defined]
+        with psycopg.connect(bounced, prepare_threshold=None) as raw:
+            assert [raw.execute("SHOW statement_timeout").fetchone() for _ in range(4)] == [("0",)] * 4
+        memory.start_trajectory("goal", initiator=USER)
