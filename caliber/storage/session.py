@@ -16,6 +16,13 @@ class StatementSession(Protocol):
         """Run a plan and return all its rows."""
         ...
 
+    def insert(self, plan: Plan, row: Row) -> list[Row]:
+        """Run a plan that inserts one row and return the row's ordinal, where it has one.
+
+        A session may send it later, with what comes next: a broken rule is then an error of that, or of the commit.
+        """
+        ...
+
     def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
         """Run a plan and return how many rows it changed."""
         ...

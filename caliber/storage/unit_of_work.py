@@ -135,11 +135,12 @@ class UnitOfWork:
     def insert(self, relation: Relation, entity: Any) -> int | None:
         """Insert an entity and return its ordinal.
 
-        Raises: InsertFailed or Conflict when a key or a uniqueness rule is broken.
+        Raises: InsertFailed or Conflict when a key or a uniqueness rule is broken; on some databases only with the
+            next statement, or the commit.
         """
         plans = self._plans[relation.name]
         row = plans.codec.encode(entity)
-        returned = self._session.run(plans.insert, row)
+        returned = self._session.insert(plans.insert, row)
         return self._inserted(plans, row, returned)
 
     def insert_new(self, relation: Relation, entity: Any) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -37,6 +38,9 @@ _PARAMETERS: Final = {
     "tcp_user_timeout": 50_000,
 }
 """How connections are made unless the DSN says otherwise."""
+_RESERVED_MAX: Final = 64
+_QUEUE_MAX: Final = 256
+"""Commands that may wait to be sent: what they hold is in memory twice."""
 _LONGEST_WAIT_MS: Final = 2**31 - 1
 _READ, _WRITE = 1, 2
 
@@ -75,8 +79,35 @@ class Shared:
     qualifier: str
     """What stands before this store's tables."""
     vector_oid: int = 0
+    ordinals: Ordinals = field(default_factory=lambda: Ordinals())
     counter: Counter = field(default_factory=Counter)
     bindings: dict[str, Binding] = field(default_factory=dict)
+
+
+class Ordinals:
+    """Ordinals reserved for rows to come: what is inserted need not wait to learn its own.
+
+    Sequences are not transactional, so what is never used leaves a gap, as a rollback does.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reserved: dict[str, deque[int]] = {}
+        self._step: dict[str, int] = {}
+        self.plans: dict[str, Plan] = {}
+
+    def take(self, connection: PgConnection, relation: str) -> int:
+        """Return an ordinal for a row of ``relation``; more are reserved each time they run out, up to a limit."""
+        while True:
+            with self._lock:
+                reserved = self._reserved.setdefault(relation, deque())
+                if reserved:
+                    return reserved.popleft()
+                step = min(2 * self._step.get(relation, 2), _RESERVED_MAX)
+            rows = connection.run(self.plans[relation], (step,))
+            with self._lock:
+                self._step[relation] = step
+                reserved.extend(row[0] for row in rows)
 
 
 class Command(NamedTuple):
@@ -109,13 +140,27 @@ def connect(shared: Shared) -> PgConnection:
 class PgConnection:
     """A connection that runs plans and speaks our errors. Not for several threads at once."""
 
-    __slots__ = ("_opening", "_opening_at", "_poll", "_prepared", "_queue", "begun", "deadline", "pg", "raw", "shared")
+    __slots__ = (
+        "_opening",
+        "_opening_at",
+        "_poll",
+        "_prepared",
+        "_preparing",
+        "_queue",
+        "begun",
+        "deadline",
+        "pg",
+        "raw",
+        "shared",
+    )
 
     def __init__(self, raw: psycopg.Connection[Any], shared: Shared) -> None:
         self.raw = raw
         self.pg = raw.pgconn
         self.shared = shared
         self._prepared: set[bytes] = set()
+        self._preparing: set[bytes] = set()
+        """Names whose preparing waits to be sent."""
         self._queue: list[Command] = []
         self._opening: Plan | None = None
         self._opening_at = 0
@@ -134,6 +179,32 @@ class PgConnection:
         result = self._run(plan, parameters)
         return self.shared.bindings[plan.name].decode(result.get_value, result.ntuples)
 
+    def insert(self, plan: Plan, row: Row) -> list[Row]:
+        """Insert a row with the next statement, under an ordinal that was reserved for it."""
+        self._know(plan)
+        if not plan.results:
+            self._later(plan, row)
+            return []
+        ordinal = row[0] if row[0] is not None else self.shared.ordinals.take(self, plan.name.partition(".")[0])
+        self._later(plan, (ordinal, *row[1:]))
+        return [(ordinal,)]
+
+    def _later(self, plan: Plan, row: Row) -> None:
+        self.shared.counter.add()
+        self._queue += self.commands(plan, row)
+        if len(self._queue) > _QUEUE_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, now. Raises: the error of the first command that failed."""
+        if self._queue:
+            self.exchange()
+
+    @property
+    def waits(self) -> bool:
+        """Whether something was asked for that is still to be sent, besides beginning."""
+        return len(self._queue) > (self._opening_at + 1 if self._opening is not None else 0)
+
     def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
         """Run a plan and return how many rows it changed."""
         return int(self._run(plan, parameters).command_tuples or 0)
@@ -151,7 +222,8 @@ class PgConnection:
             return [Command("send_query_params", (plan.sql.encode(), values, None, formats, BINARY))]
         out = []
         name = self.shared.prefix + plan.name.encode()
-        if name not in self._prepared:
+        if name not in self._prepared and name not in self._preparing:
+            self._preparing.add(name)
             out.append(Command("send_prepare", (name, plan.sql.encode())))
         out.append(Command("send_query_prepared", (name, values, formats, BINARY)))
         return out
@@ -224,6 +296,7 @@ class PgConnection:
     def reset(self) -> None:
         """End a transaction that was begun and forget what was never sent; for whoever uses it next."""
         self._queue = []
+        self._preparing.clear()
         self._opening = self.begun = self.deadline = None
         if not self.broken and self.in_transaction:
             self.exchange(simple("ROLLBACK"))
@@ -257,6 +330,7 @@ class PgConnection:
         Raises: the error of the first command that failed; later ones were not run then.
         """
         waiting, self._queue = self._queue, []
+        self._preparing.clear()
         sent = (*waiting, *commands)
         try:
             for kind, arguments in sent:

@@ -201,3 +201,18 @@ def own(dialect: PostgresDialect) -> dict[str, Plan]:
     """Return the statements that only this backend has, for one schema."""
     names = _names(dialect)
     return {name: Plan(name, text.format_map(names), binds, results) for name, (text, binds, results) in _OWN.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def reserving(dialect: PostgresDialect) -> dict[str, Plan]:
+    """Return what reserves ordinals, by relation."""
+    return {
+        name: Plan(
+            f"{name}.reserve",
+            f"SELECT nextval('{dialect.table(f'{name}_ordinal_seq')}'::regclass) FROM generate_series(1, $1::bigint)",
+            ("count",),
+            ("ordinal",),
+        )
+        for name, relation in BY_NAME.items()
+        if relation.ordinal
+    }

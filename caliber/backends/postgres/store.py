@@ -15,7 +15,7 @@ from caliber.backends.postgres.bulk import PostgresBulk
 from caliber.backends.postgres.connection import PgConnection, Shared, connect
 from caliber.backends.postgres.feed import SnapshotFeed
 from caliber.backends.postgres.pool import Pool
-from caliber.backends.postgres.statements import irregular, own
+from caliber.backends.postgres.statements import irregular, own, reserving
 from caliber.backends.postgres.writer import Limits, PostgresWriter
 from caliber.model.enums import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, Unavailable
@@ -87,6 +87,7 @@ class PostgresStore:
             self.plans = schemas.compile_plans(dialect)
             self.statements = irregular(dialect)
             self._own = own(dialect)
+            self._shared.ordinals.plans = reserving(dialect)
             self._check_prepared(settings.prepared_max)
             self.epoch = schemas.check_schema(connection, self.plans, self._shared.store, writing=True)
             self._server: str = connection.run(self._own["session.server"], ())[0][0]
@@ -117,7 +118,7 @@ class PostgresStore:
         )
 
     def _check_prepared(self, most: int) -> None:
-        regular = sum(8 + len(plans.lists) + len(plans.counts) + len(plans.references) for plans in self.plans.values())
+        regular = sum(9 + len(plans.lists) + len(plans.counts) + len(plans.references) for plans in self.plans.values())
         needed = regular + len(self.statements) + len(self._own)
         if 0 < most < needed:
             raise InvalidConfigValue(

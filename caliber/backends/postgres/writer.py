@@ -33,6 +33,10 @@ T = TypeVar("T")
 
 _OUTCOME_WAIT_S: Final = 10.0
 """How long the outcome of a COMMIT that was cut off is asked for: a server takes about as long to restart."""
+UNKNOWN_OUTCOME: Final = (
+    "the connection broke while a transaction was being committed, and the server cannot be asked whether it was: look"
+    " before you write it again, or write with an idempotency_key"
+)
 _BACKOFF_S: Final = 0.002
 _LEAST_MS: Final = 50
 """What a statement may take even if the deadline is now: it bounds waiting, and what waits for nobody may finish."""
@@ -167,70 +171,72 @@ class PostgresWriter(GroupWriter):
         self._pool.check_open()
 
     def _transaction(self, batch: list[Request], own: Request, deadline: float | None) -> None:
-        if len(batch) > 1:
-            deadline = None  # one's hurry is not its companions'
         try:
-            succeeded, others = self._run(batch, deadline)
+            others = self._run(batch, deadline) if len(batch) == 1 else self._together(batch)
         except BaseException as error:
             for request in batch:
-                request.done = True
-                request.error = request.error or (error if request is own else copy_for(error))
-            if not isinstance(error, CaliberError):
+                if not request.done:
+                    request.done = True
+                    request.error = error if request is own else copy_for(error)
+            if not isinstance(error, CaliberError) or own.error is None:
                 raise
             return
-        for request in batch:
-            request.done = True
         if others or self._feed.due:
             self.hear_of_others()
-        for request in succeeded:
-            assert request.unit is not None
-            for after in request.unit.on_commit:
-                after()
+        for request in batch:
+            if request.error is None and request.unit is not None:
+                for after in request.unit.on_commit:
+                    after()
 
-    def _run(self, batch: list[Request], deadline: float | None) -> tuple[list[Request], bool]:
-        """Run a batch in one transaction; return whose changes stand, and whether others wrote meanwhile."""
+    def _together(self, batch: list[Request]) -> bool:
+        """Run a batch in one transaction, or each request in its own when one of them fails."""
+        try:
+            return self._run(batch, None)  # one's hurry is not its companions'
+        except Exception as error:
+            if batch[0].done or error.args[:1] == (UNKNOWN_OUTCOME,):
+                raise  # it stands, or may
+        others = False
+        for request in batch:
+            request.result = None
+            try:
+                others |= self._run([request], None)
+            except Exception as error:
+                request.done = True
+                request.error = error
+        return others
+
+    def _run(self, batch: list[Request], deadline: float | None) -> bool:
+        """Run a batch in one transaction; return whether others wrote meanwhile."""
         ticket: int | None = None
         others = False
         try:
             with self._pool.connection(deadline=deadline) as connection:
                 connection.open("BEGIN", self._own["session.write"], self._limits.within(deadline), deadline)
-                succeeded = self._work(connection, batch)
-                changes = [change for request in succeeded if request.unit for change in request.unit.changes]
+                changes = self._work(connection, batch)
                 sequence, xid = 0, connection.begun
                 if xid is not None:  # something was asked of the database
                     ticket = self._turns.take()
                     sequence, others = self._commit(connection, xid, changes)
             self.commits += 1
+            for request in batch:
+                request.done = True
             if ticket is not None and xid is not None:
                 self._publish(ticket, sequence, xid, changes)
         finally:
             if ticket is not None:
                 self._turns.leave(ticket)
-        return succeeded, others
+        return others
 
-    def _work(self, connection: PgConnection, batch: list[Request]) -> list[Request]:
-        """Run each request; return those whose changes stand."""
-        if len(batch) == 1:
-            request = batch[0]
+    def _work(self, connection: PgConnection, batch: list[Request]) -> list[RowChange]:
+        """Run each request; return what they changed."""
+        changes: list[RowChange] = []
+        for request in batch:
             request.unit = self._unit(connection)
             request.result = request.work(request.unit)
-            return batch
-        succeeded = []
-        for request in batch:
-            connection.queue(simple("SAVEPOINT work"))
-            unit = self._unit(connection)
-            try:
-                request.result = request.work(unit)
-            except Exception as error:
-                if connection.broken:
-                    raise  # nobody's work stands
-                connection.exchange(simple("ROLLBACK TO work"), simple("RELEASE work"))
-                request.error = error
-                continue
-            connection.queue(simple("RELEASE work"))
-            request.unit = unit
-            succeeded.append(request)
-        return succeeded
+            changes += request.unit.changes
+        if connection.begun is None and connection.waits:
+            connection.flush()  # so that the transaction's number is known before its COMMIT is sent
+        return changes
 
     def _unit(self, connection: PgConnection) -> UnitOfWork:
         return UnitOfWork(connection, self._plans, self._statements, self._clock_us(), self._keep_content)
@@ -278,11 +284,7 @@ class PostgresWriter(GroupWriter):
             if status == "committed":
                 return
             time.sleep(0.05)
-        raise Unavailable(
-            "the connection broke while a transaction was being committed, and the server cannot be asked whether it"
-            " was: look before you write it again, or write with an idempotency_key",
-            reason="outcome unknown",
-        ) from error
+        raise Unavailable(UNKNOWN_OUTCOME, reason="outcome unknown") from error
 
     def _packed(self, changes: list[RowChange]) -> bytes:
         return pack_changes(

@@ -107,6 +107,9 @@ class SqliteConnection:
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error
 
+    def insert(self, plan: Plan, row: Row) -> list[Row]:
+        return self.run(plan, row)
+
     def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
         self._counter.add()
         try:
