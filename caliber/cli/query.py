@@ -70,8 +70,14 @@ def context(
         settings.out.result(show.window_document(window, trace=trace), human)
 
 
-def _value(text: str) -> Any:
-    for kind in (int, float):
+def _value(name: str, text: str) -> Any:
+    """Return a value as the column ``name`` holds it: a number where that is one, else the text as it stands."""
+    from caliber.schema.relation import ColumnType
+    from caliber.schema.relations import BY_NAME
+
+    columns = [column for kind in KINDS for column in BY_NAME[kind].columns if column.name == name]
+    numbers = {ColumnType.INT, ColumnType.FLOAT, ColumnType.INSTANT}
+    for kind in (int, float) if all(column.type in numbers for column in columns) else ():
         try:
             return kind(text)
         except ValueError:
@@ -88,7 +94,7 @@ def conditions_of(pairs: Sequence[str]) -> dict[str, Any]:
             raise Mistake(f"--filter {pair}: expected NAME=VALUE", "for example --filter note_type=fact")
         if name.endswith("_id"):
             as_id(text, name)
-        out.setdefault(name.strip(), []).append(_value(text))
+        out.setdefault(name.strip(), []).append(_value(name.strip(), text))
     return {name: values if len(values) > 1 else values[0] for name, values in out.items()}
 
 

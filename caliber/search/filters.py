@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -51,13 +51,16 @@ class Found:
 
 
 def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the kinds to search. Raises: InvalidValue."""
+    """Return the kinds to search. Raises: InvalidValue, DTypeError."""
     if kinds is None:
         return KINDS
     if isinstance(kinds, str):
         kinds = (kinds,)
+    if not isinstance(kinds, Iterable):
+        raise DTypeError(field="kinds", expected="names of kinds", got=type(kinds).__name__)
+    kinds = tuple(kinds)
     for kind in kinds:
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             raise InvalidValue(field="kinds", reason=f"unknown kind; there are {', '.join(KINDS)}")
     return tuple(dict.fromkeys(kinds))
 
@@ -164,10 +167,15 @@ def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
                 value = uuid.UUID(value).bytes
             except ValueError:
                 raise InvalidValue(field=f"filter.{name}", reason="is not an id") from None
+        # What is stored is text or bytes; anything else, such as 2023 for an entity "2023", would find nothing.
+        wanted = bytes if column.type == "uuid" else str
+        if value is not None and not isinstance(value, wanted):
+            reason = "must be an id" if column.type == "uuid" else "must be text"
+            raise InvalidValue(field=f"filter.{name}", reason=reason)
         values = snapshot.interned(name)
         return values.index(value) if value in values else -1
     if column.enum is not None:
-        if value not in snapshot.layout.enum_codes[name]:
+        if not isinstance(value, str) or value not in snapshot.layout.enum_codes[name]:
             names = ", ".join(member.value for member in column.enum)
             raise InvalidValue(field=f"filter.{name}", reason=f"must be one of {names}")
         return snapshot.enum_code(name, value)

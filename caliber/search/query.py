@@ -6,22 +6,27 @@ Source: issue "Search in native memory", keyword leg and query side; P-041.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import islice
+from typing import Final
 
 from caliber.kernels import PHRASE_MAX, words_of
 from caliber.search.dates import DateReader, Interval
 from caliber.search.lexicon import Lexicon
 from caliber.search.words import Analyzer
 
-_QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|«([^»]+)»|„([^“”]+)[“”]")
-_QUOTES = '"“«„'
+_QUOTES: Final = {'"': '"', "“": "”", "«": "»", "„": "“”"}
+"""Signs that open a quotation, and those that close it."""
+
+_OPENING = re.compile(f"[{''.join(_QUOTES)}]")
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s?\Z")
 _REMEMBERED = 1_024
 _REMEMBERED_CHARS = 1_024
 """Queries that are remembered, and how long they may be."""
-_BEGINNING = re.compile(r"(?<![\w*])(\w[\w.-]+)\*")
+_STARRED = re.compile(r"(?<![\w.-])[\w.-]+\*")
+_BEGINNING = re.compile(r"(?<![\w*])\w[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,6 @@ class QueryReader:
         # The days are a leg of their own: as words they would find every text that names the month.
         rest = text if when is None else f"{text[: when.start]} {text[when.end :]}"
         raw = [word.decode("utf-8") for word in words_of(rest.encode("utf-8", "replace"))]
-        cut = len(raw) > self._max_words
         terms: dict[str, bool] = {}
         parts: list[str] = []
         phrases: dict[tuple[str, ...], None] = {}
@@ -84,11 +88,13 @@ class QueryReader:
                 terms.setdefault(term, silent)
             if len(analysis.parts) > 1:
                 phrases[analysis.parts[:PHRASE_MAX]] = None
-        quotations = _QUOTED.finditer(rest) if any(mark in rest for mark in _QUOTES) else ()
-        for quoted in quotations:
-            inside = self._parts_of(next(part for part in quoted.groups() if part is not None))
+        quotations = list(islice(_quotations(rest), self._max_words + 1))
+        for quoted in quotations[: self._max_words]:
+            inside = self._parts_of(quoted)
             if inside:
                 phrases[inside[:PHRASE_MAX]] = None
+        beginnings = list(islice(_beginnings(rest), self._max_words + 1))
+        cut = max(len(raw), len(quotations), len(beginnings)) > self._max_words
         kept = tuple(term for term, silent in terms.items() if not silent)
         # Words that say nothing are looked for only where nothing else is asked: beside days ("in May") there is.
         enough = bool(kept) or when is not None
@@ -99,9 +105,7 @@ class QueryReader:
             surfaces=tuple(dict.fromkeys(part for part in parts if part not in self._lexicon.stop_words))
             or tuple(parts),
             phrases=tuple(phrases),
-            beginnings=tuple(dict.fromkeys(found.casefold() for found in _BEGINNING.findall(rest)))
-            if "*" in rest
-            else (),
+            beginnings=tuple(dict.fromkeys(found.casefold() for found in beginnings[: self._max_words])),
             parts=tuple(parts),
             when=when,
             asks_time=self._lexicon.asks_time.search(text) is not None,
@@ -119,6 +123,38 @@ class QueryReader:
     def _names_days(self, text: str) -> bool:
         # Nearly every date has a digit or the name of a month or unit: one look spares six patterns.
         return self._daylike.search(text.casefold()) is not None
+
+
+# Each looks at a text once, whatever signs it is made of: a query may be a megabyte of opening quotes.
+
+
+def _quotations(text: str) -> Iterator[str]:
+    """Yield what stands in quotes; an opening sign without its closing one quotes nothing."""
+    closing: dict[str, int] = {}  # where the next sign of a sort is; the end of the text where there is none
+
+    def close(sign: str, at: int) -> int:
+        if closing.get(sign, -1) <= at:
+            found = text.find(sign, at + 1)
+            closing[sign] = len(text) if found < 0 else found
+        return closing[sign]
+
+    after = 0
+    for opening in _OPENING.finditer(text):
+        at = opening.start()
+        if at < after:
+            continue
+        end = min(close(sign, at) for sign in _QUOTES[text[at]])
+        if at + 1 < end < len(text):
+            yield text[at + 1 : end]
+            after = end + 1
+
+
+def _beginnings(text: str) -> Iterator[str]:
+    """Yield what stands before each ``*`` of the form ``back*``."""
+    for run in _STARRED.finditer(text) if "*" in text else ():
+        found = _BEGINNING.search(text, run.start(), run.end() - 1)
+        if found is not None:
+            yield found.group()
 
 
 def names_in(parts: Sequence[str], known: Callable[[tuple[str, ...]], bool], longest: int) -> list[tuple[str, ...]]:

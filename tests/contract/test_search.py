@@ -14,7 +14,7 @@ import pytest
 from support.providers import CountingEmbeddings, outage
 
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
-from caliber.model.errors import CaliberError, InputError, InvalidValue
+from caliber.model.errors import CaliberError, DTypeError, InputError, InvalidValue
 
 MARCH, MAY, JULY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (3, 5, 7))
 
@@ -84,6 +84,11 @@ def test_query_without_a_word_finds_nothing(words: Any, signs: str) -> None:
         ({"kinds": ["poem"]}, "note, artifact, turn, scope"),
         ({"filter": {"colour": "red"}}, "colour"),
         ({"kinds": ["note"], "filter": {"role": "user"}}, "role"),
+        ({"kinds": [["note"]]}, "note, artifact, turn, scope"),
+        ({"filter": {"note_type": [["fact"]]}}, "must be one of"),
+        ({"filter": {"entity": 2023}}, "filter.entity: must be text"),
+        ({"filter": {"entity": [["thing"]]}}, "filter.entity: must be text"),
+        ({"filter": {"trajectory_id": 5}}, "filter.trajectory_id: must be an id"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_and_says_what_can(words: Any, options: dict[str, Any], says: str) -> None:
@@ -92,6 +97,11 @@ def test_what_cannot_be_asked_is_refused_and_says_what_can(words: Any, options: 
     with pytest.raises(InvalidValue, match=says) as caught:
         words.memory.search("x", **options)
     assert isinstance(caught.value, InputError)
+
+
+def test_kinds_that_are_no_list_are_refused(words: Any) -> None:
+    with pytest.raises(DTypeError, match="kinds"):
+        words.memory.search("x", kinds=5)
 
 
 def test_contradictory_filters_are_empty_and_no_error(words: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import calendar
 import datetime
+import time
 
 import numpy as np
 import pytest
@@ -101,6 +102,26 @@ def test_a_query_is_read_as_the_twin_reads_it(text: str, language: str, today: d
     assert list(query.parts) == twin.parts
     assert (query.when and (query.when.first, query.when.last)) == twin.days
     assert (query.asks_time, query.cut) == (twin.asks_time, twin.cut)
+
+
+@pytest.mark.parametrize("signs", ["„", "«", "“a", '"', "a.", "a-", "*", "a.*", '"a" ', "a1* "])
+def test_a_query_of_signs_is_read_in_linear_time(signs: str) -> None:
+    # issue, Bad input: a megabyte of opening quotes once took hours, as each looked for its end in all that followed
+    reader = QueryReader(Analyzer("english"), ENGLISH, max_words=1_024)
+    begun = time.process_time()
+    query = reader.read(signs * (500_000 // len(signs)) + " a.b*", lambda: datetime.date(2023, 5, 8))
+    assert time.process_time() - begun < 5
+    assert max(len(query.phrases), len(query.beginnings)) <= 2 * 1_024
+    assert query.cut or query.beginnings == ("a.b",)
+
+
+def test_quotes_and_beginnings_beyond_the_most_words_are_cut_and_said_so() -> None:
+    reader = QueryReader(Analyzer("english"), ENGLISH, max_words=8)
+    text = " ".join(f'"{letter}"' for letter in "bcdefgh") + ' "!" "?"'
+    quoted = reader.read(text, lambda: datetime.date.min)
+    assert (len(quoted.phrases), quoted.cut) == (7, True)
+    starred = reader.read("x" + " ".join(f"{letter}-*" for letter in "bcdefghjk"), lambda: datetime.date.min)
+    assert (len(starred.beginnings), starred.cut) == (8, True)
 
 
 @given(

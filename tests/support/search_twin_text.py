@@ -225,7 +225,8 @@ def understand(text: str, language: Language, today: Callable[[], datetime.date]
             silent.setdefault(term, len(meaning.parts) == 1 and meaning.parts[0] in language.stop_words)
         if len(meaning.parts) > 1:
             phrases.append(meaning.parts[:PHRASE_PARTS])
-    phrases += [inside[:PHRASE_PARTS] for quoted in quotes(rest) if (inside := parts_of(quoted, language))]
+    quoted, begun = quotes(rest), beginnings(rest)
+    phrases += [inside[:PHRASE_PARTS] for said in quoted[:max_words] if (inside := parts_of(said, language))]
     said = [term for term, nothing in silent.items() if not nothing]
     everything = not said and named is None
     spoken = unique(part for part in parts if part not in language.stop_words)
@@ -234,11 +235,11 @@ def understand(text: str, language: Language, today: Callable[[], datetime.date]
         left_out=[] if everything else [term for term, nothing in silent.items() if nothing],
         around=tuple(spoken or parts),
         phrases=unique(phrases),
-        beginnings=unique(beginnings(rest)),
+        beginnings=unique(begun[:max_words]),
         parts=parts,
         days=None if named is None else named[:2],
         asks_time=language.reads_dates and asks_time(text),
-        cut=len(words) > max_words,
+        cut=max(len(words), len(quoted), len(begun)) > max_words,
     )
 
 

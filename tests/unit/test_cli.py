@@ -281,6 +281,13 @@ def test_mistakes_end_with_two_and_say_what_to_do(remembered: Path, arguments: l
     assert error["exit_code"] == 2
 
 
+def test_a_filter_of_a_text_column_is_not_taken_for_a_number(remembered: Path) -> None:
+    with closing(package.open("caliber.toml")) as memory:
+        memory.add_note(entity="2023", entity_type="year", note_type="fact", content="a dry year", confidence=0.9)
+    hits = caliber_json("search", "dry", "--filter", "entity=2023")["hits"]
+    assert [hit["content"] for hit in hits] == ["a dry year"]
+
+
 def test_search_filters_are_combined(remembered: Path) -> None:
     assert caliber_json("search", "driver", "--filter", "role=user")["hits"][0]["kind"] == "turn"
     both = caliber_json("search", "", "--filter", "role=user", "--filter", "role=assistant", "--limit", "9")
