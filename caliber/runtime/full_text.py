@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.model.errors import InvalidConfigValue
@@ -9,8 +12,12 @@ from caliber.model.time import SystemClock
 from caliber.resident.memory import ResidentMemory
 from caliber.search.full_text import WordIndexer, indexer_of
 from caliber.search.stored import StoredSearch, check_state
-from caliber.storage.full_text import TEXTS, FullText, Progress
+from caliber.storage.full_text import TEXTS, FullText, FullTextState, Progress
 from caliber.storage.protocol import Store
+
+_OTHERS_S: Final = 5.0
+_AGAIN_S: Final = 0.02
+"""How long another program may take to make the index of an empty store, and how often it is looked at."""
 
 
 def open_stored_search(store: Store, memory: ResidentMemory, config: CaliberConfig) -> StoredSearch | None:
@@ -28,10 +35,20 @@ def open_stored_search(store: Store, memory: ResidentMemory, config: CaliberConf
     full_text = _of(store)
     state = full_text.state()
     if state is None and _is_empty(store):
-        full_text.rebuild(WordIndexer(config.search.keyword.language))
-        state = full_text.state()
+        full_text.rebuild(WordIndexer(config.search.keyword.language), unless_there=True)
+        state = _finished(full_text)
     check_state(state, config.search, str(store.facts()["path"]))
     return StoredSearch(store, full_text, memory, config.search, memory.snapshot.evaluator)
+
+
+def _finished(full_text: FullText) -> FullTextState | None:
+    """Return the state of an index that was just made, or that another program began to make at the same moment."""
+    until = time.monotonic() + _OTHERS_S
+    while True:
+        state = full_text.state()
+        if state is None or state.complete or time.monotonic() > until:
+            return state
+        time.sleep(_AGAIN_S)
 
 
 def _of(store: Store) -> FullText:

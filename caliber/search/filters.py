@@ -60,7 +60,7 @@ def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
         raise DTypeError(field="kinds", expected="names of kinds", got=type(kinds).__name__)
     kinds = tuple(kinds)
     for kind in kinds:
-        if not isinstance(kind, str) or kind not in KINDS:
+        if kind not in KINDS:
             raise InvalidValue(field="kinds", reason=f"unknown kind; there are {', '.join(KINDS)}")
     return tuple(dict.fromkeys(kinds))
 

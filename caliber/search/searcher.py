@@ -233,7 +233,8 @@ class Searcher:
                     count = len(item.rows)
                     own[place], lent[place] = padded(own[place], count), padded(lent[place], count)
                     by_vector[place], by_graph[place] = padded(by_vector[place], count), np.zeros(count)
-                    by_graph[place][places] = scores
+                    # A seed that the filters leave out may say more than any hit: what it brings is 1 at the most.
+                    by_graph[place][places] = np.minimum(scores, 1.0)
         finders = [
             {"vector": np.arange(len(item.rows)) < len(near), "keyword": item.keyword > 0, "graph": linked > 0}
             for item, near, linked in zip(searched, nearest.similarities, by_graph, strict=True)

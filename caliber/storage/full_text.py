@@ -82,10 +82,11 @@ class FullText(Protocol):
         """
         ...
 
-    def rebuild(self, indexer: TextIndexer, progress: Progress | None = None) -> int:
+    def rebuild(self, indexer: TextIndexer, progress: Progress | None = None, *, unless_there: bool = False) -> int:
         """Make the index anew, in short transactions that others write between; return how many texts it holds.
 
-        Cut short, it leaves an index that is marked as incomplete.
+        Cut short, or overtaken by another build, it leaves an index that is marked as incomplete. ``unless_there``
+        leaves an index alone that somebody made or began.
         """
         ...
 

@@ -5,10 +5,13 @@ Source: issue "Search in native memory", 1; K-170, K-171; docs/decisions/0081.
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+import caliber
 from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch, Unavailable
 from caliber.runtime.full_text import check_full_text, drop_full_text, rebuild_full_text
 from caliber.schema.relations import BY_NAME
@@ -138,6 +141,54 @@ def test_interrupted_building_leaves_an_index_that_is_not_trusted(filled: Any) -
         rebuild_full_text(settings_of(filled, "backend"), stop)
     with pytest.raises(SchemaMismatch, match="not complete"):
         filled.open(settings_of(filled, "backend"))
+
+
+def test_of_two_builds_at_once_only_the_whole_one_is_called_complete(filled: Any) -> None:
+    class Killed(Exception):
+        pass
+
+    def killed(done: int, total: int) -> None:
+        raise Killed
+
+    def second(done: int, total: int) -> None:
+        with pytest.raises(Killed):
+            other.full_text.rebuild(WordIndexer("english"), killed)
+
+    store, other = filled.store(), filled.store()
+    store.full_text.rebuild(WordIndexer("english"), second)
+    state = store.full_text.state()
+    assert state is not None
+    assert not state.complete, "the second began anew and ended early"
+    store.full_text.rebuild(WordIndexer("english"))
+    assert check_full_text(store, settings_of(filled, "backend")) == []
+
+
+def test_build_during_which_a_text_was_left_out_is_not_called_complete(filled: Any, start: Any) -> None:
+    writer = start(filled.open(settings_of(filled, "resident")))
+    writer.memory._engine.store.full_text.keep(lambda _: None)  # a program that does not know these rules
+    store = filled.store()
+    store.full_text.rebuild(WordIndexer("english"), lambda done, total: writer.note("nobody can index this"))
+    state = store.full_text.state()
+    assert state is not None
+    assert not state.complete
+
+
+def test_programs_that_open_an_empty_store_together_all_search_it(backend: Any) -> None:
+    backend.needs("sharing")
+    settings = settings_of(backend, "backend")
+    backend.create(settings)
+    together = threading.Barrier(4)
+
+    def opened(_: int) -> str:
+        together.wait()
+        memory = caliber.open(settings)
+        try:
+            return str(memory.search("anything").reason)
+        finally:
+            memory.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(opened, range(4))) == {"not_resident"}
 
 
 def test_check_finds_planted_faults(filled: Any) -> None:

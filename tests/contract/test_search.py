@@ -443,3 +443,16 @@ def test_turns_that_change_or_go_leave_their_neighbours_side_by_side(backend: An
     assert lent() == before
     memory._engine.memory.reload()
     assert lent() == before
+
+
+def test_what_the_filters_leave_out_lifts_no_score_above_one(backend: Any, start: Any) -> None:
+    # docs/search.md: a score lies between 0 and 1, also beside turns that say far more than any hit
+    weights = {"vector": 0.0, "keyword": 0.4, "graph": 0.6, "importance": 0.0}
+    linked = {"search__graph__conversation": True, "search__graph__decay": 1.0}
+    agent = start(backend.open(backend.config(embedding_provider=None, search__weights=weights, **linked)))
+    for _ in range(3):
+        agent.say("zebra quagga okapi crossing", role="user")
+    agent.say("some filler, and a zebra " + "filler " * 60, role="assistant")
+    result = agent.memory.search("zebra crossing quagga okapi", filter={"role": "assistant"})
+    assert [hit.breakdown["graph"] for hit in result.hits] == [0.6]
+    assert 0.6 < result.hits[0].score <= 1

@@ -515,7 +515,7 @@ class Twin:
         for record, score in brought.items():
             if record in out:
                 out[record] = max(out[record], score)
-        return out
+        return {record: min(score, 1.0) for record, score in out.items()}
 
     # --- boosts -----------------------------------------------------------------------------------
 

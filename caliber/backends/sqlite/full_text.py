@@ -16,6 +16,7 @@ from typing import Final
 from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.backends.sqlite.full_text_statements import STATEMENTS
 from caliber.backends.sqlite.statements import STATEMENTS as IRREGULAR_STATEMENTS
+from caliber.kernels import uuid7
 from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
 from caliber.storage.changes import DELETE
@@ -47,7 +48,7 @@ def _create(kind: str) -> tuple[str, ...]:
 
 _STATE = (
     "CREATE TABLE text_state (id INTEGER PRIMARY KEY CHECK (id = 1), analyzer TEXT NOT NULL,"
-    " complete INTEGER NOT NULL CHECK (complete IN (0, 1))) STRICT"
+    " complete INTEGER NOT NULL CHECK (complete IN (0, 1)), build BLOB) STRICT"
 )
 _CREATE = (_STATE, *(statement for kind in _KINDS for statement in _create(kind)))
 _DROP = (
@@ -57,8 +58,11 @@ _DROP = (
 
 _EXISTS = Plan("text.exists", "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'text_state'", ())
 _ASK = Plan("text.state", "SELECT analyzer, complete FROM text_state", ())
-_BEGIN = Plan("text.begin", "INSERT INTO text_state VALUES (1, ?1, 0)", ("analyzer",))
-_MARK = Plan("text.mark", "UPDATE text_state SET complete = ?1", ("complete",))
+_BEGIN = Plan("text.begin", "INSERT INTO text_state VALUES (1, ?1, 0, ?2)", ("analyzer", "build"))
+_BUILT_BY = Plan("text.built_by", "SELECT 1 FROM text_state WHERE build = ?1", ("build",))
+_FINISH = Plan("text.finish", "UPDATE text_state SET complete = 1, build = NULL WHERE build = ?1", ("build",))
+# Whoever is building an index that somebody else left a text out of must not call it complete.
+_SPOIL = Plan("text.spoil", "UPDATE text_state SET complete = 0, build = NULL", ())
 
 
 class _Statements:
@@ -146,7 +150,7 @@ class FullTextWriter:
         if not last:
             return
         if self._indexer is None:
-            connection.run(_MARK, (0,))
+            connection.run(_SPOIL, ())
             return
         for kind in _KINDS:
             of_kind = [change for (name, _), change in last.items() if name == kind]
@@ -214,19 +218,22 @@ class SqliteFullText:
         connection.run(IRREGULAR_STATEMENTS["change.insert"], (bytes(16), b"", self._clock_us()))
         self._writer.forget()
 
-    def rebuild(self, indexer: TextIndexer, progress: Progress | None = None) -> int:
+    def rebuild(self, indexer: TextIndexer, progress: Progress | None = None, *, unless_there: bool = False) -> int:
+        # Names this build: of two at once, the one that began first ends, and only the other calls it complete.
+        build = uuid7().bytes
         with self._transaction() as connection:
+            if unless_there and connection.run(_EXISTS, ()):
+                return 0
             self._announced(connection, (*_DROP, *_CREATE))
-            connection.run(_BEGIN, (indexer.name,))
+            connection.run(_BEGIN, (indexer.name, build))
             total = sum(connection.run(self._plans[kind].count, ())[0][0] for kind in _KINDS)
         done = held = 0
         for kind in _KINDS:
             last = -1
             while True:
                 with self._transaction() as connection:
-                    state = read_state(connection)
-                    if state is None or state.analyzer != indexer.name:
-                        return held  # somebody else dropped it, or builds another
+                    if not (connection.run(_EXISTS, ()) and connection.run(_BUILT_BY, (build,))):
+                        return held  # somebody else dropped it, builds another, or wrote what this one does not know
                     rows = connection.run(self._plans[kind].page, (last, _BATCH_ROWS))
                     wanted = [row for row in rows if indexer.digest(kind, row) is not None]
                     _index(connection, indexer, kind, wanted)
@@ -237,7 +244,8 @@ class SqliteFullText:
                     break
                 last = rows[-1][0]
         with self._transaction() as connection:
-            connection.run(_MARK, (1,))
+            if connection.run(_EXISTS, ()):
+                connection.run(_FINISH, (build,))
             self._writer.forget()
         return held
 
