@@ -48,6 +48,18 @@ class SegmentedColumn:
         """Return the value of one row."""
         return self._segments[row // self._rows][row % self._rows]
 
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the values of rows in any order. Shapes: rows ``[m]`` -> ``[m]``, or ``[m, width]``."""
+        if len(self._segments) == 1:
+            only: NDArray[Any] = self._segments[0][rows]
+            return only
+        out = np.empty((len(rows), self._width) if self._width else len(rows), self._dtype)
+        segment_of = rows // self._rows
+        for number in np.unique(segment_of).tolist():
+            chosen = segment_of == number
+            out[chosen] = self._segments[number][rows[chosen] % self._rows]
+        return out
+
     def view(self, length: int) -> NDArray[Any]:
         """Return the first ``length`` rows; without a copy while they fit one segment."""
         if length <= self._rows:

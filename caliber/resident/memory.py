@@ -195,7 +195,9 @@ class ResidentMemory:
         for key, (ordinals, versions, owners, vectors) in parts.items():
             if not ordinals:
                 continue
-            self._index_of(key).load(ordinals, versions, owners, vectors, self._generations[key[0]].index)
+            rows_of = self._generations[key[0]].index
+            numbers = (rows_of.get(owner, -1) for owner in owners)
+            self._index_of(key).put_many(ordinals, versions, owners, vectors, numbers)
 
     def _index_of(self, key: tuple[str, uuid.UUID]) -> VectorIndex:
         index = self._indexes.get(key)
@@ -343,22 +345,24 @@ class ResidentMemory:
         if not pending:
             return
         last = {(change.relation.code, change.row[0]): change for change in pending}
-        # Vectors after their owners, whose rows they point to.
-        self._apply(sorted(last.values(), key=lambda change: change.relation is EMBEDDING), ())
+        self._apply(list(last.values()), ())
 
     def _apply(self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]) -> None:
         touched: set[str] = set()
         vectors: set[tuple[str, uuid.UUID]] = set()
         retire: dict[str, set[int]] = {}
+        embeddings: list[RowChange] = []
         for change in changes:
             name = change.relation.name
             if name == EMBEDDING.name:
-                self._apply_embedding(change, vectors)
+                embeddings.append(change)
                 continue
             touched.add(name)
             self._apply_row(change, retire.setdefault(name, set()))
             if name == EMBEDDING_SPACE.name:
                 self._apply_space(change.operation, change.row)
+        # Vectors after their owners, whose rows they point to, and all at once.
+        self._apply_embeddings(embeddings, vectors)
         for relation, ordinal in deleted:
             if relation is EMBEDDING:
                 for key, index in self._indexes.items():
@@ -418,25 +422,33 @@ class ResidentMemory:
         for key in [key for key in self._indexes if not self._spaces.holds(key[1])]:
             del self._indexes[key]
 
-    def _apply_embedding(self, change: RowChange, changed: set[tuple[str, uuid.UUID]]) -> None:
+    def _apply_embeddings(self, changes: Sequence[RowChange], changed: set[tuple[str, uuid.UUID]]) -> None:
         codec = self._embedding_codec
-        row = change.row
-        owner_type = row[codec.index("owner_type")]
-        key = (owner_type, uuid.UUID(bytes=row[codec.index("space_id")]))
-        if not self._spaces.holds(key[1]):
-            return
-        changed.add(key)
-        index = self._index_of(key)
-        if change.operation == DELETE:
-            index.remove(row[0])
-            return
-        version = row[codec.index("version")]
-        if index.versions.get(row[0], 0) >= version:
-            return
-        owner = row[codec.index("owner_id")]
-        index.put(
-            row[0], version, owner, row[codec.index("vector")], self._generations[owner_type].index.get(owner, -1)
-        )
+        space_at, type_at, owner_at = codec.index("space_id"), codec.index("owner_type"), codec.index("owner_id")
+        vector_at, version_at = codec.index("vector"), codec.index("version")
+        by_index: dict[tuple[str, bytes], list[RowChange]] = {}
+        for change in changes:
+            by_index.setdefault((change.row[type_at], change.row[space_at]), []).append(change)
+        for (owner_type, space), mine in by_index.items():
+            key = (owner_type, uuid.UUID(bytes=space))
+            if not self._spaces.holds(key[1]):
+                continue
+            changed.add(key)
+            index = self._index_of(key)
+            index.remove_many([change.row[0] for change in mine if change.operation == DELETE])
+            rows = [
+                change.row
+                for change in mine
+                if change.operation != DELETE and index.version_of(change.row[0]) < change.row[version_at]
+            ]
+            rows_of = self._generations[owner_type].index
+            index.put_many(
+                [row[0] for row in rows],
+                [row[version_at] for row in rows],
+                [row[owner_at] for row in rows],
+                [row[vector_at] for row in rows],
+                [rows_of.get(row[owner_at], -1) for row in rows],
+            )
 
     def _compact_if_due(self, name: str) -> set[tuple[str, uuid.UUID]]:
         generation = self._generations[name]
@@ -481,8 +493,9 @@ class ResidentMemory:
 
     def has_vector(self, owner_type: str, space_id: uuid.UUID, owner: bytes) -> bool:
         """Return whether a record has a vector in a space, as of now."""
-        index = self._indexes.get((owner_type, space_id))
-        return index is not None and index.has_owner(owner)
+        with self._lock:
+            index = self._indexes.get((owner_type, space_id))
+            return index is not None and index.has_owner(owner)
 
     # --- memory ----------------------------------------------------------------------------------
 

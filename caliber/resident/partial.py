@@ -47,12 +47,13 @@ class PartialMirrors:
         out: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}
         for kind, mine in found.items():
             index = VectorIndex(space.dimensions, space.metric.value, max(_LEAST_ROWS, len(mine)))
-            index.load(
+            rows_of = owners[kind].generation.index
+            index.put_many(
                 [row[0] for row in mine],
                 [row[codec.version_place] for row in mine],
                 [row[owner_at] for row in mine],
                 [row[vector_at] for row in mine],
-                owners[kind].generation.index,
+                [rows_of.get(row[owner_at], -1) for row in mine],
             )
             out[kind, space.space_id] = VectorSnapshot(index, space.model_id)
         return out

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +11,34 @@ from numpy.typing import NDArray
 from caliber.kernels import VectorMatrix
 from caliber.resident.columns import SegmentedColumn
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.tables import KeyTable, OrdinalTable
+
+
+class RowOf(Protocol):
+    """Tells the row of an owner by its key."""
+
+    def get(self, key: bytes, default: int, /) -> int: ...
 
 
 class VectorIndex:
-    """Vectors, and which row of the owner's mirror each belongs to. Written by one thread at a time."""
+    """Vectors, and which row of the owner's mirror each belongs to. Written by one thread at a time.
 
-    __slots__ = ("_by_ordinal", "_by_owner", "dimensions", "matrix", "metric", "owner_rows", "segment_rows", "versions")
+    Everything about a vector stands in columns by its number. An owner's vectors are linked, from the one in the table.
+    """
+
+    __slots__ = (
+        "_next",
+        "_of_ordinal",
+        "_of_owner",
+        "dimensions",
+        "matrix",
+        "metric",
+        "ordinals",
+        "owner_rows",
+        "owners",
+        "segment_rows",
+        "versions",
+    )
 
     def __init__(self, dimensions: int, metric: str, segment_rows: int) -> None:
         self.dimensions = dimensions
@@ -26,81 +48,132 @@ class VectorIndex:
         # Changed in place when an owner's row moves: a reader of an older boundary sees a row number that it
         # does not know yet and walks back (RelationSnapshot.current).
         self.owner_rows = SegmentedColumn(np.int64, segment_rows)
-        self._by_owner: dict[bytes, list[int]] = {}
-        self._by_ordinal: dict[int, tuple[bytes, int]] = {}
-        self.versions: dict[int, int] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self.ordinals = SegmentedColumn(np.int64, self.segment_rows)
+        self.versions = SegmentedColumn(np.int64, self.segment_rows)
+        """The version of each embedding row; 0 of one that is gone."""
+        self.owners = SegmentedColumn(np.uint64, self.segment_rows, 2)
+        self._next = SegmentedColumn(np.int32, self.segment_rows)
+        self._of_ordinal = OrdinalTable(self.ordinals)
+        self._of_owner = KeyTable(self.owners)
 
     def __len__(self) -> int:
-        return len(self._by_ordinal)
+        return len(self.matrix)
 
-    def load(
+    def put_many(
         self,
         ordinals: Sequence[int],
         versions: Sequence[int],
         owners: Sequence[bytes],
         vectors: Sequence[bytes],
-        owner_index: dict[bytes, int],
+        owner_rows: Iterable[int],
     ) -> None:
-        """Add many vectors at once."""
-        if not ordinals:
+        """Add or replace the vectors of embedding rows, each row once."""
+        count = len(ordinals)
+        if not count:
             return
-        rows = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), self.dimensions)
-        numbers = self.matrix.append(np.ascontiguousarray(rows, np.float32))
-        start = int(numbers[0])
-        self.owner_rows.put_many(
-            start, np.fromiter((owner_index.get(owner, -1) for owner in owners), np.int64, len(owners))
-        )
-        for offset, (ordinal, version, owner) in enumerate(zip(ordinals, versions, owners, strict=True)):
-            self._by_owner.setdefault(owner, []).append(start + offset)
-            self._by_ordinal[ordinal] = (owner, start + offset)
-            self.versions[ordinal] = version
+        if self.matrix.size:
+            self.remove_many(ordinals)
+        rows = np.frombuffer(b"".join(vectors), "<f4").reshape(count, self.dimensions)
+        start = int(self.matrix.append(np.ascontiguousarray(rows, np.float32))[0])
+        self.owner_rows.put_many(start, np.fromiter(owner_rows, np.int64, count))
+        pairs = np.frombuffer(b"".join(owners), ">u8").reshape(count, 2).astype(np.uint64)
+        self._enter(start, np.fromiter(ordinals, np.int64, count), np.fromiter(versions, np.int64, count), pairs)
 
-    def put(self, ordinal: int, version: int, owner: bytes, vector: bytes, owner_row: int) -> None:
-        """Add or replace the vector of an embedding row."""
-        self.remove(ordinal)
-        row = np.frombuffer(vector, "<f4").astype(np.float32).reshape(1, self.dimensions)
-        number = int(self.matrix.append(row)[0])
-        self.owner_rows.put(number, owner_row)
-        self._by_owner.setdefault(owner, []).append(number)
-        self._by_ordinal[ordinal] = (owner, number)
-        self.versions[ordinal] = version
+    def _enter(
+        self, start: int, ordinals: NDArray[np.int64], versions: NDArray[np.int64], owners: NDArray[np.uint64]
+    ) -> None:
+        """Note whose the vectors from ``start`` are."""
+        count = len(ordinals)
+        self.ordinals.put_many(start, ordinals)
+        self.versions.put_many(start, versions)
+        self.owners.put_many(start, owners)
+        self._next.put_many(start, np.full(count, -1, np.int32))
+        for number, gone in self._of_ordinal.extend(start, count):
+            self._of_ordinal[int(self.ordinals.at(gone))] = number
+        for number, other in self._of_owner.extend(start, count):
+            if self.versions.at(other):
+                self._next.put(number, self._next.at(other))
+                self._next.put(other, number)
+            else:
+                self._of_owner[self._owner_at(number)] = number
 
     def remove(self, ordinal: int) -> bool:
         """Retire the vector of an embedding row; return whether there was one."""
-        known = self._by_ordinal.pop(ordinal, None)
-        if known is None:
+        return self.remove_many((ordinal,))
+
+    def remove_many(self, ordinals: Iterable[int]) -> bool:
+        """Retire the vectors of embedding rows; return whether there were any."""
+        gone = [number for number in map(self._number_of, ordinals) if number >= 0]
+        if not gone:
             return False
-        owner, number = known
-        self.versions.pop(ordinal, None)
-        self.matrix.retire(np.array([number], np.int64))
-        numbers = self._by_owner[owner]
-        numbers.remove(number)
-        if not numbers:
-            del self._by_owner[owner]
+        self.matrix.retire(np.array(gone, np.int64))
+        for number in gone:
+            self._unlink(number)
+            self.versions.put(number, 0)
         return True
+
+    def _unlink(self, number: int) -> None:
+        owner = self._owner_at(number)
+        later = int(self._next.at(number))
+        first = self._of_owner.get(owner)
+        if first == number:
+            if later >= 0:
+                self._of_owner[owner] = later
+            return
+        while (after := int(self._next.at(first))) != number:
+            first = after
+        self._next.put(first, later)
+
+    def _number_of(self, ordinal: int) -> int:
+        """Return the number of the vector of an embedding row, or -1."""
+        number = self._of_ordinal.get(ordinal)
+        return number if number >= 0 and self.versions.at(number) else -1
+
+    def _owner_at(self, number: int) -> bytes:
+        return bytes(self.owners.at(number).astype(">u8").tobytes())
+
+    def _numbers_of(self, owner: bytes) -> list[int]:
+        """Return the numbers of an owner's vectors."""
+        number = self._of_owner.get(owner)
+        if number < 0 or not self.versions.at(number):
+            return []
+        numbers = [number]
+        while (number := int(self._next.at(number))) >= 0:
+            numbers.append(number)
+        return numbers
+
+    def version_of(self, ordinal: int) -> int:
+        """Return the version of an embedding row whose vector is here, or 0."""
+        number = self._number_of(ordinal)
+        return int(self.versions.at(number)) if number >= 0 else 0
 
     def owner_moved(self, owner: bytes, row: int) -> None:
         """Note that the owner's newest row in its mirror is now ``row``."""
-        for number in self._by_owner.get(owner, ()):
+        for number in self._numbers_of(owner):
             self.owner_rows.put(number, row)
 
-    def renumber(self, owner_index: dict[bytes, int]) -> None:
+    def renumber(self, owner_index: RowOf) -> None:
         """Take over the owners' row numbers after a compaction of their mirror."""
         fresh = SegmentedColumn(np.int64, self.segment_rows)
-        total = self.matrix.size
-        fresh.put_many(0, np.full(total, -1, np.int64))
-        for owner, numbers in self._by_owner.items():
-            for number in numbers:
-                fresh.put(number, owner_index.get(owner, -1))
+        there = self.versions.view(self.matrix.size) > 0
+        rows = np.full(self.matrix.size, -1, np.int64)
+        owners = self.owners.view(self.matrix.size)[there].astype(">u8").tobytes()
+        wanted = (owner_index.get(owners[at : at + 16], -1) for at in range(0, len(owners), 16))
+        rows[there] = np.fromiter(wanted, np.int64, len(owners) // 16)
+        fresh.put_many(0, rows)
         self.owner_rows = fresh
 
-    def compact(self, owner_index: dict[bytes, int]) -> None:
+    def compact(self, owner_index: RowOf) -> None:
         """Drop retired vectors; snapshots already out keep the rows of their boundary."""
-        moved = self.matrix.compact()
-        self._by_owner = {owner: [int(moved[at]) for at in numbers] for owner, numbers in self._by_owner.items()}
-        self._by_ordinal = {
-            ordinal: (owner, int(moved[number])) for ordinal, (owner, number) in self._by_ordinal.items()
-        }
+        size = self.matrix.size
+        kept = self.matrix.compact() >= 0
+        ordinals, versions = self.ordinals.view(size)[kept], self.versions.view(size)[kept]
+        owners = self.owners.view(size)[kept]
+        self._reset()
+        self._enter(0, ordinals, versions, owners)
         self.renumber(owner_index)
 
     @property
@@ -109,33 +182,37 @@ class VectorIndex:
         return self.matrix.size - len(self.matrix)
 
     def has_owner(self, owner: bytes) -> bool:
-        return owner in self._by_owner
+        return bool(self._numbers_of(owner))
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the vectors there are."""
+        found: list[int] = np.flatnonzero(self.versions.view(self.matrix.size)).tolist()
+        return found
 
     def content(self) -> dict[int, tuple[bytes, bytes, int]]:
         """Return owner, vector bytes and version by ordinal; what the verifier compares."""
         snapshot = self.matrix.snapshot()
         out = {}
-        for ordinal, (owner, number) in self._by_ordinal.items():
+        for number in self.numbers():
             vector = np.asarray(snapshot.rows(np.array([number], np.int64))[0], "<f4").tobytes()
-            out[ordinal] = (owner, vector, self.versions[ordinal])
+            out[int(self.ordinals.at(number))] = (self._owner_at(number), vector, int(self.versions.at(number)))
         return out
 
     def places(self) -> list[tuple[int, bytes, int, bool]]:
-        """Return ordinal, owner, the row that is said to be the owner's, and whether a search finds the vector."""
+        """Return ordinal, owner, the row that is said to be the owner's, and whether vector and keys are found."""
         live = np.asarray(self.matrix.snapshot().live, np.bool_)
-        return [
-            (
-                ordinal,
-                owner,
-                int(self.owner_rows.at(number)),
-                bool(live[number]) and number in self._by_owner.get(owner, ()),
-            )
-            for ordinal, (owner, number) in self._by_ordinal.items()
-        ]
+        out = []
+        for number in self.numbers():
+            ordinal, owner = int(self.ordinals.at(number)), self._owner_at(number)
+            found = bool(live[number]) and self._number_of(ordinal) == number and number in self._numbers_of(owner)
+            out.append((ordinal, owner, int(self.owner_rows.at(number)), found))
+        return out
 
     @property
     def nbytes(self) -> int:
-        return int(self.matrix.snapshot().nbytes) + len(self._by_ordinal) * 300
+        columns = (self.ordinals, self.versions, self.owners, self.owner_rows, self._next)
+        arrays = sum(column.nbytes(self.matrix.size) for column in columns)
+        return int(self.matrix.snapshot().nbytes) + arrays + self._of_ordinal.nbytes + self._of_owner.nbytes
 
 
 class VectorSnapshot:

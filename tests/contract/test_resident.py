@@ -507,30 +507,46 @@ def _corrupt_extra_row(memory: Any) -> None:
     generation.append(row)
 
 
+def _notes_index(memory: Any) -> Any:
+    return next(index for key, index in memory._indexes.items() if key[0] == "note")
+
+
 def _corrupt_vector(memory: Any) -> None:
-    key, index = next((key, index) for key, index in memory._indexes.items() if key[0] == "note")
-    ordinal, (owner, number) = next(iter(index._by_ordinal.items()))
-    wrong = np.ones(index.dimensions, "<f4").tobytes()
-    index.put(ordinal, index.versions[ordinal], owner, wrong, 0)
-    assert key
-    assert number >= 0
+    index = _notes_index(memory)
+    number = index.numbers()[0]
+    ordinal, version = int(index.ordinals.at(number)), int(index.versions.at(number))
+    owner, wrong = index._owner_at(number), np.ones(index.dimensions, "<f4").tobytes()
+    index.put_many([ordinal], [version], [owner], [wrong], [0])
 
 
 def _corrupt_missing_vector(memory: Any) -> None:
-    index = next(index for key, index in memory._indexes.items() if key[0] == "note")
-    index.remove(next(iter(index._by_ordinal)))
+    index = _notes_index(memory)
+    assert index.remove(int(index.ordinals.at(index.numbers()[0])))
 
 
 def _corrupt_retired_vector(memory: Any) -> None:
-    index = next(index for key, index in memory._indexes.items() if key[0] == "note")
-    _, (_, number) = next(iter(index._by_ordinal.items()))
-    index.matrix.retire(np.array([number], np.int64))
+    index = _notes_index(memory)
+    index.matrix.retire(np.array([index.numbers()[0]], np.int64))
 
 
 def _corrupt_vector_owner(memory: Any) -> None:
-    index = next(index for key, index in memory._indexes.items() if key[0] == "note")
-    ordinal, (_, number) = next(iter(index._by_ordinal.items()))
-    index._by_ordinal[ordinal] = (b"\x00" * 16, number)
+    index = _notes_index(memory)
+    index.owners.put(index.numbers()[0], (0, 0))
+
+
+def _corrupt_vector_version(memory: Any) -> None:
+    index = _notes_index(memory)
+    index.versions.put(index.numbers()[0], 77)
+
+
+def _corrupt_vector_ordinal(memory: Any) -> None:
+    index = _notes_index(memory)
+    index._of_ordinal._table[:] = -1
+
+
+def _corrupt_vector_table(memory: Any) -> None:
+    index = _notes_index(memory)
+    index._of_owner._table[:] = -1
 
 
 def _corrupt_group(memory: Any) -> None:
@@ -548,9 +564,8 @@ def _corrupt_ordinal(memory: Any) -> None:
 
 
 def _corrupt_owner_row(memory: Any) -> None:
-    index = next(index for key, index in memory._indexes.items() if key[0] == "note")
-    _, (_, number) = next(iter(index._by_ordinal.items()))
-    index.owner_rows.put(number, 5)
+    index = _notes_index(memory)
+    index.owner_rows.put(index.numbers()[0], 5)
 
 
 CORRUPTIONS = {

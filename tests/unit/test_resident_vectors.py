@@ -52,7 +52,7 @@ def filled(count: int) -> tuple[Generation, VectorIndex]:
     index = VectorIndex(DIMENSIONS, "cosine", 64)
     for number in range(count):
         row = generation.append(codec_of(NOTE).encode(note(number), number + 1))
-        index.put(number + 1, 1, uuid.UUID(int=number).bytes, unit(number % DIMENSIONS), row)
+        index.put_many([number + 1], [1], [uuid.UUID(int=number).bytes], [unit(number % DIMENSIONS)], [row])
     return generation, index
 
 
@@ -76,7 +76,7 @@ def test_search_after_vectors_were_retired() -> None:
 
 def test_a_replaced_vector_counts_once() -> None:
     generation, index = filled(4)
-    index.put(1, 2, uuid.UUID(int=0).bytes, unit(3), 0)
+    index.put_many([1], [2], [uuid.UUID(int=0).bytes], [unit(3)], [0])
     assert best(generation, index, 0) == []
     assert best(generation, index, 3) == [0, 3]
 
@@ -86,7 +86,7 @@ def test_an_updated_owner_keeps_its_vector_at_every_boundary() -> None:
     before = RelationSnapshot(generation)
     vectors_before = VectorSnapshot(index, "m")
     key = uuid.UUID(int=2).bytes
-    old = generation.index[key]
+    old = generation.index.get(key, -1)
     changed = dataclasses.replace(note(2), content="changed", version=2)
     row = generation.append(codec_of(NOTE).encode(changed, 3))
     generation.retire([old])
@@ -160,7 +160,8 @@ def test_the_best_chunk_of_an_owner_counts(
     chance.shuffle(arrivals)
     for ordinal, (number, corner) in enumerate(arrivals, start=1):
         owner = uuid.UUID(int=number).bytes
-        index.put(ordinal, 1, owner, corners[corner].astype("<f4").tobytes(), generation.index[owner])
+        vector = corners[corner].astype("<f4").tobytes()
+        index.put_many([ordinal], [1], [owner], [vector], [generation.index.get(owner, -1)])
     owners = RelationSnapshot(generation)
     vectors = VectorSnapshot(index, "m")
     query = np.array(wanted, np.float32)

@@ -1,0 +1,157 @@
+"""Which row a key stands for: open addressing over columns of a mirror, at a few bytes a row.
+
+A dictionary of the same takes nearly 200 bytes a row, for objects that say again what the columns hold. Slots hold row
+numbers; whether a slot is the key's, the column at that row says. One thread writes. Others may look up meanwhile: a
+slot is written when its row is, and a larger table replaces the old one at once.
+
+Source: Knuth, The Art of Computer Programming, 6.4 (linear probing); design, section 5.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.resident.columns import SegmentedColumn
+
+_PAIR: Final = struct.Struct(">QQ")
+_BITS: Final = 64
+_ALL: Final = (1 << _BITS) - 1
+_LEAST_BITS: Final = 6
+_FREE: Final = -1
+
+
+class OrdinalTable:
+    """Rows by a column of whole numbers."""
+
+    __slots__ = ("_high", "_keys", "_low", "_shift", "_table", "_used")
+
+    def __init__(self, keys: SegmentedColumn) -> None:
+        self._keys = keys
+        # Chosen anew for each table: ids come from outside, and must not be made to share a slot.
+        self._high, self._low = secrets.randbits(_BITS) | 1, secrets.randbits(_BITS) | 1
+        self._used = 0
+        self._reset(_LEAST_BITS)
+
+    def _reset(self, bits: int) -> None:
+        self._shift = _BITS - bits
+        self._table: NDArray[np.int32] = np.full(1 << bits, _FREE, np.int32)
+
+    def __len__(self) -> int:
+        return self._used
+
+    def get(self, key: Any, default: int = -1) -> int:
+        """Return the row of a key."""
+        table = self._table
+        slot = self._slot(table, *self._parts(key))
+        row = table.item(slot)
+        return default if row < 0 else row
+
+    def __setitem__(self, key: Any, row: int) -> None:
+        """Let a key stand for a row that holds it."""
+        slot = self._slot(self._table, *self._parts(key))
+        if self._table.item(slot) < 0:
+            if self._is_full(1):
+                self._grow(1)
+                slot = self._slot(self._table, *self._parts(key))
+            self._used += 1
+        self._table[slot] = row
+
+    def rows(self) -> Iterator[int]:
+        """Return the row of each key there is."""
+        return iter(self._table[self._table >= 0].tolist())
+
+    def extend(self, start: int, count: int) -> list[tuple[int, int]]:
+        """Add the keys of rows from ``start``; return each row whose key another row stands for, and that row."""
+        if self._is_full(count):
+            self._grow(count)
+        return self._insert(np.arange(start, start + count, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return self._table.nbytes
+
+    def _is_full(self, more: int) -> bool:
+        return 3 * (self._used + more) > 2 * len(self._table)
+
+    def _grow(self, more: int) -> None:
+        # In a table of its own: readers go on with the old one until this is whole.
+        larger = type(self)(self._keys)
+        larger._high, larger._low = self._high, self._low
+        larger._reset(max(_LEAST_BITS, (3 * (self._used + more) // 2).bit_length()))
+        larger._insert(self._table[self._table >= 0].astype(np.int64))
+        self._shift, self._table = larger._shift, larger._table
+
+    def _insert(self, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+        table, last = self._table, len(self._table) - 1
+        keys = self._keys_at(rows)
+        slots = self._home(keys)
+        taken: list[tuple[int, int]] = []
+        while len(rows):
+            free = table[slots] < 0
+            table[slots[free]] = rows[free]
+            found = table[slots]
+            own = found == rows
+            self._used += int(np.count_nonzero(own))
+            other = np.flatnonzero(~own)
+            if not len(other):
+                break
+            same = self._same(keys[other], self._keys_at(found[other].astype(np.int64)))
+            taken.extend(zip(rows[other[same]].tolist(), found[other[same]].tolist(), strict=True))
+            left = other[~same]
+            rows, keys, slots = rows[left], keys[left], (slots[left] + 1) & last
+        return sorted(taken)
+
+    def _slot(self, table: NDArray[np.int32], high: int, low: int) -> int:
+        last = len(table) - 1
+        slot = ((high * self._high + low * self._low) & _ALL) >> (_BITS + 1 - len(table).bit_length())
+        while (row := table.item(slot)) >= 0 and not self._is(row, high, low):
+            slot = (slot + 1) & last
+        return slot
+
+    def _keys_at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        return self._keys.take(rows)
+
+    # What differs by the kind of key.
+
+    def _parts(self, key: Any) -> tuple[int, int]:
+        return 0, key
+
+    def _is(self, row: int, high: int, low: int) -> bool:
+        return (high, self._keys.at(row)) == (0, low)
+
+    def _home(self, keys: NDArray[Any]) -> NDArray[np.int64]:
+        mixed: NDArray[np.uint64] = np.multiply(keys.astype(np.uint64), np.uint64(self._low))
+        return (mixed >> np.uint64(self._shift)).astype(np.int64)
+
+    def _same(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = one == other
+        return found
+
+
+class KeyTable(OrdinalTable):
+    """Rows by a column of ids, as big-endian pairs of 64 bits; looked up by 16 bytes."""
+
+    __slots__ = ()
+
+    def _parts(self, key: Any) -> tuple[int, int]:
+        high, low = _PAIR.unpack(key)
+        return high, low
+
+    def _is(self, row: int, high: int, low: int) -> bool:
+        found: bool = self._keys.at(row).tolist() == [high, low]
+        return found
+
+    def _home(self, keys: NDArray[Any]) -> NDArray[np.int64]:
+        pairs: NDArray[np.uint64] = keys
+        mixed: NDArray[np.uint64] = pairs[:, 0] * np.uint64(self._high) + pairs[:, 1] * np.uint64(self._low)
+        return (mixed >> np.uint64(self._shift)).astype(np.int64)
+
+    def _same(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = (one == other).all(axis=1)
+        return found
