@@ -319,6 +319,11 @@ class ResidentMemory:
         if self.on_commit is not None:
             self.on_commit(changes)
 
+    def settle(self) -> None:
+        """Return once what another thread is following, if any, has been applied."""
+        with self._lock:
+            pass
+
     def lost(self, error: BaseException) -> None:
         """Take note that a commit of another process could not be followed: everything has to be read anew."""
         with self._lock:

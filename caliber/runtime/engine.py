@@ -314,8 +314,11 @@ class Engine:
         wanted = self.config.resident.read_consistency
         if consistency is not None:
             wanted = inputs.as_enum(consistency, ReadConsistency, "consistency")
-        if wanted is ReadConsistency.LATEST and self.store.changed_elsewhere():
-            self._catch_up()
+        if wanted is ReadConsistency.LATEST:
+            if self.store.changed_elsewhere():
+                self._catch_up()
+            else:
+                self.memory.settle()  # another thread may have read the news, and be about to apply them
         return self.memory.snapshot
 
     def searched(self, snapshot: ResidentSnapshot) -> EmbeddingSpace | None:

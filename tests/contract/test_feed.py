@@ -36,6 +36,35 @@ def test_latest_sees_the_other_handle_at_once(pair: Any) -> None:
     assert first.assemble_context(trajectory.trajectory_id, consistency="latest").text.startswith("# Notes")
 
 
+def test_latest_waits_for_news_that_another_thread_has_read_and_not_applied(
+    pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pair
+    memory = second._engine.memory
+    read, apply = threading.Event(), threading.Event()
+    applying = memory._apply_foreign
+
+    def slow(*arguments: Any) -> None:
+        read.set()
+        assert apply.wait(20)
+        applying(*arguments)
+
+    monkeypatch.setattr(memory, "_apply_foreign", slow)
+    made = note(first, "hello")
+    follower = threading.Thread(target=second._engine.store.catch_up)
+    follower.start()
+    assert read.wait(20)
+    found: list[Any] = []
+    reader = threading.Thread(target=lambda: found.extend(second.search("hello", consistency="latest").hits))
+    reader.start()
+    reader.join(0.2)
+    assert reader.is_alive(), "it read what is not the latest"
+    apply.set()
+    for thread in (follower, reader):
+        thread.join(20)
+    assert [hit.id for hit in found] == [made.note_id]
+
+
 def test_local_sees_it_once_it_was_polled_or_something_was_written(backend: Any) -> None:
     backend.needs("sharing")
     first = backend.open()
