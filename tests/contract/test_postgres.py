@@ -19,6 +19,7 @@ from support.entities import plain
 from support.folders import open_folder
 
 import caliber
+from caliber.backends.postgres.connection import PgConnection
 from caliber.backends.postgres.feed import Snapshot
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.model.errors import (
@@ -319,6 +320,49 @@ def test_lost_race_is_tried_again_until_it_is_won(pg: PostgresBackend) -> None:
     assert [end for end in ends if isinstance(end, BaseException)] == []
     stored = stores[0].write(lambda uow: uow.get(TRAJECTORY, trajectory.trajectory_id.bytes))
     assert (stored.turn_count, stored.version) == (90, 91)
+
+
+def test_work_that_is_done_again_tells_of_its_events_once(pg: PostgresBackend) -> None:
+    memory = pg.open()
+    writer = memory._engine.store._writer  # type: ignore[attr-defined]
+    commit, heard = writer._commit, []
+    memory.on_event(lambda event: heard.append(event.event_type))
+
+    def lose_once(*arguments: Any) -> Any:
+        writer._commit = commit
+        raise Conflict(entity_type="transaction", id="", reason="planted", retryable=True)
+
+    writer._commit = lose_once
+    memory.start_trajectory("goal", initiator=USER)
+    assert memory.storage.trajectories.count() == 1
+    assert sorted(heard) == ["scope_open", "trajectory_start"]
+
+
+def test_inserts_cost_no_round_trip_of_their_own(pg: PostgresBackend) -> None:
+    # docs/decisions/0094
+    store = pg.store()
+    store.write(lambda uow: [uow.insert(TRAJECTORY, plain(TRAJECTORY)) for _ in range(2)])
+    with pytest.MonkeyPatch.context() as patch:
+        trips = []
+        exchange = PgConnection.exchange
+
+        def counted(self: Any, *commands: Any) -> Any:
+            trips.append(len(commands))
+            return exchange(self, *commands)
+
+        patch.setattr(PgConnection, "exchange", counted)
+        store.write(lambda uow: [uow.insert(TRAJECTORY, plain(TRAJECTORY)) for _ in range(2)])
+    assert len(trips) == 2, "one that begins and inserts, one that commits"
+
+
+def test_rule_broken_by_a_waiting_insert_is_an_error_of_the_write(pg: PostgresBackend) -> None:
+    store = pg.store()
+    taken = plain(NOTE)
+    store.write(lambda uow: uow.insert(NOTE, taken))
+    with pytest.raises(Conflict):
+        store.write(lambda uow: (uow.insert(TRAJECTORY, plain(TRAJECTORY)), uow.insert(NOTE, taken)))
+    with store.read() as session:
+        assert session.run(store.plans["trajectory"].count, ()) == [(0,)]
 
 
 def test_without_retries_the_loser_is_told(pg: PostgresBackend) -> None:

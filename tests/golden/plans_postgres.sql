@@ -1572,6 +1572,11 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
 SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE expires_at <= $1 AND retired_at IS NULL AND rolled_back_at IS NULL;
 
+-- artifact.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."artifact_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- change.bounds
 --   takes: nothing
 --   gives: first, last
@@ -1595,6 +1600,11 @@ SELECT sequence, writer, entries FROM "tenant_a"."change" WHERE sequence > $1 OR
 --   takes: trajectory_id, keep
 DELETE FROM "tenant_a"."checkpoint" WHERE trajectory_id = $1 AND ordinal NOT IN (SELECT ordinal FROM "tenant_a"."checkpoint" WHERE trajectory_id = $1 ORDER BY created_at DESC, ordinal DESC LIMIT $2);
 
+-- checkpoint.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."checkpoint_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- content.at
 --   takes: owner_type, owner_ordinal, owner_version
 --   gives: body
@@ -1608,6 +1618,16 @@ SELECT owner_id FROM "tenant_a"."content_version" WHERE owner_type = $1 AND owne
 -- content.prune
 --   takes: before
 DELETE FROM "tenant_a"."content_version" WHERE replaced_at < least($1, coalesce((SELECT min(assembled_at) FROM "tenant_a"."context_window"), 'infinity'));
+
+-- context_window.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."context_window_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
+-- edge.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."edge_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
 -- embedding.drop_many
 --   takes: ordinals
@@ -1708,6 +1728,11 @@ SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedd
 --   gives: total, pending
 SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0;
 
+-- embedding.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."embedding_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- embedding.spaceless
 --   takes: after, limit
 --   gives: ordinal
@@ -1761,6 +1786,11 @@ DELETE FROM "tenant_a"."embedding_cache" WHERE (content_hash, model_id, dimensio
 --   takes: older_than
 DELETE FROM "tenant_a"."embedding_cache" WHERE created_at < $1;
 
+-- embedding_space.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- event.drop_trace
 --   takes: trajectory_id
 DELETE FROM "tenant_a"."event" WHERE trajectory_id = $1 AND family = 'trace';
@@ -1768,6 +1798,11 @@ DELETE FROM "tenant_a"."event" WHERE trajectory_id = $1 AND family = 'trace';
 -- event.prune
 --   takes: older_than
 DELETE FROM "tenant_a"."event" WHERE created_at < $1 AND family <> 'audit';
+
+-- event.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."event_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
 -- feed.bound
 --   takes: nothing
@@ -1803,6 +1838,11 @@ SELECT token FROM "tenant_a"."lock" WHERE resource = $1 AND token = $2 AND expir
 --   gives: token
 SELECT coalesce(max(token), 0) FROM "tenant_a"."lock" WHERE resource = $1;
 
+-- lock.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."lock_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- lock.serialize
 --   takes: resource
 --   gives: serialized
@@ -1823,10 +1863,20 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE $1 = ANY (source_trajectory_ids) ORDER BY created_at, ordinal;
 
+-- note.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."note_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- scope.next_sequence
 --   takes: trajectory_id
 --   gives: sequence
 SELECT coalesce(max(sequence_number) + 1, 0) FROM "tenant_a"."scope" WHERE trajectory_id = $1;
+
+-- scope.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."scope_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
 -- session.limits
 --   takes: statement_timeout, lock_timeout
@@ -1837,6 +1887,11 @@ SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2,
 --   takes: xid
 --   gives: status
 SELECT pg_xact_status($1::text::xid8);
+
+-- session.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."session_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
 -- session.server
 --   takes: nothing
@@ -1863,15 +1918,30 @@ SELECT c.relname::text || '.' || a.attname::text FROM pg_attribute AS a JOIN pg_
 --   gives: fault
 SELECT 'index ' || c.relname || ' is not valid; REINDEX it' FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text AND NOT i.indisvalid UNION ALL SELECT 'constraint ' || k.conname || ' was never checked; VALIDATE it' FROM pg_constraint AS k JOIN pg_namespace AS n ON n.oid = k.connamespace WHERE n.nspname = $1::text AND NOT k.convalidated;
 
+-- trajectory.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."trajectory_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- turn.by_idempotency
 --   takes: trajectory_id, idempotency_key
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND idempotency_key = $2;
 
+-- turn.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."turn_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- usage.bump
 --   takes: owner_type, owner_id, count, now
 --   gives: ordinal, owner_type, owner_id, access_count, last_accessed_at, version
 INSERT INTO "tenant_a"."usage" AS known (owner_type, owner_id, access_count, last_accessed_at, version) VALUES ($1, $2, $3, $4, 1) ON CONFLICT (owner_id) DO UPDATE SET access_count = known.access_count + excluded.access_count, last_accessed_at = greatest(known.last_accessed_at, excluded.last_accessed_at), version = known.version + 1 RETURNING "ordinal", "owner_type", "owner_id", "access_count", "last_accessed_at", "version";
+
+-- usage.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."usage_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
 -- window.prune
 --   takes: now, older_than

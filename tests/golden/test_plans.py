@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.statements import irregular, own
+from caliber.backends.postgres.statements import irregular, own, reserving
 from caliber.backends.sqlite.dialect import DIALECT as SQLITE
 from caliber.backends.sqlite.statements import STATEMENTS as SQLITE_STATEMENTS
 from caliber.schema.relation import AccessPath, Relation, Unique, enum, integer, text, uuid_, version
@@ -22,7 +22,10 @@ FOLDER = Path(__file__).parent
 POSTGRES = PostgresDialect("tenant_a", "extensions")
 DIALECTS: dict[str, tuple[Dialect, dict[str, Plan]]] = {
     "sqlite": (SQLITE, SQLITE_STATEMENTS),
-    "postgres": (POSTGRES, {**irregular(POSTGRES), **own(POSTGRES)}),
+    "postgres": (
+        POSTGRES,
+        {**irregular(POSTGRES), **own(POSTGRES), **{plan.name: plan for plan in reserving(POSTGRES).values()}},
+    ),
 }
 
 
