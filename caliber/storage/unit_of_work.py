@@ -61,6 +61,7 @@ class UnitOfWork:
     """What one piece of work reads and writes inside the write transaction."""
 
     __slots__ = (
+        "_clock_us",
         "_held",
         "_inserted_rows",
         "_keep_content",
@@ -81,12 +82,15 @@ class UnitOfWork:
         statements: dict[str, Plan],
         now_us: int,
         keep_content: bool,
+        clock_us: Callable[[], int] | None = None,
     ) -> None:
         self._session = session
         self._plans = plans
         self._statements = statements
         self._keep_content = keep_content
         self._locks_reads = False
+        # Where a write may wait for others after it began, time has gone on.
+        self._clock_us = clock_us
         self._held: dict[tuple[str, tuple[Any, ...]], Row] = {}
         self._inserted_rows: list[tuple[RelationPlans, Row]] = []
         self.now_us = now_us
@@ -237,7 +241,8 @@ class UnitOfWork:
         if not isinstance(token, LockToken):
             raise DTypeError(field="guard", expected="LockToken", got=type(token).__name__)
         self.serialize(token.resource)
-        if not self.select("lock.held", token.resource, token.token, self.now_us):
+        now_us = self.now_us if self._clock_us is None else self._clock_us()
+        if not self.select("lock.held", token.resource, token.token, now_us):
             raise LockExpired(resource=token.resource)
 
     def lock_reads(self) -> None:

@@ -22,10 +22,13 @@ import caliber
 from caliber.backends.postgres.connection import PgConnection
 from caliber.backends.postgres.feed import Snapshot
 from caliber.backends.postgres.local_server import LocalServer
+from caliber.backends.postgres.statements import ADVISORY_CLASS
+from caliber.model.entities import LockToken
 from caliber.model.errors import (
     CaliberError,
     Conflict,
     InvalidConfigValue,
+    LockExpired,
     MissingRequired,
     MultipleErrors,
     SchemaMismatch,
@@ -458,6 +461,33 @@ def test_turn_cannot_slip_under_a_trajectory_being_deleted(pg: PostgresBackend) 
         memory.flush()
         memory._engine.snapshot("latest")
         assert memory.verify() == []
+
+
+def test_lease_that_runs_out_while_a_guarded_write_waits_lets_nothing_through(pg: PostgresBackend) -> None:
+    # K-037: whoever takes the lock over meanwhile must not find the old holder's write after its own
+    memory = pg.open()
+    trajectory = memory.start_trajectory("goal", initiator=USER)
+    scope = memory.current_scope(trajectory.trajectory_id)
+    assert scope is not None
+    lock = memory.agents.acquire("file", holder="a", lease_ms=400)
+    token = LockToken(lock.resource, lock.token)
+    schema = pg.config().storage.schema_name
+    ends: list[Any] = []
+
+    def write() -> None:
+        try:
+            ends.append(memory.append_turn(scope.scope_id, role="user", content="late", guard=token))
+        except CaliberError as error:
+            ends.append(error)
+
+    with psycopg.connect(os.environ[DSN]) as other:
+        other.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_CLASS}, hashtext('{schema}/' || 'file'))")
+        thread = threading.Thread(target=write)
+        thread.start()
+        time.sleep(0.5)
+    thread.join(30)
+    assert [type(end) for end in ends] == [LockExpired]
+    assert memory.storage.turns.count() == 0
 
 
 # --- connections that break --------------------------------------------------------------------------

@@ -239,7 +239,8 @@ class PostgresWriter(GroupWriter):
         return changes
 
     def _unit(self, connection: PgConnection) -> UnitOfWork:
-        return UnitOfWork(connection, self._plans, self._statements, self._clock_us(), self._keep_content)
+        now_us = self._clock_us()
+        return UnitOfWork(connection, self._plans, self._statements, now_us, self._keep_content, self._clock_us)
 
     def _commit(self, connection: PgConnection, xid: int, changes: list[RowChange]) -> tuple[int, bool]:
         """Record the changes, ask whether others wrote meanwhile, and commit: one round trip."""
