@@ -83,16 +83,14 @@ class WordIndexer:
         return TextEntry(tokens, sum(count for _, count, _ in known), digest)
 
     def _learn(self) -> None:
-        """Take over the words that the vocabulary has met since."""
+        """Take over the words that the vocabulary has met since: those alone, as each write comes by here."""
         vocabulary = self._vocabulary
-        terms, parts = (
-            vocabulary.term_texts(0, len(vocabulary.terms)),
-            vocabulary.part_texts(0, len(vocabulary.parts)),
-        )
         term_starts, term_ids = vocabulary.term_starts.array, vocabulary.term_ids.array
         part_starts, part_ids = vocabulary.part_starts.array, vocabulary.part_ids.array
         for word in range(len(self._tokens), len(vocabulary)):
-            mine = [terms[at] for at in term_ids[int(term_starts[word]) : int(term_starts[word + 1])].tolist()]
-            spelt = [parts[at] for at in part_ids[int(part_starts[word]) : int(part_starts[word + 1])].tolist()]
+            term_span = slice(int(term_starts[word]), int(term_starts[word + 1]))
+            part_span = slice(int(part_starts[word]), int(part_starts[word + 1]))
+            mine = [vocabulary.term_texts(at, at + 1)[0] for at in term_ids[term_span].tolist()]
+            spelt = [vocabulary.part_texts(at, at + 1)[0] for at in part_ids[part_span].tolist()]
             others = tuple(f"{PART_MARK}{part}" for part in dict.fromkeys(spelt) if part not in mine)
             self._tokens.append((" ".join(mine), len(mine), others))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import caliber
+from caliber.kernels import Vocabulary
 from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch, Unavailable
 from caliber.runtime.full_text import check_full_text, drop_full_text, rebuild_full_text
 from caliber.schema.relations import BY_NAME
@@ -224,6 +225,34 @@ def test_columns_that_do_not_fit_say_that_the_database_can_be_searched(filled: A
     small = settings_of(filled, "backend", resident__resident_bytes=1 << 20)
     rebuild_full_text(small)
     assert len(filled.open(small).search("lake", limit=999, kinds=["note"]).hits) == 901
+
+
+def test_an_entry_costs_what_its_own_new_words_cost(monkeypatch: Any) -> None:
+    # every write comes by here: beside 100,000 known words it once took as long as ten writes
+    read: list[int] = []
+
+    def reading(texts: Any) -> Any:
+        def counted(self: Vocabulary, start: int, stop: int) -> list[str]:
+            found: list[str] = texts(self, start, stop)
+            read.append(len(found))
+            return found
+
+        return counted
+
+    for name in ("term_texts", "part_texts"):
+        monkeypatch.setattr(Vocabulary, name, reading(getattr(Vocabulary, name)))
+    indexer, turn = WordIndexer("english"), BY_NAME["turn"]
+
+    def costs(text: str) -> int:
+        read.clear()
+        row: list[Any] = [None] * (len(turn.columns) + 1)
+        row[codec_of(turn).index("content")] = text.encode()
+        indexer.entries("turn", [tuple(row)])
+        return sum(read)
+
+    assert costs(" ".join(f"w{at}" for at in range(1_000))) >= 2_000
+    assert costs("w1 w2 w3") == 0
+    assert costs("w1 one new word") <= 2 * 3
 
 
 def test_entries_hold_terms_as_often_as_the_text_and_other_spellings_once() -> None:
