@@ -207,7 +207,12 @@ def test_kinds_and_reasons_are_those_of_c() -> None:
 
 
 @pytest.mark.parametrize("path", MACHINES)
-@searched(batch=batches(odd=True), capacity=st.one_of(st.just(1 << 12), st.integers(0, 200)), start=st.integers(0, 3))
+@searched(
+    examples=60,
+    batch=batches(odd=True),
+    capacity=st.one_of(st.just(1 << 12), st.integers(0, 200)),
+    start=st.integers(0, 3),
+)
 def test_rows_are_encoded_alike(
     path: str, batch: tuple[list[CopyColumn], list[Values]], capacity: int, start: int
 ) -> None:
