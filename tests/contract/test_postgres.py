@@ -502,6 +502,16 @@ def test_connection_that_the_server_ended_is_replaced(pg: PostgresBackend) -> No
     assert memory.verify() == []
 
 
+def test_reading_after_connections_were_ended_asks_another(pg: PostgresBackend) -> None:
+    memory = pg.open()
+    note(memory, "kept")
+    for _ in range(3):
+        admin("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caliber'")
+        assert memory.storage.notes.count() == 1
+        admin("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caliber'")
+        memory._engine.store.changed_elsewhere()
+
+
 def test_connection_that_breaks_inside_a_transaction_is_an_error_and_nothing_is_written(pg: PostgresBackend) -> None:
     store = pg.store()
     store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))

@@ -317,6 +317,14 @@ class PgConnection:
             return True
         return self.pg.status != ConnStatus.OK
 
+    def answers(self) -> bool:
+        """Return whether the server answers on it: a round trip."""
+        try:
+            self.exchange()
+        except Unavailable:
+            return False
+        return True
+
     def close(self) -> None:
         """Close the connection, whatever state it is in."""
         with contextlib.suppress(psycopg.Error):

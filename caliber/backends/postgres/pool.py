@@ -26,8 +26,11 @@ class Pool:
         self.replaced = 0
 
     @contextmanager
-    def connection(self, *, deadline: float | None = None) -> Iterator[PgConnection]:
-        """Lend a connection, in no transaction. Raises: Unavailable when none is free in time."""
+    def connection(self, *, deadline: float | None = None, ask: bool = False) -> Iterator[PgConnection]:
+        """Lend a connection, in no transaction; ``ask`` the server first, for work that is not done again.
+
+        Raises: Unavailable when none is free in time.
+        """
         patience = self._timeout_s
         if deadline is not None:
             patience = max(0.0, min(patience, deadline - time.monotonic()))
@@ -37,7 +40,7 @@ class Pool:
                 reason="out of connections",
             )
         try:
-            connection = self._take()
+            connection = self._take(ask)
             try:
                 yield connection
             finally:
@@ -54,7 +57,7 @@ class Pool:
         finally:
             connection.close()
 
-    def _take(self) -> PgConnection:
+    def _take(self, ask: bool) -> PgConnection:
         while True:
             self.check_open()
             with self._lock:
@@ -63,7 +66,7 @@ class Pool:
                 made = self._make()
                 self.made += 1
                 return made
-            if not connection.is_dead():
+            if not connection.is_dead() and (not ask or connection.answers()):
                 return connection
             self.replaced += 1
             connection.close()

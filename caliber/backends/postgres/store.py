@@ -146,7 +146,7 @@ class PostgresStore:
     @contextmanager
     def read(self) -> Iterator[StatementSession]:
         self._check_open()
-        with self._pool.connection() as connection:
+        with self._pool.connection(ask=True) as connection:
             connection.open(_SNAPSHOT, self._own["session.limits"], self._limits.within(None), None)
             yield connection
 
@@ -156,7 +156,7 @@ class PostgresStore:
     def changed_elsewhere(self) -> bool:
         self._check_open()
         question = self.feed.question()
-        with self._pool.connection() as connection:
+        with self._pool.connection(ask=True) as connection:
             if question is None or self.feed.must_reload:
                 return True
             return bool(connection.run(self._own["feed.foreign"], question)[0][0])
