@@ -13,6 +13,9 @@ from caliber.model.errors import RateLimited, Unavailable
 
 _MINUTE_S = 60.0
 
+_HELD_MOST_S = 3_600.0
+"""A service that asks for a longer wait, such as until a date that its clock got wrong, is asked again after this."""
+
 
 class _Bucket:
     """A token bucket of one minute's worth; what is taken beyond its content is owed, and waited for."""
@@ -77,6 +80,6 @@ class RateLimiter:
             self._tokens.take(used - estimated, time.monotonic())
 
     def hold(self, seconds: float) -> None:
-        """Take note that the service wants no request for ``seconds``."""
+        """Take note that the service wants no request for ``seconds``; an hour at the most."""
         with self._lock:
-            self._held_until = max(self._held_until, time.monotonic() + seconds)
+            self._held_until = max(self._held_until, time.monotonic() + min(seconds, _HELD_MOST_S))

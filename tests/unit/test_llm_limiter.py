@@ -96,6 +96,18 @@ def test_closing_ends_the_wait_for_a_turn() -> None:
     assert [error.reason for error in failed] == ["closed"]  # type: ignore[attr-defined]
 
 
+def test_a_service_whose_clock_is_wrong_is_asked_again() -> None:
+    # one answer with a Retry-After in a thousand years once silenced a provider until the next start
+    wait = retry_after_s(None, "Fri, 01 Jan 3999 00:00:00 GMT")
+    assert wait is not None
+    assert wait > 10**9
+    paced = limiter()
+    paced.hold(wait)
+    with pytest.raises(RateLimited) as caught:
+        paced.take(1)
+    assert 3_500_000 < caught.value.retry_after_ms <= 3_600_001
+
+
 def test_while_the_service_wants_quiet_nobody_asks() -> None:
     paced = limiter()
     paced.hold(30)
