@@ -456,3 +456,12 @@ def test_what_the_filters_leave_out_lifts_no_score_above_one(backend: Any, start
     result = agent.memory.search("zebra crossing quagga okapi", filter={"role": "assistant"})
     assert [hit.breakdown["graph"] for hit in result.hits] == [0.6]
     assert 0.6 < result.hits[0].score <= 1
+
+
+@pytest.mark.parametrize("query", ["what happened last week", "last month", "last year", "the last 29 February"])
+def test_records_of_the_year_1_are_asked_for_what_was_before(words: Any, query: str) -> None:
+    # other programs write 1 January 1 where they do not know
+    words.note("it happened in February, a month of that year and week", occurred_at=datetime(1, 1, 1, tzinfo=UTC))
+    result = words.memory.search(query)
+    assert len(result.hits) == 1
+    assert result.understood.days is None
