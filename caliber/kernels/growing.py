@@ -1,8 +1,12 @@
-"""Arrays that grow at their end by doubling. A reader keeps the array it took: what it holds never changes."""
+"""Arrays that grow at their end by doubling. A reader keeps the array it took: what it holds never changes.
+
+And rows of bytes, one after another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,3 +47,47 @@ class Growing:
     @property
     def nbytes(self) -> int:
         return int(self.array.nbytes)
+
+
+class ByteRows:
+    """Rows of bytes one after another in blocks: no object a row. Written by one thread at a time."""
+
+    __slots__ = ("_blocks", "_ends", "_length", "_rows")
+
+    def __init__(self, block_rows: int = 256) -> None:
+        self._rows = block_rows
+        self._length = 0
+        self._blocks: list[bytearray] = []
+        self._ends: list[array[int]] = []
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append(self, row: bytes) -> None:
+        """Add a row at the end."""
+        if self._length % self._rows == 0:
+            self._blocks.append(bytearray())
+            self._ends.append(array("I"))
+        block, ends = self._blocks[-1], self._ends[-1]
+        # In place of what an append left there that was interrupted.
+        block[ends[-1] if ends else 0 :] = row
+        ends.append(len(block))
+        self._length += 1
+
+    def extend(self, rows: Iterable[bytes]) -> None:
+        """Add rows at the end."""
+        for row in rows:
+            self.append(row)
+
+    def __getitem__(self, number: int) -> bytes:
+        block, at = divmod(number, self._rows)
+        ends = self._ends[block]
+        # Sliced, not viewed: a block that is looked into could not grow.
+        return bytes(self._blocks[block][ends[at - 1] if at else 0 : ends[at]])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.__getitem__, range(self._length))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self._blocks)) + sum(ends.itemsize * len(ends) for ends in self._ends)

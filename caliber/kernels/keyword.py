@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch, reference_keyword
-from caliber.kernels.growing import Growing
+from caliber.kernels.growing import ByteRows, Growing
 from caliber.kernels.keyword_native import NativePostings, NativeWords, pack_words
 from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord, WordScores
 from caliber.model.errors import DTypeError, InvalidValue
@@ -212,8 +212,7 @@ class KeywordIndex:
         self._postings: Any = NativePostings() if native else reference_keyword.Postings()
         self._pack = pack_words if native else reference_keyword.pack
         self._lengths, self._flags = Growing(np.uint32), Growing(np.uint8)
-        self._packed: list[bytes] = []
-        self._packed_bytes = 0
+        self._packed = ByteRows()
 
     def __len__(self) -> int:
         return self._lengths.length
@@ -266,9 +265,7 @@ class KeywordIndex:
             vocabulary.word_flags,
             len(vocabulary.terms),
         )
-        packed = self._pack(words, offsets)
-        self._packed.extend(packed)
-        self._packed_bytes += sum(map(len, packed)) + 41 * len(packed)  # objects, and their places in the list
+        self._packed.extend(self._pack(words, offsets))
         self._flags.extend(flags if own_flags is None else flags | own_flags)
         # Last: a reader's number of documents comes from here.
         self._lengths.extend(lengths)
@@ -280,7 +277,7 @@ class KeywordIndex:
     @property
     def nbytes(self) -> int:
         """Bytes of postings, lengths and words, without the vocabulary."""
-        return int(self._postings.nbytes) + self._lengths.nbytes + self._flags.nbytes + self._packed_bytes
+        return int(self._postings.nbytes) + self._lengths.nbytes + self._flags.nbytes + self._packed.nbytes
 
     def reader(self) -> Any:
         """Return the postings as they are now; what is added later does not show."""

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from caliber.kernels import KeywordIndex, KeywordSnapshot
 from caliber.kernels.evaluator import NUMPY, Evaluator
+from caliber.kernels.growing import ByteRows
 from caliber.resident.chain import Chain
 from caliber.resident.columns import SegmentedColumn
+from caliber.resident.tables import KeyTable
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.storage.codec import Row, codec_of
 from caliber.storage.full_text import filterable
@@ -46,8 +48,8 @@ _DTYPES = {
 _GROUPS_KEPT: Final = 256
 """Keys of groups whose rows a boundary remembers."""
 
-# Measured on CPython 3.11 to 3.14: a bytes object, a list slot and the dict entry of a 16-byte key.
-_ROW_OVERHEAD_BYTES = 33 + 8 + 49 + 104 + 28
+_ENTRY_BYTES: Final = 49 + 104 + 28
+"""Measured on CPython 3.11 to 3.14: the dict entry of a key of some 16 bytes."""
 
 
 class Layout:
@@ -146,7 +148,6 @@ class Generation:
         "live",
         "ordinals",
         "packed",
-        "packed_bytes",
         "previous",
         "segment_rows",
         "text_bytes",
@@ -160,15 +161,14 @@ class Generation:
         self.length = 0
         self.dead = 0
         self.evict_at = 0
-        self.packed: list[bytes] = []
+        self.packed = ByteRows()
         self.texts: list[Any] = []
         self.text_bytes = 0
-        self.packed_bytes = 0
-        self.index: dict[bytes, int] = {}
         self.live: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.ordinals = SegmentedColumn(np.int64, segment_rows)
         self.previous = SegmentedColumn(np.int64, segment_rows)
         self.ties = SegmentedColumn(np.uint64, segment_rows, 2)
+        self.index: KeyTable | dict[bytes, int] = KeyTable(self.ties) if layout.has_tie else {}
         self.arrays = {
             name: SegmentedColumn(layout.dtype_of(residence, kind), segment_rows)
             for name, _, residence, kind, _ in layout.columns
@@ -255,9 +255,7 @@ class Generation:
             row = (*row[:place], None, *row[place + 1 :])
             self.texts.append(text)
             self.text_bytes += 0 if text is None else len(text)
-        packed = marshal.dumps(row)
-        self.packed_bytes += len(packed)
-        self.packed.append(packed)
+        self.packed.append(marshal.dumps(row))
 
     def load(self, rows: Sequence[Row]) -> None:
         """Fill an empty generation in bulk."""
@@ -275,9 +273,13 @@ class Generation:
             stored = (row[place] for row in rows)
             wanted = stored if convert is None else map(convert, stored)
             self.arrays[name].put_many(0, np.fromiter(wanted, layout.dtype_of(residence, kind), count))
-        for number, row in enumerate(rows):
+        for row in rows:
             self._append_packed(row)
-            self.index[layout.key_of(row)] = number
+        if isinstance(self.index, KeyTable):
+            for number, _ in self.index.extend(0, count):
+                self.index[layout.key_of(rows[number])] = number
+        else:
+            self.index.update((layout.key_of(row), number) for number, row in enumerate(rows))
         for name, place in layout.groups:
             group = self.groups[name]
             for number, row in enumerate(rows):
@@ -316,7 +318,8 @@ class Generation:
         fixed = self.ordinals.nbytes(self.length) + self.previous.nbytes(self.length) + self.ties.nbytes(self.length)
         fixed += 0 if self.keywords is None else self.keywords.nbytes
         fixed += 0 if self.chain is None else self.chain.nbytes
-        return arrays + fixed + len(self.live) + self.packed_bytes + self.length * _ROW_OVERHEAD_BYTES
+        index = self.index.nbytes if isinstance(self.index, KeyTable) else _ENTRY_BYTES * len(self.index)
+        return arrays + fixed + len(self.live) + self.packed.nbytes + index
 
     def compacted(self) -> Generation:
         """Return a new generation that holds only what is live."""

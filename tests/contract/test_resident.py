@@ -16,6 +16,7 @@ from support.configs import USER
 from support.entities import hash_of, plain
 
 import caliber
+from caliber.kernels.growing import ByteRows
 from caliber.model import FixedClock
 from caliber.resident.mirror import EVICTED
 from caliber.schema.relation import Residence
@@ -465,9 +466,10 @@ def _corrupt_packed(memory: Any) -> None:
     import marshal
 
     generation = memory._generations["note"]
-    row = list(marshal.loads(generation.packed[0]))
-    row[memory._layouts["note"].codec.index("confidence")] = 0.123
-    generation.packed[0] = marshal.dumps(tuple(row))
+    rows = [list(marshal.loads(generation.packed[at])) for at in range(generation.length)]
+    rows[0][memory._layouts["note"].codec.index("confidence")] = 0.123
+    generation.packed = ByteRows()
+    generation.packed.extend(marshal.dumps(tuple(row)) for row in rows)
 
 
 def _corrupt_text(memory: Any) -> None:
@@ -488,13 +490,15 @@ def _corrupt_interned(memory: Any) -> None:
 
 def _corrupt_index(memory: Any) -> None:
     generation = memory._generations["note"]
-    keys = list(generation.index)
-    generation.index[keys[0]], generation.index[keys[1]] = generation.index[keys[1]], generation.index[keys[0]]
+    table = generation.index._table
+    slots = np.flatnonzero(table >= 0)[:2]
+    table[slots] = table[slots[::-1]]
 
 
 def _corrupt_missing_key(memory: Any) -> None:
     generation = memory._generations["note"]
-    del generation.index[next(iter(generation.index))]
+    table = generation.index._table
+    table[np.flatnonzero(table >= 0)[0]] = -1
 
 
 def _corrupt_missing_row(memory: Any) -> None:
