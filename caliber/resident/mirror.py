@@ -60,8 +60,10 @@ class Layout:
         "columns",
         "enum_codes",
         "filterable",
+        "gaps",
         "groups",
         "has_tie",
+        "held",
         "key_places",
         "ordinal_place",
         "relation",
@@ -87,7 +89,14 @@ class Layout:
         self.filterable = frozenset(filterable(relation))
         """What a search of these records can be filtered by."""
         self.groups = tuple((name, self.codec.index(name)) for name in relation.groups)
+        # What columns hold as it is stored need not stand in the packed row again; an instant takes 13 bytes there.
+        self.held = tuple(
+            (name, place)
+            for name, place, residence, kind, null in self.columns
+            if residence is Residence.COLUMN and kind is ColumnType.INSTANT and null is None
+        )
         self.has_tie = len(relation.key) == 1 and relation.column(relation.key[0]).type is ColumnType.UUID
+        self.gaps = (0, *(place for _, place in self.held), *(self.key_places if self.has_tie else ()))
 
     def key_of(self, row: Row) -> bytes:
         """Return the bytes a row is looked up by."""
@@ -134,6 +143,7 @@ class Generation:
     __slots__ = (
         "__weakref__",
         "_converters",
+        "_held",
         "_open",
         "arrays",
         "chain",
@@ -181,6 +191,7 @@ class Generation:
             name: self._converter(name, residence, kind, null) for name, _, residence, kind, null in layout.columns
         }
         self._open: Any = None
+        self._held: dict[int, list[tuple[int, Callable[[int], Any]]]] = {}
         # Made when somebody first searches.
         self.keywords: KeywordIndex | None = None
         self.chain: Chain | None = None
@@ -249,13 +260,16 @@ class Generation:
         self._open = (*fixed, columns)
 
     def _append_packed(self, row: Row) -> None:
-        place = self.layout.text_place
-        if place >= 0:
-            text = row[place]
-            row = (*row[:place], None, *row[place + 1 :])
+        layout = self.layout
+        left = list(row)
+        if layout.text_place >= 0:
+            text = row[layout.text_place]
             self.texts.append(text)
             self.text_bytes += 0 if text is None else len(text)
-        self.packed.append(marshal.dumps(row))
+            left[layout.text_place] = None
+        for place in layout.gaps:
+            left[place] = None
+        self.packed.append(marshal.dumps(left))
 
     def load(self, rows: Sequence[Row]) -> None:
         """Fill an empty generation in bulk."""
@@ -343,11 +357,32 @@ class Generation:
 
     def row(self, number: int) -> Row:
         """Return a row as the driver stores it; an evicted text is EVICTED."""
-        row: Row = marshal.loads(self.packed[number])
-        place = self.layout.text_place
-        if place >= 0:
-            return (*row[:place], self.texts[number], *row[place + 1 :])
+        row = self._unpacked(number)
+        if self.layout.text_place >= 0:
+            row[self.layout.text_place] = self.texts[number]
+        return tuple(row)
+
+    def without_text(self, number: int) -> Row:
+        """Return a row with None in place of its text."""
+        return tuple(self._unpacked(number))
+
+    def _unpacked(self, number: int) -> list[Any]:
+        """Return the values of a row: those that columns hold as they are stored come from there."""
+        row: list[Any] = marshal.loads(self.packed[number])
+        segment, at = divmod(number, self.segment_rows)
+        held = self._held.get(segment) or self._held_in(segment)
+        for place, item in held:
+            row[place] = item(at)
+        if self.layout.has_tie:
+            row[self.layout.key_places[0]] = _PAIR.pack(*self.ties.at(number).tolist())
         return row
+
+    def _held_in(self, segment: int) -> list[tuple[int, Callable[[int], Any]]]:
+        """Look up once a segment where the values of its rows are."""
+        held: list[tuple[int, Callable[[int], Any]]] = [(0, self.ordinals.segment(segment).item)]
+        held.extend((place, self.arrays[name].segment(segment).item) for name, place in self.layout.held)
+        self._held[segment] = held
+        return held
 
 
 class RelationSnapshot:
@@ -437,8 +472,7 @@ class RelationSnapshot:
 
     def packed(self, number: int) -> Row:
         """Return one row with None in place of its text: cheaper, when the text is not needed."""
-        row: Row = marshal.loads(self.generation.packed[number])
-        return row
+        return self.generation.without_text(number)
 
     def text(self, number: int) -> Any:
         """Return the text of a row: bytes, str, None or EVICTED."""

@@ -467,9 +467,9 @@ def _corrupt_packed(memory: Any) -> None:
 
     generation = memory._generations["note"]
     rows = [list(marshal.loads(generation.packed[at])) for at in range(generation.length)]
-    rows[0][memory._layouts["note"].codec.index("confidence")] = 0.123
+    rows[0][memory._layouts["note"].codec.index("base_importance")] = 0.123
     generation.packed = ByteRows()
-    generation.packed.extend(marshal.dumps(tuple(row)) for row in rows)
+    generation.packed.extend(marshal.dumps(row) for row in rows)
 
 
 def _corrupt_text(memory: Any) -> None:
