@@ -52,12 +52,13 @@ class Growing:
 class ByteRows:
     """Rows of bytes one after another in blocks: no object a row. Written by one thread at a time."""
 
-    __slots__ = ("_blocks", "_ends", "_length", "_rows")
+    __slots__ = ("_blocks", "_ends", "_length", "_open", "_rows")
 
     def __init__(self, block_rows: int = 256) -> None:
         self._rows = block_rows
         self._length = 0
-        self._blocks: list[bytearray] = []
+        self._open = bytearray()
+        self._blocks: list[bytes | bytearray] = []
         self._ends: list[array[int]] = []
 
     def __len__(self) -> int:
@@ -66,12 +67,15 @@ class ByteRows:
     def append(self, row: bytes) -> None:
         """Add a row at the end."""
         if self._length % self._rows == 0:
-            self._blocks.append(bytearray())
+            if self._blocks:
+                self._blocks[-1] = bytes(self._open)  # without the room it had to grow
+            self._open = bytearray()
+            self._blocks.append(self._open)
             self._ends.append(array("I"))
-        block, ends = self._blocks[-1], self._ends[-1]
+        ends = self._ends[-1]
         # In place of what an append left there that was interrupted.
-        block[ends[-1] if ends else 0 :] = row
-        ends.append(len(block))
+        self._open[ends[-1] if ends else 0 :] = row
+        ends.append(len(self._open))
         self._length += 1
 
     def extend(self, rows: Iterable[bytes]) -> None:

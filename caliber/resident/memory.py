@@ -20,15 +20,16 @@ from caliber.model.enums import EntityType
 from caliber.model.errors import InvalidConfigValue, NotFound
 from caliber.model.windows import Position
 from caliber.resident.frame import not_resident
+from caliber.resident.indexes import IndexKey, VectorIndexes
 from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapshot
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.spaces import Spaces
-from caliber.resident.vectors import VectorIndex, VectorSnapshot
+from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_CODE, EMBEDDING, EMBEDDING_SPACE, MIRRORED
 from caliber.storage.changes import DELETE, UPSERT, unpack_changes
-from caliber.storage.codec import Row, codec_of, dump_json
+from caliber.storage.codec import Row, dump_json
 from caliber.storage.feed import News
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
@@ -56,7 +57,7 @@ class ResidentSnapshot:
 
     position: Position
     relations: dict[str, RelationSnapshot]
-    vectors: dict[tuple[str, uuid.UUID], VectorSnapshot]
+    vectors: dict[IndexKey, VectorSnapshot]
     spaces: dict[uuid.UUID, EmbeddingSpace]
     evaluator: Evaluator
     space_in_use: uuid.UUID | None = None
@@ -118,11 +119,10 @@ class ResidentMemory:
         self._elsewhere = None if self._held.issuperset(_ENTITY_RELATIONS) else self._read_record
         self._layouts = {relation.name: Layout(relation) for relation in relations if relation is not EMBEDDING}
         self._generations: dict[str, Generation] = {}
-        self._indexes: dict[tuple[str, uuid.UUID], VectorIndex] = {}
+        self._indexes = VectorIndexes(segment_rows)
         self._spaces = Spaces()
         self._sequence = 0
         self._stale = False
-        self._embedding_codec = codec_of(EMBEDDING)
         self.stats = ResidentStats()
         self._pending: list[RowChange] = []
         self._waiting = False
@@ -147,7 +147,7 @@ class ResidentMemory:
         plans = self._store.plans
         self._sequence = self._store.feed.bound(session)
         self._generations = {}
-        self._indexes = {}
+        self._indexes = VectorIndexes(self._segment_rows)
         self._spaces = Spaces()
         for name, layout in self._layouts.items():
             generation = Generation(layout, self._segment_rows)
@@ -163,51 +163,13 @@ class ResidentMemory:
             self._generations[name] = generation
             if name == EMBEDDING_SPACE.name:
                 self._spaces = Spaces(rows)
-        self._load_vectors(session)
+        if EMBEDDING.name in self._held:
+            self._indexes.load(session, plans[EMBEDDING.name].page, self._spaces, self._generations)
         self._stale = False
         self._publish(set(self._layouts))
         self._enforce_budget(exact=True)
 
-    def _load_vectors(self, session: StatementSession) -> None:
-        if EMBEDDING.name not in self._held:
-            return
-        codec = self._embedding_codec
-        space_at, type_at, owner_at = codec.index("space_id"), codec.index("owner_type"), codec.index("owner_id")
-        vector_at, version_at = codec.index("vector"), codec.index("version")
-        parts: dict[tuple[str, uuid.UUID], tuple[list[int], list[int], list[bytes], list[bytes]]] = {}
-        keys: dict[tuple[str, bytes], tuple[str, uuid.UUID]] = {}
-        last = -1
-        while page := session.run(self._store.plans[EMBEDDING.name].page, (last, 100_000)):
-            for row in page:
-                raw = (row[type_at], row[space_at])
-                key = keys.get(raw)
-                if key is None:
-                    key = keys[raw] = (row[type_at], uuid.UUID(bytes=row[space_at]))
-                    parts[key] = ([], [], [], [])
-                if not self._spaces.holds(key[1]):
-                    continue
-                ordinals, versions, owners, vectors = parts[key]
-                ordinals.append(row[0])
-                versions.append(row[version_at])
-                owners.append(row[owner_at])
-                vectors.append(row[vector_at])
-            last = page[-1][0]
-        for key, (ordinals, versions, owners, vectors) in parts.items():
-            if not ordinals:
-                continue
-            rows_of = self._generations[key[0]].index
-            numbers = (rows_of.get(owner, -1) for owner in owners)
-            self._index_of(key).put_many(ordinals, versions, owners, vectors, numbers)
-
-    def _index_of(self, key: tuple[str, uuid.UUID]) -> VectorIndex:
-        index = self._indexes.get(key)
-        if index is None:
-            space = self._spaces.by_id[key[1]]
-            index = VectorIndex(space.dimensions, space.metric.value, self._segment_rows)
-            self._indexes[key] = index
-        return index
-
-    def _publish(self, changed: set[str], vectors_changed: set[tuple[str, uuid.UUID]] | None = None) -> None:
+    def _publish(self, changed: set[str], vectors_changed: set[IndexKey] | None = None) -> None:
         before = getattr(self, "_published", None)
         relations = dict(before.relations) if before is not None else {}
         for name in changed:
@@ -354,7 +316,7 @@ class ResidentMemory:
 
     def _apply(self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]) -> None:
         touched: set[str] = set()
-        vectors: set[tuple[str, uuid.UUID]] = set()
+        vectors: set[IndexKey] = set()
         retire: dict[str, set[int]] = {}
         embeddings: list[RowChange] = []
         for change in changes:
@@ -367,12 +329,10 @@ class ResidentMemory:
             if name == EMBEDDING_SPACE.name:
                 self._apply_space(change.operation, change.row)
         # Vectors after their owners, whose rows they point to, and all at once.
-        self._apply_embeddings(embeddings, vectors)
+        vectors |= self._indexes.apply(embeddings, self._spaces, self._generations)
         for relation, ordinal in deleted:
             if relation is EMBEDDING:
-                for key, index in self._indexes.items():
-                    if index.remove(ordinal):
-                        vectors.add(key)
+                vectors |= self._indexes.remove(ordinal)
                 continue
             if relation is EMBEDDING_SPACE:
                 self._apply_space(DELETE, (ordinal,))
@@ -409,9 +369,7 @@ class ResidentMemory:
         if alive:
             retire.add(old)  # the older version, or another row that had the key until it was deleted
         number = generation.append(change.row)
-        for (owner_type, _), index in self._indexes.items():
-            if owner_type == name:
-                index.owner_moved(key, number)
+        self._indexes.owner_moved(name, key, number)
 
     def _retire_ordinal(self, name: str, ordinal: int, retire: set[int]) -> None:
         generation = self._generations[name]
@@ -424,60 +382,26 @@ class ResidentMemory:
             self._spaces.remove(row[0])
         else:
             self._spaces.put(row)
-        for key in [key for key in self._indexes if not self._spaces.holds(key[1])]:
-            del self._indexes[key]
+        self._indexes.forget([key for key in self._indexes if not self._spaces.holds(key[1])])
 
-    def _apply_embeddings(self, changes: Sequence[RowChange], changed: set[tuple[str, uuid.UUID]]) -> None:
-        codec = self._embedding_codec
-        space_at, type_at, owner_at = codec.index("space_id"), codec.index("owner_type"), codec.index("owner_id")
-        vector_at, version_at = codec.index("vector"), codec.index("version")
-        by_index: dict[tuple[str, bytes], list[RowChange]] = {}
-        for change in changes:
-            by_index.setdefault((change.row[type_at], change.row[space_at]), []).append(change)
-        for (owner_type, space), mine in by_index.items():
-            key = (owner_type, uuid.UUID(bytes=space))
-            if not self._spaces.holds(key[1]):
-                continue
-            changed.add(key)
-            index = self._index_of(key)
-            index.remove_many([change.row[0] for change in mine if change.operation == DELETE])
-            rows = [
-                change.row
-                for change in mine
-                if change.operation != DELETE and index.version_of(change.row[0]) < change.row[version_at]
-            ]
-            rows_of = self._generations[owner_type].index
-            index.put_many(
-                [row[0] for row in rows],
-                [row[version_at] for row in rows],
-                [row[owner_at] for row in rows],
-                [row[vector_at] for row in rows],
-                [rows_of.get(row[owner_at], -1) for row in rows],
-            )
-
-    def _compact_if_due(self, name: str) -> set[tuple[str, uuid.UUID]]:
+    def _compact_if_due(self, name: str) -> set[IndexKey]:
         generation = self._generations[name]
         return self._compact(name) if self._is_due(generation.length, generation.dead) else set()
 
     def _is_due(self, rows: int, dead: int) -> bool:
         return rows >= _COMPACT_FROM_ROWS and dead > self._compact_dead_ratio * rows
 
-    def _compact(self, name: str) -> set[tuple[str, uuid.UUID]]:
+    def _compact(self, name: str) -> set[IndexKey]:
         fresh = self._generations[name].compacted()
         self._generations[name] = fresh
         self.stats.compactions += 1
-        renumbered = set()
-        for key, index in self._indexes.items():
-            if key[0] == name:
-                index.renumber(fresh.index)
-                renumbered.add(key)
-        return renumbered
+        return self._indexes.renumber(name, fresh)
 
     def compact(self) -> None:
         """Drop dead rows of every mirror now; snapshots already out stay as they are."""
         with self._lock:
             self._apply_pending()
-            vectors: set[tuple[str, uuid.UUID]] = set()
+            vectors: set[IndexKey] = set()
             for name in self._generations:
                 vectors |= self._compact(name)
             for key, index in self._indexes.items():
@@ -508,7 +432,7 @@ class ResidentMemory:
     def column_bytes(self) -> int:
         """Bytes of columns, packed rows, indexes and vectors: what never leaves memory."""
         columns = sum(generation.column_bytes for generation in self._generations.values())
-        return columns + sum(index.nbytes for index in self._indexes.values())
+        return columns + self._indexes.nbytes
 
     @property
     def text_bytes(self) -> int:

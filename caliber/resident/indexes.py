@@ -1,0 +1,112 @@
+"""The vector indexes of one tenant, by kind of record and embedding space: read with the store, kept up with commits.
+
+Source: design, section 5.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+
+from caliber.resident.mirror import Generation
+from caliber.resident.spaces import Spaces
+from caliber.resident.vectors import VectorIndex
+from caliber.schema.relations import EMBEDDING
+from caliber.storage.changes import DELETE
+from caliber.storage.codec import Row, codec_of
+from caliber.storage.plan import Plan
+from caliber.storage.session import StatementSession
+from caliber.storage.unit_of_work import RowChange
+
+IndexKey = tuple[str, uuid.UUID]
+"""A kind of record, and a space."""
+
+_PAGE_ROWS = 100_000
+_CODEC = codec_of(EMBEDDING)
+_SPACE, _TYPE, _OWNER = _CODEC.index("space_id"), _CODEC.index("owner_type"), _CODEC.index("owner_id")
+_VECTOR, _VERSION = _CODEC.index("vector"), _CODEC.index("version")
+
+
+class VectorIndexes(dict[IndexKey, VectorIndex]):
+    """Every index in memory. Changed by one thread at a time."""
+
+    def __init__(self, segment_rows: int) -> None:
+        super().__init__()
+        self._segment_rows = segment_rows
+
+    def load(
+        self, session: StatementSession, page: Plan, spaces: Spaces, generations: Mapping[str, Generation]
+    ) -> None:
+        """Read all vectors of the spaces that are held."""
+        held = {space.bytes for space in spaces.by_id if spaces.holds(space)}
+        parts: dict[tuple[str, bytes], list[Row]] = {}
+        last = -1
+        while rows := session.run(page, (last, _PAGE_ROWS)):
+            for row in rows:
+                if row[_SPACE] in held:
+                    parts.setdefault((row[_TYPE], row[_SPACE]), []).append(row)
+            last = rows[-1][0]
+        for (kind, space), mine in parts.items():
+            self._put((kind, uuid.UUID(bytes=space)), mine, spaces, generations[kind])
+
+    def apply(
+        self, changes: Sequence[RowChange], spaces: Spaces, generations: Mapping[str, Generation]
+    ) -> set[IndexKey]:
+        """Take over changed rows of ``embedding``, each once, after their owners; return which indexes changed."""
+        by_index: dict[tuple[str, bytes], list[RowChange]] = {}
+        for change in changes:
+            by_index.setdefault((change.row[_TYPE], change.row[_SPACE]), []).append(change)
+        changed = set()
+        for (kind, space), mine in by_index.items():
+            key = (kind, uuid.UUID(bytes=space))
+            if not spaces.holds(key[1]):
+                continue
+            index = self.get(key)
+            put = [change.row for change in mine if change.operation != DELETE]
+            if index is not None:
+                index.remove_many([change.row[0] for change in mine if change.operation == DELETE])
+                put = [row for row in put if index.version_of(row[0]) < row[_VERSION]]
+            if index is not None or put:
+                changed.add(key)
+                self._put(key, put, spaces, generations[kind])
+        return changed
+
+    def _put(self, key: IndexKey, rows: Sequence[Row], spaces: Spaces, owners: Generation) -> None:
+        index = self.get(key)
+        if index is None:
+            space = spaces.by_id[key[1]]
+            index = self[key] = VectorIndex(space.dimensions, space.metric.value, self._segment_rows)
+        index.put_many(
+            [row[0] for row in rows],
+            [row[_VERSION] for row in rows],
+            [row[_OWNER] for row in rows],
+            [row[_VECTOR] for row in rows],
+            [owners.index.get(row[_OWNER], -1) for row in rows],
+        )
+
+    def remove(self, ordinal: int) -> set[IndexKey]:
+        """Retire the vector of an embedding row; return the index it was in."""
+        return {key for key, index in self.items() if index.remove(ordinal)}
+
+    def owner_moved(self, kind: str, owner: bytes, row: int) -> None:
+        """Note that the newest row of a record in its mirror is now ``row``."""
+        for (owner_kind, _), index in self.items():
+            if owner_kind == kind:
+                index.owner_moved(owner, row)
+
+    def renumber(self, kind: str, owners: Generation) -> set[IndexKey]:
+        """Take over the rows of a mirror that was compacted; return which indexes changed."""
+        mine = {key for key in self if key[0] == kind}
+        for key in mine:
+            self[key].renumber(owners.index)
+        return mine
+
+    def forget(self, keys: Iterable[IndexKey]) -> None:
+        """Give up indexes whose spaces are held no longer."""
+        for key in keys:
+            del self[key]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(index.nbytes for index in self.values())
