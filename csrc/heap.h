@@ -73,6 +73,26 @@ static inline void offer(heap *h, float score, int64_t id) {
     h->ids[hole] = id;
 }
 
+/* Makes a heap of rows in any order. */
+static inline void make_heap(heap *h) {
+    for (size_t i = h->count / 2; i-- > 0;) {
+        sift_down(h, i, h->scores[i], h->ids[i]);
+    }
+}
+
+/* As offer, of a heap that is one only once it is full: what fills it need not find its place. */
+static inline void offer_late(heap *h, float score, int64_t id) {
+    if (h->count == h->capacity) {
+        offer(h, score, id);
+        return;
+    }
+    h->scores[h->count] = score;
+    h->ids[h->count++] = id;
+    if (h->count == h->capacity) {
+        make_heap(h);
+    }
+}
+
 /* Turns the heap into the list, best first: the worst goes to the end, again and again. */
 static inline void sort_heap(heap *h) {
     const size_t total = h->count;

@@ -1,11 +1,11 @@
 /*
  * Top-k. Codes (codes.h) say which rows could be among the best; only those are scored canonically.
  *
- * A search holds three things. `floors`: the k highest lower bounds seen, so that k rows are known to score at least
- * their lowest. `waiting`: rows whose upper bound was not below the threshold when they were met. `best`: rows scored
- * canonically. The threshold is the highest of min_similarity, the lowest of k floors and the lowest of k best; it
- * only rises. A row whose score is below it is worse than k other rows, or refused, so it is dropped. A row equal to
- * it is kept, for ties decide by what the codes do not know.
+ * A search holds three things. `bins`: how many lower bounds were seen, by size, so that k rows are known to score at
+ * least the lowest of the bin where the k highest end. `waiting`: rows whose upper bound was not below the threshold
+ * when they were met. `best`: rows scored canonically. The threshold is the highest of min_similarity, that lowest
+ * bound and the lowest of k best; it only rises. A row whose score is below it is worse than k other rows, or refused,
+ * so it is dropped. A row equal to it is kept, for ties decide by what the codes do not know.
  */
 #include "../heap.h"
 #include "codes.h"
@@ -16,6 +16,7 @@
 
 /* Below these, scoring every row is as fast as asking its codes first (measured at 64 to 1536 dimensions). */
 #define CAL_SCAN_SMALLEST 64
+#define CAL_SHORT_BLOCK 8
 #define CAL_SCAN_SHARE 8 /* rows for each of the k that are wanted */
 
 /* A row that could be among the best. */
@@ -26,6 +27,15 @@ typedef struct {
     float upper;
 } candidate;
 
+/* Bounds by size, in bins of a 512th of the largest score: a fifteenth of what codes leave open at 256 dimensions. */
+#define CAL_BINS 1024
+
+/* The lower bounds of one bin; `lowest` holds once there is one. */
+typedef struct {
+    size_t count;
+    float lowest;
+} floors;
+
 typedef struct {
     int32_t metric;
     size_t dimensions;
@@ -35,9 +45,11 @@ typedef struct {
     double limit; /* the threshold, as the filter wants it */
     heap best;
     cal_code_query codes;
-    float *floors; /* a heap with the lowest at the root */
-    size_t floor_count, k;
+    double bin_scale; /* brings scores between -1 and 1 */
+    floors *bins;
+    size_t lowest_bin, above, k; /* above: how many bounds are in lowest_bin and those after it */
     candidate *waiting;
+    uint32_t *order, *places;
     size_t waiting_count, waiting_capacity;
     size_t *found;
 } search;
@@ -52,7 +64,8 @@ static size_t query_scratch(size_t dimensions, size_t k) {
     if (!cal_codes_fit(dimensions)) {
         return 0;
     }
-    return aligned(k * sizeof(float)) + aligned(waiting_capacity(k) * sizeof(candidate)) +
+    return aligned(CAL_BINS * sizeof(floors)) + aligned(waiting_capacity(k) * sizeof(candidate)) +
+           aligned(waiting_capacity(k) * sizeof(uint32_t)) + aligned(CAL_BINS * sizeof(uint32_t)) +
            cal_code_stride(dimensions);
 }
 
@@ -71,57 +84,35 @@ static void raise_threshold(search *s, float threshold) {
     }
 }
 
-/* Keeps the k highest lower bounds. */
+/* The bin of a bound: never a lower one for a higher bound. */
+static size_t bin_of(const search *s, float bound) {
+    const double at = ((double)bound * s->bin_scale + 1.0) * (CAL_BINS / 2);
+    return !(at > 0.0) ? 0 : at < CAL_BINS - 1 ? (size_t)at : CAL_BINS - 1;
+}
+
+/* Counts a lower bound, and raises the threshold to what k rows are known to score. */
 static void add_floor(search *s, float floor) {
-    float *h = s->floors;
-    size_t hole;
-    if (s->floor_count < s->k) {
-        for (hole = s->floor_count++; hole > 0 && h[(hole - 1) / 2] > floor; hole = (hole - 1) / 2) {
-            h[hole] = h[(hole - 1) / 2];
-        }
-    } else if (floor > h[0]) {
-        for (hole = 0;;) {
-            size_t child = 2 * hole + 1;
-            if (child >= s->k) {
-                break;
-            }
-            child += child + 1 < s->k && h[child + 1] < h[child];
-            if (h[child] >= floor) {
-                break;
-            }
-            h[hole] = h[child];
-            hole = child;
-        }
-    } else {
+    if (floor < s->threshold) {
         return;
     }
-    h[hole] = floor;
-    if (s->floor_count == s->k) {
-        raise_threshold(s, h[0]);
+    const size_t bin = bin_of(s, floor);
+    floors *one = &s->bins[bin];
+    if (one->count++ == 0 || floor < one->lowest) {
+        one->lowest = floor;
+    }
+    s->above += bin >= s->lowest_bin;
+    if (s->above >= s->k) {
+        while (s->above - s->bins[s->lowest_bin].count >= s->k) {
+            s->above -= s->bins[s->lowest_bin++].count;
+        }
+        raise_threshold(s, s->bins[s->lowest_bin].lowest);
     }
 }
 
 static void offer_scored(search *s, float score, int64_t id) {
     if (score >= s->min_similarity) {
-        offer(&s->best, score, id);
+        offer_late(&s->best, score, id);
     }
-}
-
-static void sink(candidate *h, size_t count, size_t hole) {
-    const candidate moved = h[hole];
-    for (;;) {
-        size_t child = 2 * hole + 1;
-        if (child >= count) {
-            break;
-        }
-        child += child + 1 < count && h[child + 1].upper > h[child].upper;
-        if (h[child].upper <= moved.upper) {
-            break;
-        }
-        h[hole] = h[child];
-        hole = child;
-    }
-    h[hole] = moved;
 }
 
 static void drop_hopeless(search *s) {
@@ -134,23 +125,40 @@ static void drop_hopeless(search *s) {
     s->waiting_count = kept;
 }
 
+/* Puts what waits in order, the most promising bins first. */
+static void order_waiting(search *s) {
+    uint32_t *places = s->places, next = 0;
+    memset(places, 0, CAL_BINS * sizeof *places);
+    for (size_t i = 0; i < s->waiting_count; i++) {
+        places[bin_of(s, s->waiting[i].upper)]++;
+    }
+    for (size_t bin = CAL_BINS; bin-- > 0;) {
+        const uint32_t count = places[bin];
+        places[bin] = next;
+        next += count;
+    }
+    for (size_t i = 0; i < s->waiting_count; i++) {
+        s->order[places[bin_of(s, s->waiting[i].upper)]++] = (uint32_t)i;
+    }
+}
+
 /* Scores what waits, the most promising first: what the rising threshold overtakes need not be scored. */
 static void score_waiting(search *s, cal_reduce reduce) {
     drop_hopeless(s);
-    candidate *h = s->waiting;
-    size_t count = s->waiting_count;
-    for (size_t i = count / 2; i-- > 0;) {
-        sink(h, count, i);
-    }
-    while (count > 0 && !(h[0].upper < s->threshold)) {
+    order_waiting(s);
+    for (size_t i = 0; i < s->waiting_count;) {
         const float *rows[CAL_ROWS];
-        candidate taken[CAL_ROWS];
+        const candidate *taken[CAL_ROWS];
         size_t filled = 0;
-        for (; filled < CAL_ROWS && count > 0; filled++) {
-            taken[filled] = h[0];
-            rows[filled] = h[0].row;
-            h[0] = h[--count];
-            sink(h, count, 0);
+        for (; i < s->waiting_count && filled < CAL_ROWS; i++) {
+            const candidate *next = &s->waiting[s->order[i]];
+            if (!(next->upper < s->threshold)) {
+                taken[filled] = next;
+                rows[filled++] = next->row;
+            }
+        }
+        if (filled == 0) {
+            break;
         }
         for (size_t r = filled; r < CAL_ROWS; r++) {
             rows[r] = rows[0];
@@ -158,7 +166,7 @@ static void score_waiting(search *s, cal_reduce reduce) {
         double reduced[CAL_ROWS];
         reduce(rows, s->query, s->dimensions, reduced);
         for (size_t r = 0; r < filled; r++) {
-            offer_scored(s, cal_to_score(s->metric, reduced[r], s->norm, taken[r].norm), taken[r].id);
+            offer_scored(s, cal_to_score(s->metric, reduced[r], s->norm, taken[r]->norm), taken[r]->id);
         }
         if (s->best.count == s->k) {
             raise_threshold(s, s->best.scores[0]);
@@ -185,42 +193,74 @@ static void consider(search *s, const cal_segment *segment, size_t i, int64_t id
     s->waiting[s->waiting_count++] = row;
 }
 
-/* Bit i: whether row first + i takes part. */
-static uint64_t taking_part(const cal_segment *segment, const uint8_t *mask, size_t first, size_t count) {
+/* Bit i: whether flag i is set. */
+static uint64_t set_flags(const uint8_t *flags, size_t count) {
     uint64_t bits = 0;
-    for (size_t i = 0; i < count; i++) {
-        const int in = (!segment->live || segment->live[first + i]) && (!mask || mask[first + i]);
-        bits |= (uint64_t)in << i;
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, flags + i, sizeof eight);
+        if (eight == UINT64_C(0x0101010101010101)) {
+            bits |= UINT64_C(0xff) << i;
+        } else if (eight != 0) {
+            for (size_t j = i; j < i + 8; j++) {
+                bits |= (uint64_t)(flags[j] != 0) << j;
+            }
+        }
+    }
+    for (; i < count; i++) {
+        bits |= (uint64_t)(flags[i] != 0) << i;
     }
     return bits;
 }
 
-/* Every query over the codes of every row: a block of rows stays in the cache for all queries. */
+/* Bit i: whether row first + i takes part. */
+static uint64_t taking_part(const cal_segment *segment, const uint8_t *mask, size_t first, size_t count) {
+    uint64_t bits = ~UINT64_C(0);
+    if (segment->live) {
+        bits &= set_flags(segment->live + first, count);
+    }
+    return mask ? bits & set_flags(mask + first, count) : bits;
+}
+
+/* Every query over the codes of rows that follow each other; `in` has a bit for each that takes part. */
+static void search_block(const cal_vector_ops *ops, const cal_segment *segment, size_t first, size_t count,
+                         uint64_t in, int64_t base, search *searches, size_t query_count, cal_reduce reduce) {
+    const size_t stride = cal_code_stride(searches[0].dimensions);
+    for (size_t q = 0; q < query_count; q++) {
+        search *s = &searches[q];
+        int32_t dots[CAL_BLOCK];
+        ops->code_dots(segment->codes + first * stride, stride, count, s->codes.codes, dots);
+        uint64_t passed = in & ops->code_filter(s->metric, &s->codes, dots, segment->scales + first,
+                                                segment->errors + first, segment->norms + first, count, s->limit);
+        for (; passed; passed &= passed - 1) {
+            const size_t at = (size_t)__builtin_ctzll(passed);
+            consider(s, segment, first + at, base + (int64_t)(first + at), dots[at], reduce);
+        }
+    }
+}
+
+/* A block of rows stays in the cache for all queries. */
 static void search_codes(const cal_vector_ops *ops, const cal_segment *segments, size_t segment_count,
                          const uint8_t *mask, search *searches, size_t query_count) {
-    const size_t dimensions = searches[0].dimensions, stride = cal_code_stride(dimensions);
     const cal_reduce reduce = cal_reduction(ops, searches[0].metric);
     int64_t base = 0;
     for (size_t g = 0; g < segment_count; g++) {
         const cal_segment *segment = &segments[g];
         const uint8_t *flags = mask ? mask + base : NULL;
-        /* Where rows may be left out, in shorter blocks, of which more are empty. */
-        const size_t block = flags || segment->live ? 8 : CAL_BLOCK;
-        for (size_t i = 0; i < segment->count; i += block) {
-            const size_t count = segment->count - i < block ? segment->count - i : block;
-            uint64_t in = ~UINT64_C(0);
-            if (block != CAL_BLOCK && (in = taking_part(segment, flags, i, count)) == 0) {
+        for (size_t i = 0; i < segment->count; i += CAL_BLOCK) {
+            const size_t count = segment->count - i < CAL_BLOCK ? segment->count - i : CAL_BLOCK;
+            const uint64_t in = taking_part(segment, flags, i, count);
+            if (!~in) {
+                search_block(ops, segment, i, count, in, base, searches, query_count, reduce);
                 continue;
             }
-            for (size_t q = 0; q < query_count; q++) {
-                search *s = &searches[q];
-                int32_t dots[CAL_BLOCK];
-                ops->code_dots(segment->codes + i * stride, stride, count, s->codes.codes, dots);
-                uint64_t passed = in & ops->code_filter(s->metric, &s->codes, dots, segment->scales + i,
-                                                        segment->errors + i, segment->norms + i, count, s->limit);
-                for (; passed; passed &= passed - 1) {
-                    const size_t at = (size_t)__builtin_ctzll(passed);
-                    consider(s, segment, i + at, base + (int64_t)(i + at), dots[at], reduce);
+            /* Where rows are left out, in shorter blocks, of which more are empty. */
+            for (size_t j = 0; j < count; j += CAL_SHORT_BLOCK) {
+                const uint64_t some = in >> j & ((UINT64_C(1) << CAL_SHORT_BLOCK) - 1);
+                const size_t left = count - j < CAL_SHORT_BLOCK ? count - j : CAL_SHORT_BLOCK;
+                if (some) {
+                    search_block(ops, segment, i + j, left, some, base, searches, query_count, reduce);
                 }
             }
         }
@@ -239,16 +279,26 @@ static void search_rows(const cal_vector_ops *ops, const cal_segment *segments, 
     int64_t base = 0;
     for (size_t g = 0; g < segment_count; g++) {
         const cal_segment *segment = &segments[g];
-        size_t i = 0;
-        while (i < segment->count) {
-            /* The next four rows that take part, wherever they are in the segment. */
+        const uint8_t *flags = mask ? mask + base : NULL;
+        uint64_t in = 0;
+        for (size_t next = 0;;) {
+            /* The next four rows that take part, wherever they are in the segment; `in` has those below next. */
             const float *rows[CAL_ROWS];
             size_t at[CAL_ROWS], filled = 0;
-            for (; i < segment->count && filled < CAL_ROWS; i++) {
-                if ((!segment->live || segment->live[i]) && (!mask || mask[(size_t)base + i])) {
-                    at[filled] = i;
-                    rows[filled++] = segment->rows + i * dimensions;
+            while (filled < CAL_ROWS) {
+                while (!in && next < segment->count) {
+                    const size_t count = segment->count - next < CAL_BLOCK ? segment->count - next : CAL_BLOCK;
+                    in = taking_part(segment, flags, next, count);
+                    in &= ~UINT64_C(0) >> (CAL_BLOCK - count);
+                    next += CAL_BLOCK;
                 }
+                if (!in) {
+                    break;
+                }
+                at[filled] = next - CAL_BLOCK + (size_t)__builtin_ctzll(in);
+                in &= in - 1;
+                rows[filled] = segment->rows + at[filled] * dimensions;
+                filled++;
             }
             if (filled == 0) {
                 break;
@@ -287,13 +337,29 @@ static int codes_pay(const cal_segment *segments, size_t segment_count, size_t d
     return cal_codes_fit(dimensions) && count >= CAL_SCAN_SMALLEST && count / CAL_SCAN_SHARE >= k;
 }
 
+/* The length of the longest row; 1 where all are zero. */
+static double longest(const cal_segment *segments, size_t segment_count) {
+    double most = 0.0;
+    for (size_t g = 0; g < segment_count; g++) {
+        for (size_t i = 0; i < segments[g].count; i++) {
+            most = segments[g].norms[i] > most ? segments[g].norms[i] : most;
+        }
+    }
+    return most > 0.0 ? most : 1.0;
+}
+
 /* Gives a search its part of the scratch and codes its query; returns where the next part begins. */
 static uint8_t *prepare_codes(search *s, uint8_t *scratch) {
-    s->floors = (float *)(void *)scratch;
-    scratch += aligned(s->k * sizeof(float));
+    s->bins = (floors *)(void *)scratch;
+    memset(s->bins, 0, CAL_BINS * sizeof *s->bins);
+    scratch += aligned(CAL_BINS * sizeof(floors));
     s->waiting = (candidate *)(void *)scratch;
     s->waiting_capacity = waiting_capacity(s->k);
     scratch += aligned(s->waiting_capacity * sizeof(candidate));
+    s->order = (uint32_t *)(void *)scratch;
+    scratch += aligned(s->waiting_capacity * sizeof(uint32_t));
+    s->places = (uint32_t *)(void *)scratch;
+    scratch += aligned(CAL_BINS * sizeof(uint32_t));
     cal_code_query_f32(s->query, s->norm, s->dimensions, (int8_t *)scratch, &s->codes);
     return scratch + cal_code_stride(s->dimensions);
 }
@@ -313,6 +379,8 @@ int32_t cal_topk_f32(uint32_t features, int32_t metric, const cal_segment *segme
     search *searches = (search *)(void *)free_scratch;
     free_scratch += aligned(query_count * sizeof(search));
     const int use_codes = codes_pay(segments, segment_count, dimensions, mask, k);
+    const double reach =
+        use_codes && metric == CAL_METRIC_INNER_PRODUCT ? longest(segments, segment_count) : 1.0;
     /* Searches with codes first; a query of length 0 has no direction and scores every row. */
     size_t coded = 0, uncoded = query_count;
     for (size_t q = 0; q < query_count; q++) {
@@ -336,6 +404,7 @@ int32_t cal_topk_f32(uint32_t features, int32_t metric, const cal_segment *segme
         s->k = k;
         s->found = &found[q];
         if (codes) {
+            s->bin_scale = metric == CAL_METRIC_INNER_PRODUCT ? 1.0 / (norm * reach) : 1.0;
             free_scratch = prepare_codes(s, free_scratch);
         }
     }
@@ -346,6 +415,9 @@ int32_t cal_topk_f32(uint32_t features, int32_t metric, const cal_segment *segme
         search_rows(ops, segments, segment_count, mask, searches + uncoded, query_count - uncoded);
     }
     for (size_t q = 0; q < query_count; q++) {
+        if (searches[q].best.count < k) {
+            make_heap(&searches[q].best);
+        }
         sort_heap(&searches[q].best);
         *searches[q].found = searches[q].best.count;
     }

@@ -262,11 +262,31 @@ MUTANTS = {
         "if (!(s->waiting[i].upper < s->threshold)) {",
         "if (s->waiting[i].upper > s->threshold) {",
     ),
-    "one candidate too few": ("vectors/topk.c", "while (count > 0 && !(h[0]", "while (count > 1 && !(h[0]"),
+    "best candidate lost": (
+        "vectors/topk.c",
+        "for (size_t i = 0; i < s->waiting_count;) {",
+        "for (size_t i = 1; i < s->waiting_count;) {",
+    ),
+    "first of a bin for its lowest": (
+        "vectors/topk.c",
+        "if (one->count++ == 0 || floor < one->lowest) {",
+        "if (one->count++ == 0) {",
+    ),
+    "floor of half as many": ("vectors/topk.c", "].count >= s->k) {", "].count >= (s->k + 1) / 2) {"),
+    "bins the wrong way round": (
+        "vectors/topk.c",
+        "at < CAL_BINS - 1 ? (size_t)at :",
+        "at < CAL_BINS - 1 ? CAL_BINS - 1 - (size_t)at :",
+    ),
+    "equal to the threshold not scored": (
+        "vectors/topk.c",
+        "if (!(next->upper < s->threshold)) {",
+        "if (next->upper > s->threshold) {",
+    ),
     "last row lost": (
         "vectors/topk.c",
-        "for (size_t i = 0; i < segment->count; i += block) {",
-        "for (size_t i = 0; i + 1 < segment->count; i += block) {",
+        "for (size_t i = 0; i < segment->count; i += CAL_BLOCK) {\n            const size_t count",
+        "for (size_t i = 0; i + 1 < segment->count; i += CAL_BLOCK) {\n            const size_t count",
     ),
     "last codes lost": (
         "vectors/vectors_avx2.c",
@@ -278,8 +298,9 @@ MUTANTS = {
         "for (size_t i = whole; i < dimensions; i++) {",
         "for (size_t i = whole; i + 1 < dimensions; i++) {",
     ),
-    "retired rows found": ("vectors/topk.c", "(!segment->live || segment->live[first + i]) && (!mask", "(!mask"),
-    "mask of the wrong row": ("vectors/topk.c", "|| mask[first + i]);", "|| mask[first]);"),
+    "retired rows found": ("vectors/topk.c", "if (segment->live) {", "if (!segment) {"),
+    "mask of the wrong row": ("vectors/topk.c", "set_flags(mask + first, count)", "set_flags(mask, count)"),
+    "eight flags for one": ("vectors/topk.c", "} else if (eight != 0) {", "} else if (0) {"),
     "sums saturated": ("vectors/codes.c", "most * shrink / 127.0", "most * shrink / 150.0"),
     "limit of pairs raised too early": (
         "vectors/pairs.c",
