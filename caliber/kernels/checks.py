@@ -50,8 +50,10 @@ def shaped(array: Any, dtype: np.dtype[Any], shape: Sequence[int | None], *, fie
     Raises:  DTypeError, ShapeError, InvalidValue
     """
     # What nearly every call passes, told apart with the fewest questions.
-    if type(array) is np.ndarray and array.dtype is dtype and array.shape == shape and array.flags.carray:
-        return array
+    if type(array) is np.ndarray and array.dtype is dtype and array.shape == shape:
+        flags = array.flags
+        if flags.c_contiguous and flags.aligned:
+            return array
     checked = view(array, dtype, len(shape), field=field)
     for got, expected in zip(checked.shape, shape, strict=True):
         if expected is not None and got != expected:
@@ -136,5 +138,7 @@ def threshold(value: Any, *, field: str) -> float:
         raise DTypeError(field=field, expected="a number", got=type(value).__name__) from error
     if math.isnan(number):
         raise NonFiniteError(field=field)
+    if -1.0 <= number <= 1.0:
+        return float(np.float32(number))
     with np.errstate(over="ignore"):
         return float(np.float32(number))

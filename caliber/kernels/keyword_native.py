@@ -149,6 +149,8 @@ def pack_words(words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) ->
 
 
 def _joined(parts: Sequence[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    if all(type(part) is list for part in parts):
+        return np.array([value for part in parts for value in part], dtype)
     if len(parts) == 1:
         return np.ascontiguousarray(parts[0], dtype)
     return np.concatenate([np.asarray(part, dtype) for part in parts]) if parts else np.zeros(0, dtype)

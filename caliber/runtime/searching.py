@@ -19,12 +19,15 @@ from caliber.access.visibility import NoteMask
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import EntityType, ReadConsistency, ResultStatus, SpaceState
 from caliber.model.errors import CaliberError, InvalidValue, LlmError, Unavailable
+from caliber.model.ids import uuid_from_bytes
 from caliber.model.time import to_us
 from caliber.model.windows import Position, SearchHit, SearchResult, Understood
 from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.engine import Engine
 from caliber.search import filters
 from caliber.search.candidates import Asked
+from caliber.search.filters import Found
 from caliber.search.request import Outcome, Request
 from caliber.search.stored import NOT_RESIDENT
 from caliber.trajectory import inputs
@@ -248,19 +251,35 @@ class Searching:
 
     def _hits(self, outcome: Outcome) -> tuple[SearchHit, ...]:
         found = outcome.found
-        kinds: dict[str, list[int]] = {}
-        for place, item in enumerate(found):
-            kinds.setdefault(item.relation.relation.name, []).append(place)
+        if not found:
+            return ()
         words = () if outcome.query is None else outcome.query.surfaces
+        first = found[0].relation
+        if all(item.relation is first for item in found):
+            return tuple(self._hits_of(first, found, words))
+        places: dict[str, list[int]] = {}
+        for place, item in enumerate(found):
+            places.setdefault(item.relation.relation.name, []).append(place)
         hits: dict[int, SearchHit] = {}
-        for kind, places in kinds.items():
-            snapshot, rows = found[places[0]].relation, [found[place].row for place in places]
-            texts, ids = self._engine.memory.texts(snapshot, rows), snapshot.entity_ids(rows)
-            for place, raw, key in zip(places, texts, ids, strict=True):
-                item = found[place]
-                text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else (raw or "")
-                hits[place] = SearchHit(key, kind, text, item.score, item.breakdown, item.found_by, words)
+        for some in places.values():
+            of_kind = [found[place] for place in some]
+            hits.update(zip(some, self._hits_of(of_kind[0].relation, of_kind, words), strict=True))
         return tuple(hits[place] for place in range(len(found)))
+
+    def _hits_of(self, snapshot: RelationSnapshot, found: Sequence[Found], words: tuple[str, ...]) -> list[SearchHit]:
+        """Return hits of one kind, their texts read at once."""
+        rows = [item.row for item in found]
+        texts, kind = self._engine.memory.texts(snapshot, rows), snapshot.relation.name
+        whole = snapshot.ties()[rows].astype(">u8").tobytes()
+        ids = [uuid_from_bytes(whole[at : at + 16]) for at in range(0, len(whole), 16)]
+        return [
+            SearchHit(key, kind, _text(raw), item.score, item.breakdown, item.found_by, words)
+            for item, raw, key in zip(found, texts, ids, strict=True)
+        ]
+
+
+def _text(raw: Any) -> str:
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else (raw or "")
 
 
 def _understood(outcome: Outcome) -> Understood:

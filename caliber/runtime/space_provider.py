@@ -175,6 +175,12 @@ class SpaceProvider:
 
         Raises: as ``query``, when it concerns them all.
         """
+        if len(texts) == 1:
+            # Only a text that is one piece is known by its own hash, so its vector is that of the whole.
+            key = EmbeddingKey(content_hash(texts[0]), self.provider.model_id, self.provider.dimensions)
+            known = self._queries.peek(key)
+            if known is not None:
+                return [known]
         results = embed_records(
             self.provider, self._queries, texts, long_text=self._query_rule, batch_size=self._batch, apart=False
         )

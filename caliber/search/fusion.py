@@ -7,7 +7,7 @@ relevance: Carbonell and Goldstein (SIGIR 1998). Formulas: docs/search.md.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,16 +38,28 @@ class Joined:
 
     score: Floats
     parts: dict[str, tuple[float, Floats]] = field(default_factory=dict)
-    finders: dict[str, Bools] = field(default_factory=dict)
+    finders: dict[str, Floats | int] = field(default_factory=dict)
+    """What each leg found: scores above 0, or so many of the first."""
 
-    def breakdown(self, place: int) -> dict[str, float]:
-        """Return what each part adds to the score of a candidate, without those that add nothing."""
-        found = {name: share * float(scores[place]) for name, (share, scores) in self.parts.items()}
-        return {name: part for name, part in found.items() if part}
+    def explained(self, places: Sequence[int]) -> list[tuple[dict[str, float], tuple[str, ...]]]:
+        """Return what each part adds to the score of each of some candidates, and the legs that found it.
 
-    def found_by(self, place: int) -> tuple[str, ...]:
-        """Return the legs that found a candidate, whatever they count for."""
-        return tuple(leg for leg in LEGS if leg in self.finders and self.finders[leg][place])
+        Parts that add nothing are left out; legs are named whatever they count for.
+        """
+        at = np.array(places, np.int64)
+        parts = [(name, share, scores.take(at).tolist()) for name, (share, scores) in self.parts.items()]
+        finders = [
+            (leg, (at < found if isinstance(found, int) else found.take(at) > 0).tolist())
+            for leg in LEGS
+            if (found := self.finders.get(leg)) is not None
+        ]
+        return [
+            (
+                {name: part for name, share, scores in parts if (part := share * scores[place])},
+                tuple([leg for leg, found in finders if found[place]]),
+            )
+            for place in range(len(places))
+        ]
 
 
 class Hit(NamedTuple):
@@ -70,14 +82,21 @@ def keyword_scores(searched: Sequence[Searched], settings: SearchConfig) -> list
     """Return, for each kind, scores by words between 0 and 1: a text's own, and what its neighbours lent it."""
     if settings.normalisation == "saturation":
         return [(_rise(item.own), _rise(item.keyword) - _rise(item.own)) for item in searched]
-    peak = max(float(item.keyword.max(where=item.inside(), initial=0.0)) for item in searched)
+    peak = max(_peak(item) for item in searched)
     if peak <= 0:
         return [(np.zeros(len(item.own)), np.zeros(len(item.own))) for item in searched]
     out = []
     for item in searched:
         own = item.own / peak
-        out.append((own, item.keyword / peak - own))
+        lent = np.zeros(len(own)) if item.keyword is item.own else item.keyword / peak - own
+        out.append((own, lent))
     return out
+
+
+def _peak(item: Searched) -> float:
+    if item.unfiltered:
+        return float(item.keyword.max(initial=0.0))
+    return float(item.keyword.max(where=item.inside(), initial=0.0))
 
 
 def _rise(scores: Floats) -> Floats:
@@ -174,14 +193,16 @@ def joined(
     weighted: Sequence[tuple[str, float, Floats]],
     found: Bools,
     total: float,
-    finders: dict[str, Bools],
+    finders: dict[str, Floats | int],
+    silent: Collection[str] = (),
 ) -> Joined:
     """Return weighted parts, as shares of ``total``, the most that any row could have, and their sum.
 
-    The score of what was not found is 0.
+    The score of what was not found is 0. ``silent`` parts are 0 throughout.
     """
     parts = {name: (weight / total, scores) for name, weight, scores in weighted if weight}
-    return Joined(evaluator.combine(list(parts.values()), found, LEAST), parts, finders)
+    spoken = [part for name, part in parts.items() if name not in silent]
+    return Joined(evaluator.combine(spoken, found, LEAST), parts, finders)
 
 
 def best_hits(searched: Sequence[Searched], scored: Sequence[Floats], limit: int) -> list[Hit]:
@@ -193,9 +214,10 @@ def best_hits(searched: Sequence[Searched], scored: Sequence[Floats], limit: int
             continue
         tie = item.owners.ties()
         places, best = best_scores(score, limit, tie=tie, rows=item.rows)
-        rows = item.rows[places]
+        rows = item.rows.take(places)
         found.extend(map(Hit, itertools.repeat(kind), places.tolist(), rows.tolist(), best.tolist()))
-        ties.append(tie[rows])
+        if len(searched) > 1:
+            ties.append(tie[rows])
     if len(ties) < 2:  # in order already
         return found
     tie = np.concatenate(ties)

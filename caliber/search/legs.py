@@ -5,11 +5,12 @@ Source: M §1.3, K-119; docs/search.md.
 
 from __future__ import annotations
 
+import itertools
 import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +29,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_NO_ROWS, _NO_SCORES, _NO_NEARNESS = np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0)
-_ITSELF = np.ones(1)
-_FEW = 32
+_NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0, np.float32)
 _READ_AT_ONCE = 256
 """Texts whose words are read before it is asked whether that was enough."""
 
@@ -59,9 +58,14 @@ class Searched:
         """Which rows the principal may see and are in force."""
         return self.sight.visible
 
+    @property
+    def unfiltered(self) -> bool:
+        """Whether all that is visible may be a hit."""
+        return self.allowed is self.sight.visible
+
     def inside(self) -> Bools:
         """Return which candidates may be hits. Shapes: ``bool[m]``."""
-        if self.allowed is self.sight.visible:
+        if self.unfiltered:
             return np.ones(len(self.rows), np.bool_)
         return self.allowed[self.rows]
 
@@ -135,12 +139,11 @@ def keyword_leg(
         _score(item, words, settings, mean, item.visible if linked else item.allowed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     """What stands for one word of a query: terms, the word's own first if it has one, and how near each is to it."""
 
-    terms: NDArray[np.int64]
-    near: Floats
+    terms: list[int]
+    near: list[float]
     own: bool
     beginning: bool = False
 
@@ -150,15 +153,16 @@ def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | 
     out = []
     for term in query.terms:
         number = vocabulary.terms.get(term, -1)
-        terms, near = (_NO_ROWS, _NO_NEARNESS) if similar is None else similar.of(term)
-        if number >= 0:
-            terms, near = np.concatenate(([number], terms)), np.concatenate((_ITSELF, near))
+        terms, near = ([number], [1.0]) if number >= 0 else ([], [])
+        if similar is not None:
+            others, cosines = similar.of(term)
+            terms += others.tolist()
+            near += cosines.tolist()
         out.append(_Group(terms, near, number >= 0))
     for beginning in query.beginnings:
         begun = vocabulary.terms_beginning(beginning)
         seen = [term for term, parts in begun.items() if not parts or _in_sight(searched, term, parts)]
-        terms = np.array(seen, np.int64)
-        out.append(_Group(terms, np.ones(len(terms)), own=False, beginning=True))
+        out.append(_Group(seen, [1.0] * len(seen), own=False, beginning=True))
     return out
 
 
@@ -186,44 +190,39 @@ def _weighed(
     searched: Sequence[Searched], groups: Sequence[_Group], total: int, most: int, figures: Figures | None
 ) -> list[QueryWord]:
     """Return the words with the strengths of their terms; a similar common word never counts as a rare one."""
-    if not any(len(group.terms) for group in groups):
+    every = [term for group in groups for term in group.terms]
+    if not every:
         return []
-    every = np.concatenate([group.terms for group in groups])
     if figures is None:
-        counts = searched[0].words.counts(every, searched[0].visible)
+        found = searched[0].words.counts(every, searched[0].visible)
         for item in searched[1:]:
-            counts += item.words.counts(every, item.visible)
+            found += item.words.counts(every, item.visible)
     else:
         vocabulary = searched[0].words.dictionary
-        counts = figures.counts([vocabulary.term_texts(term, term + 1)[0] for term in every.tolist()])
-    rarity = _rarities(counts, total)
+        found = figures.counts([vocabulary.term_texts(term, term + 1)[0] for term in every])
+    left = iter(found.tolist())
+    rarities: dict[int, float] = {}  # one logarithm for each distinct count
     out = []
-    start = 0
     for group in groups:
-        if not len(group.terms):
-            continue
-        here = slice(start, start + len(group.terms))
-        start = here.stop
-        # Cut off by nearness among what is visible, so that hidden words push nobody out.
-        kept = np.flatnonzero(counts[here])[:most]
-        if not len(kept):
+        counts = list(itertools.islice(left, len(group.terms)))
+        if not any(counts):
             continue
         if group.own:
-            own = float(rarity[here.start])
+            own = _idf(counts[0], total)
         else:  # the beginning of words is as rare as all of them together; a word that is nowhere, as rare as can be
-            own = _idf(min(total, int(counts[here].sum())) if group.beginning else 0, total)
-        strengths = group.near[kept] * np.minimum(rarity[here][kept], own)
-        out.append(QueryWord(group.terms[kept], strengths, own))
+            own = _idf(min(total, sum(counts)) if group.beginning else 0, total)
+        terms: list[int] = []
+        strengths: list[float] = []
+        for term, near, count in zip(group.terms, group.near, counts, strict=True):
+            # Cut off by nearness among what is visible, so that hidden words push nobody out.
+            if count and len(terms) < most:
+                rarity = rarities.get(count)
+                if rarity is None:
+                    rarity = rarities[count] = _idf(count, total)
+                terms.append(term)
+                strengths.append(near * min(rarity, own))
+        out.append(QueryWord(terms, strengths, own))
     return out
-
-
-def _rarities(counts: NDArray[np.int64], total: int) -> Floats:
-    """Return ``_idf`` of each count: one logarithm for each distinct one."""
-    if len(counts) <= _FEW:
-        return np.array([_idf(count, total) for count in counts.tolist()])
-    distinct, place = np.unique(counts, return_inverse=True)
-    rarities: Floats = np.array([_idf(count, total) for count in distinct.tolist()])[place]
-    return rarities
 
 
 def _idf(count: int, total: int) -> float:
@@ -242,6 +241,8 @@ def _score(
     item.rows, item.own, item.keyword = item.words.scores(
         words, item.visible, rule, lending, kept=kept, given=item.rows
     )
+    if lending is None:
+        item.keyword = item.own  # the same bits: nobody adds anything
 
 
 def _lending(item: Searched, settings: KeywordConfig) -> Lending | None:

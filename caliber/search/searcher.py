@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,17 +115,10 @@ class Searcher:
         scored = self._scored(searched, query, request)
         joined = scored.joined
         best = self._best(searched, joined, request)
-        edges = [edge for hit in best for edge in scored.reached.edges_to(searched[hit.kind].kind, hit.row)]
-        found = [
-            Found(
-                searched[hit.kind].owners,
-                hit.row,
-                hit.score,
-                joined[hit.kind].breakdown(hit.place),
-                joined[hit.kind].found_by(hit.place),
-            )
-            for hit in best
-        ]
+        edges = []
+        if scored.reached.walked is not None:
+            edges = [edge for hit in best for edge in scored.reached.edges_to(searched[hit.kind].kind, hit.row)]
+        found = _found(searched, joined, best)
         for kind, row, score in _filled_up(searched, scored, request.limit - len(best)):
             found.append(Found(searched[kind].owners, row, float(np.float32(score)), {"vector": score}, ("vector",)))
         named = tuple(" ".join(name) for name in scored.names)
@@ -235,8 +228,8 @@ class Searcher:
                     by_vector[place], by_graph[place] = padded(by_vector[place], count), np.zeros(count)
                     # A seed that the filters leave out may say more than any hit: what it brings is 1 at the most.
                     by_graph[place][places] = np.minimum(scores, 1.0)
-        finders = [
-            {"vector": np.arange(len(item.rows)) < len(near), "keyword": item.keyword > 0, "graph": linked > 0}
+        finders: list[dict[str, Floats | int]] = [
+            {"vector": len(near), "keyword": item.keyword, "graph": linked}
             for item, near, linked in zip(searched, nearest.similarities, by_graph, strict=True)
         ]
         if settings.fusion == "rrf":
@@ -260,7 +253,8 @@ class Searcher:
                 importance = fusion.importance_scores(item.owners, settings.neutral_importance, item.rows)
                 legs.append(("importance", weights["importance"], importance))
             legs.extend((name, weight, scores[place]) for name, weight, scores in boosts)
-            out.append(fusion.joined(item.owners.evaluator, legs, item.inside(), total, finders[place]))
+            silent = ("lent",) if item.keyword is item.own and settings.normalisation == "peak" else ()
+            out.append(fusion.joined(item.owners.evaluator, legs, item.inside(), total, finders[place], silent))
         return out, reached
 
     def _boosts(
@@ -319,6 +313,19 @@ class _Scored(NamedTuple):
     before: int
     """How many are nearer than the first of ``beyond``."""
     beyond: Sequence[tuple[int, int]]
+
+
+def _found(searched: Sequence[Searched], joined: Sequence[fusion.Joined], best: Sequence[fusion.Hit]) -> list[Found]:
+    """Return the best, explained."""
+    why: list[Any] = [None] * len(best)
+    for kind in {hit.kind for hit in best}:
+        mine = [at for at, hit in enumerate(best) if hit.kind == kind]
+        for at, explained in zip(mine, joined[kind].explained([best[at].place for at in mine]), strict=True):
+            why[at] = explained
+    return [
+        Found(searched[hit.kind].owners, hit.row, hit.score, breakdown, found_by)
+        for hit, (breakdown, found_by) in zip(best, why, strict=True)
+    ]
 
 
 def _filled_up(searched: Sequence[Searched], scored: _Scored, most: int) -> list[tuple[int, int, float]]:

@@ -32,7 +32,7 @@ typedef struct {
 
 /* The lower bounds of one bin; `lowest` holds once there is one. */
 typedef struct {
-    size_t count;
+    uint32_t count;
     float lowest;
 } floors;
 

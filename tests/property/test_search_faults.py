@@ -23,7 +23,7 @@ FAULTS = {
     ),
     "turns borrow nothing from answers": ("search.legs", "settings.lend_answer)", "0.0)"),
     "one similar word less": (
-        "search.legs", "np.flatnonzero(counts[here])[:most]", "np.flatnonzero(counts[here])[: most + 1]",
+        "search.legs", "if count and len(terms) < most:", "if count and len(terms) <= most:",
     ),
     "what was before days is as near as after": ("search.fusion", "_BEFORE = 3.0", "_BEFORE = 1.0"),
     "recency falls twice as fast": ("search.fusion", "age / (half_life_ms * 1_000)", "age / (half_life_ms * 500)"),
