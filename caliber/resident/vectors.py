@@ -27,6 +27,7 @@ class VectorIndex:
     """
 
     __slots__ = (
+        "_highest",
         "_next",
         "_of_ordinal",
         "_of_owner",
@@ -57,6 +58,7 @@ class VectorIndex:
         self.owners = SegmentedColumn(np.uint64, self.segment_rows, 2)
         self._next = SegmentedColumn(np.int32, self.segment_rows)
         self._of_ordinal = OrdinalTable(self.ordinals)
+        self._highest = -1
         self._of_owner = KeyTable(self.owners)
 
     def __len__(self) -> int:
@@ -87,6 +89,7 @@ class VectorIndex:
     ) -> None:
         """Note whose the vectors from ``start`` are."""
         count = len(ordinals)
+        self._highest = max(self._highest, int(ordinals.max(initial=-1)))
         self.ordinals.put_many(start, ordinals)
         self.versions.put_many(start, versions)
         self.owners.put_many(start, owners)
@@ -129,6 +132,8 @@ class VectorIndex:
 
     def _number_of(self, ordinal: int) -> int:
         """Return the number of the vector of an embedding row, or -1."""
+        if ordinal > self._highest:
+            return -1  # as nearly every ordinal that a commit brings
         number = self._of_ordinal.get(ordinal)
         return number if number >= 0 and self.versions.at(number) else -1
 
