@@ -488,17 +488,21 @@ def _corrupt_interned(memory: Any) -> None:
     memory._generations["note"].arrays["entity"].put(0, 1)
 
 
-def _corrupt_index(memory: Any) -> None:
+def _slots_of_notes(memory: Any) -> tuple[Any, Any]:
     generation = memory._generations["note"]
     table = generation.index._table
-    slots = np.flatnonzero(table >= 0)[:2]
-    table[slots] = table[slots[::-1]]
+    alive = np.flatnonzero(generation.live[: generation.length])
+    return table, np.flatnonzero(np.isin(table, alive))
+
+
+def _corrupt_index(memory: Any) -> None:
+    table, slots = _slots_of_notes(memory)
+    table[slots[0]] = table[slots[1]]
 
 
 def _corrupt_missing_key(memory: Any) -> None:
-    generation = memory._generations["note"]
-    table = generation.index._table
-    table[np.flatnonzero(table >= 0)[0]] = -1
+    table, slots = _slots_of_notes(memory)
+    table[slots[0]] = -1
 
 
 def _corrupt_missing_row(memory: Any) -> None:
