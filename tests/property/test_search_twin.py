@@ -92,6 +92,7 @@ def compare(handle: Any, held: Any, query: str, options: dict[str, Any]) -> None
     expected = twin_answer(handle, held, query, given_of(handle, query), options)
     result = handle.search(query, **options)
     assert_same(result, expected, query)
+    assert all(0 <= hit.score <= 1 for hit in result.hits), "docs/search.md: a score lies between 0 and 1"
     TALLY["questions"] += 1
     TALLY["hits"] += len(result.hits)
     TALLY.update(leg for hit in result.hits for leg in hit.breakdown)
