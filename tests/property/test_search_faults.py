@@ -49,7 +49,11 @@ FAULTS = {
     "parts of one letter are found": ("search.words", "if len(part) > 1 or", "if len(part) > 0 or"),
     "stop words are looked for": ("search.query", "kept if enough else tuple(terms)", "tuple(terms)"),
     "phrases are of their first parts": ("search.query", "analysis.parts[:PHRASE_MAX]", "analysis.parts[:2]"),
-    "changed turns go to the end": ("resident.chain", "if self._replaces(row, code, old):", "if False:"),
+    "changed turns go to the end": (
+        "resident.chain",
+        "earlier, later = int(before[old]), int(after[old])",
+        "earlier, later = self.last[code], NOBODY",
+    ),
 }  # fmt: skip
 
 

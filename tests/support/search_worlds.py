@@ -88,6 +88,7 @@ _CHANGE = st.one_of(
     st.tuples(st.just("edge"), _SOME, _SOME, st.floats(0, 1, width=32)),
     st.tuples(st.just("unlink"), _SOME),
     st.tuples(st.just("update"), _SOME, TEXTS),
+    st.tuples(st.just("revise"), _SOME, TEXTS),
     st.tuples(st.just("delete"), _SOME),
     st.tuples(st.just("archive"), _SOME),
     st.tuples(st.just("supersede"), _SOME, _SOME),
@@ -167,6 +168,8 @@ KNOBS = st.fixed_dictionaries(
                 "lend_near": st.sampled_from([0.0, 0.4]),
                 "lend_far": st.sampled_from([0.0, 0.25]),
                 "lend_answer": st.sampled_from([0.0, 0.4]),
+                # At 0 nearly every word stands in for every other, and the most that may do so matters.
+                "similar_min": st.sampled_from([0.25, 0.1, 0.0]),
                 "similar_max": st.sampled_from([1, 2, 64]),
                 "query_words_max": st.sampled_from([3, 1_024]),
                 "language": st.sampled_from(["english", "english", "english", "german", "none", "porter"]),
@@ -271,6 +274,13 @@ class Builder:
         if table in ("notes", "turns", "artifacts"):
             content: Any = text if table == "notes" else text.encode()
             getattr(self.memory.storage, table).update(id_, content=content)
+
+    def _revise(self, place: int, text: str) -> None:
+        """Change a turn that search has seen beside others already."""
+        turns = [id_ for table, id_ in self.records if table == "turns"]
+        if turns:
+            self.memory.search("lake")
+            self.memory.storage.turns.update(turns[place % len(turns)], content=text.encode())
 
     def _delete(self, place: int) -> None:
         table, id_ = self._at(place)
