@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from caliber.access.visibility import NoteMask
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import EntityType, ReadConsistency, ResultStatus, SpaceState
-from caliber.model.errors import CaliberError, InvalidValue, LlmError, Unavailable
+from caliber.model.errors import CaliberError, InvalidValue, LlmError, Unavailable, VectorError
 from caliber.model.ids import uuid_from_bytes
 from caliber.model.time import to_us
 from caliber.model.windows import Position, SearchHit, SearchResult, Understood
@@ -235,7 +235,7 @@ class Searching:
         found: list[Embedded] = []
         try:
             found = [self._vector_or_why(vector) for vector in lane.queries(spoken)] if spoken else []
-        except (LlmError, Unavailable) as error:
+        except (LlmError, VectorError, Unavailable) as error:
             found = [self._vector_or_why(error)] * len(spoken)
         left = iter(found)
         return [next(left) if query.strip() else (None, None) for query in queries]
@@ -244,7 +244,7 @@ class Searching:
         if not isinstance(answer, CaliberError):
             return answer, None
         timed_out = isinstance(answer, Unavailable) and answer.reason == TIMEOUT
-        if not timed_out and not isinstance(answer, LlmError):
+        if not timed_out and not isinstance(answer, LlmError | VectorError):
             raise answer
         self._engine.record_error("embedding of a query", answer)
         return None, f"{NO_VECTOR}: {TIMEOUT if timed_out else answer.kind}"

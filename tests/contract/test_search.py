@@ -10,6 +10,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 from support.providers import CountingEmbeddings, outage
 
@@ -465,3 +466,20 @@ def test_records_of_the_year_1_are_asked_for_what_was_before(words: Any, query: 
     result = words.memory.search(query)
     assert len(result.hits) == 1
     assert result.understood.days is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [(np.full((1, 32), np.nan), "invalid_vector"), (np.ones((1, 5)), "dimension_mismatch")],
+    ids=["not a number", "another length"],
+)
+def test_a_service_that_sends_no_usable_vector_costs_one_leg(backend: Any, start: Any, sent: Any, why: str) -> None:
+    # M-040: an outage of one leg is said, and the others find
+    provider = CountingEmbeddings()
+    agent = start(backend.open(embedding_provider=provider))
+    agent.note("the backup moved to the vault")
+    agent.memory.flush()
+    provider.embed_batch = lambda texts: sent.astype(np.float32)  # type: ignore[method-assign]
+    result = agent.memory.search("where did the backup move")
+    assert (result.status, result.reason) == (ResultStatus.DEGRADED, f"query_not_embedded: {why}")
+    assert [hit.content for hit in result.hits] == ["the backup moved to the vault"]
