@@ -96,12 +96,15 @@ class VectorIndex:
         self._next.put_many(start, np.full(count, -1, np.int32))
         for number, gone in self._of_ordinal.extend(start, count):
             self._of_ordinal[int(self.ordinals.at(gone))] = number
-        for number, other in self._of_owner.extend(start, count):
-            if self.versions.at(other):
-                self._next.put(number, self._next.at(other))
-                self._next.put(other, number)
+        for number, _ in self._of_owner.extend(start, count):
+            # Asked anew: where all that an owner had is gone, the first of its new ones has taken the place.
+            owner = self._owner_at(number)
+            first = self._of_owner.get(owner)
+            if self.versions.at(first):
+                self._next.put(number, self._next.at(first))
+                self._next.put(first, number)
             else:
-                self._of_owner[self._owner_at(number)] = number
+                self._of_owner[owner] = number
 
     def remove(self, ordinal: int) -> bool:
         """Retire the vector of an embedding row; return whether there was one."""
