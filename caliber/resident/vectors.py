@@ -112,7 +112,7 @@ class VectorIndex:
 
     def remove_many(self, ordinals: Iterable[int]) -> bool:
         """Retire the vectors of embedding rows; return whether there were any."""
-        gone = [number for number in map(self._number_of, ordinals) if number >= 0]
+        gone = [number for number in map(self._number_of, dict.fromkeys(ordinals)) if number >= 0]
         if not gone:
             return False
         self.matrix.retire(np.array(gone, np.int64))
@@ -129,9 +129,12 @@ class VectorIndex:
             if later >= 0:
                 self._of_owner[owner] = later
             return
-        while (after := int(self._next.at(first))) != number:
+        while first >= 0:
+            after = int(self._next.at(first))
+            if after == number:
+                self._next.put(first, later)
+                return
             first = after
-        self._next.put(first, later)
 
     def _number_of(self, ordinal: int) -> int:
         """Return the number of the vector of an embedding row, or -1."""

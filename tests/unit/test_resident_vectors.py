@@ -179,3 +179,42 @@ def test_the_best_chunk_of_an_owner_counts(
     rows, found = vectors.best(query, owners, allowed, k, None)
     assert [owners.entity_id(row).int for row in rows.tolist()] == ranked[:k]
     assert found.tolist() == [expected[number] for number in ranked[:k]]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.lists(
+                st.tuples(st.integers(1, 12), st.integers(0, 3)), min_size=1, max_size=6, unique_by=lambda at: at[0]
+            ),
+            st.lists(st.integers(1, 12), max_size=5),
+            st.just("compact"),
+        ),
+        max_size=10,
+    )
+)
+def test_vectors_put_and_removed_many_at_a_time_are_those_of_dictionaries(steps: list[object]) -> None:
+    """Owners with several vectors, replaced, removed, all of them gone and back again."""
+    generation, index = Generation(LAYOUT, 64), VectorIndex(DIMENSIONS, "cosine", 8)
+    for number in range(4):
+        generation.append(codec_of(NOTE).encode(note(number), number + 1))
+    held: dict[int, tuple[bytes, bytes, int]] = {}
+    for version, step in enumerate(steps, start=1):
+        if step == "compact":
+            index.compact(generation.index)
+        elif isinstance(step, list) and step and isinstance(step[0], tuple):
+            ordinals, owners = [at for at, _ in step], [uuid.UUID(int=owner).bytes for _, owner in step]
+            vectors = [unit(at % DIMENSIONS) for at in ordinals]
+            rows = [generation.index.get(owner, -1) for owner in owners]
+            index.put_many(ordinals, [version] * len(step), owners, vectors, rows)
+            held.update(zip(ordinals, zip(owners, vectors, [version] * len(step), strict=True), strict=True))
+        elif isinstance(step, list):
+            assert index.remove_many(step) == bool(held.keys() & set(step))
+            for ordinal in step:
+                held.pop(ordinal, None)
+        assert index.content() == held
+        assert len(index) == len(held)
+        assert all(found for *_, found in index.places())
+        for number in range(4):
+            owner = uuid.UUID(int=number).bytes
+            assert index.has_owner(owner) == any(known[0] == owner for known in held.values())
