@@ -16,9 +16,9 @@ from typing import Any
 
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.entities import EmbeddingSpace
-from caliber.model.enums import EntityType
-from caliber.model.errors import InvalidConfigValue, NotFound
+from caliber.model.errors import InvalidConfigValue
 from caliber.model.windows import Position
+from caliber.resident.evicted import read_back
 from caliber.resident.frame import not_resident
 from caliber.resident.indexes import IndexKey, VectorIndexes
 from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapshot
@@ -33,7 +33,7 @@ from caliber.storage.codec import Row, dump_json
 from caliber.storage.feed import News
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
-from caliber.storage.unit_of_work import RowChange, unpack_content
+from caliber.storage.unit_of_work import RowChange
 
 _COMPACT_FROM_ROWS = 1_024
 """Below this a compaction costs more than it gives back."""
@@ -460,36 +460,10 @@ class ResidentMemory:
         """Return the texts of rows; what has left memory is read back in one statement and counted."""
         out = [snapshot.text(number) for number in numbers]
         missing = [at for at, text in enumerate(out) if text is EVICTED]
-        if not missing:
-            return out
-        layout = snapshot.layout
-        wanted = {}
-        for at in missing:
-            packed = snapshot.packed(numbers[at])
-            wanted[at] = (packed[0], packed[layout.version_place])
-        plan = self._store.plans[snapshot.relation.name].get_many
-        assert plan is not None
-        with self._store.read() as session:
-            ordinals = sorted({ordinal for ordinal, _ in wanted.values()})
-            rows = {row[0]: row for row in session.run(plan, (dump_json(ordinals),))}
-            for at, (ordinal, version) in wanted.items():
-                out[at] = self._text_at(session, snapshot.relation, ordinal, version, rows.get(ordinal))
-        self.stats.evicted_texts_read += len(missing)
+        if missing:
+            read_back(self._store, snapshot, numbers, missing, out)
+            self.stats.evicted_texts_read += len(missing)
         return out
-
-    def _text_at(
-        self, session: StatementSession, relation: Relation, ordinal: int, version: int, row: Row | None
-    ) -> Any:
-        layout = self._layouts[relation.name]
-        if row is not None and row[layout.version_place] == version:
-            return row[layout.text_place]
-        # Changed since: what it said at our boundary was kept beside it.
-        kept = session.run(self._store.statements["content.at"], (EntityType(relation.name).value, ordinal, version))
-        if kept:
-            return unpack_content(kept[0][0])[relation.columns[layout.text_place - 1].name]
-        if row is None:
-            raise NotFound(entity_type=relation.name, id=f"ordinal {ordinal}")
-        return row[layout.text_place]
 
     def entity(self, snapshot: RelationSnapshot, number: int) -> Any:
         """Return the entity of one row."""

@@ -1,0 +1,52 @@
+"""Texts that have left memory, read back from the store as they were at a boundary.
+
+Source: design, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from caliber.model.enums import EntityType
+from caliber.model.errors import NotFound
+from caliber.resident.mirror import RelationSnapshot
+from caliber.storage.codec import Row, dump_json
+from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
+from caliber.storage.unit_of_work import unpack_content
+
+
+def read_back(
+    store: Store, snapshot: RelationSnapshot, numbers: Sequence[int], missing: Sequence[int], out: list[Any]
+) -> None:
+    """Set the texts at the places ``missing``, of the rows there, in one statement.
+
+    Raises:  NotFound for a record that has been deleted since, and whose text was not kept
+    """
+    wanted = {}
+    for at in missing:
+        packed = snapshot.packed(numbers[at])
+        wanted[at] = (packed[0], packed[snapshot.layout.version_place])
+    plan = store.plans[snapshot.relation.name].get_many
+    assert plan is not None
+    with store.read() as session:
+        ordinals = sorted({ordinal for ordinal, _ in wanted.values()})
+        rows = {row[0]: row for row in session.run(plan, (dump_json(ordinals),))}
+        for at, (ordinal, version) in wanted.items():
+            out[at] = _text_at(store, session, snapshot, ordinal, version, rows.get(ordinal))
+
+
+def _text_at(
+    store: Store, session: StatementSession, snapshot: RelationSnapshot, ordinal: int, version: int, row: Row | None
+) -> Any:
+    layout, relation = snapshot.layout, snapshot.relation
+    if row is not None and row[layout.version_place] == version:
+        return row[layout.text_place]
+    # Changed since: what it said at our boundary was kept beside it.
+    kept = session.run(store.statements["content.at"], (EntityType(relation.name).value, ordinal, version))
+    if kept:
+        return unpack_content(kept[0][0])[relation.columns[layout.text_place - 1].name]
+    if row is None:
+        raise NotFound(entity_type=relation.name, id=f"ordinal {ordinal}")
+    return row[layout.text_place]
