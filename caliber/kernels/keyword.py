@@ -407,6 +407,8 @@ class KeywordSnapshot:
 
 def _numbers(values: Sequence[int] | npt.NDArray[np.int64], field: str) -> npt.NDArray[np.uint32]:
     """Return numbers of terms or parts as C wants them. Raises: InvalidValue."""
+    if type(values) is list and values and min(values) >= 0 and max(values) <= _NUMBER_MAX:
+        return np.array(values, np.uint32)
     wide = np.asarray(values, np.int64)
     # Without their sign, numbers below 0 are the largest of all: one pass tells both.
     if len(wide) and int(wide.view(np.uint64).max()) > _NUMBER_MAX:

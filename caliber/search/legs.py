@@ -67,11 +67,11 @@ class Searched:
         """Return which candidates may be hits. Shapes: ``bool[m]``."""
         if self.unfiltered:
             return np.ones(len(self.rows), np.bool_)
-        return self.allowed[self.rows]
+        return self.allowed.take(self.rows)
 
     def flagged(self, flag: int) -> Bools:
         """Return which candidates have a flag. Shapes: ``bool[m]``."""
-        marked: Bools = (self.words.flags[self.rows] & np.uint8(flag)) != 0
+        marked: Bools = (self.words.flags.take(self.rows) & np.uint8(flag)) != 0
         return marked
 
     def places_of(self, rows: Ints) -> Ints:
@@ -151,13 +151,13 @@ class _Group(NamedTuple):
 def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | None) -> list[_Group]:
     vocabulary = searched[0].words.dictionary
     out = []
-    for term in query.terms:
+    alike = [None] * len(query.terms) if similar is None else similar.of(query.terms)
+    for term, others in zip(query.terms, alike, strict=True):
         number = vocabulary.terms.get(term, -1)
         terms, near = ([number], [1.0]) if number >= 0 else ([], [])
-        if similar is not None:
-            others, cosines = similar.of(term)
-            terms += others.tolist()
-            near += cosines.tolist()
+        if others is not None and len(others[0]):
+            terms += others[0].tolist()
+            near += others[1].tolist()
         out.append(_Group(terms, near, number >= 0))
     for beginning in query.beginnings:
         begun = vocabulary.terms_beginning(beginning)

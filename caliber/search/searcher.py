@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -317,15 +317,11 @@ class _Scored(NamedTuple):
 
 def _found(searched: Sequence[Searched], joined: Sequence[fusion.Joined], best: Sequence[fusion.Hit]) -> list[Found]:
     """Return the best, explained."""
-    why: list[Any] = [None] * len(best)
-    for kind in {hit.kind for hit in best}:
-        mine = [at for at, hit in enumerate(best) if hit.kind == kind]
-        for at, explained in zip(mine, joined[kind].explained([best[at].place for at in mine]), strict=True):
-            why[at] = explained
-    return [
-        Found(searched[hit.kind].owners, hit.row, hit.score, breakdown, found_by)
-        for hit, (breakdown, found_by) in zip(best, why, strict=True)
-    ]
+    why = {
+        kind: iter(joined[kind].explained([hit.place for hit in best if hit.kind == kind]))
+        for kind in {hit.kind for hit in best}
+    }
+    return [Found(searched[hit.kind].owners, hit.row, hit.score, *next(why[hit.kind])) for hit in best]
 
 
 def _filled_up(searched: Sequence[Searched], scored: _Scored, most: int) -> list[tuple[int, int, float]]:

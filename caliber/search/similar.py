@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,22 +38,25 @@ class SimilarTerms:
         self._lock = threading.Lock()
         self._recent: OrderedDict[str, _Found] = OrderedDict()
 
-    def of(self, term: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the terms like ``term``, nearest first, and how near: 0 at the least cosine, 1 at a cosine of 1.
+    def of(self, terms: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """Return, for each of ``terms``, those like it, nearest first, and how near: 0 at the least cosine, 1 at 1.
 
         Words that say nothing are like no other; the term itself is left out.
 
-        Shapes:  int64[m], f64[m]
+        Shapes:  int64[m], f64[m] each
         """
         with self._lock:
             count = self._catch_up()
-            found = self._recent.get(term)
-            if found is None or found.looked_at < count:
-                found = self._recent[term] = self._search(term, found, count)
-                if len(self._recent) > _KEPT:
-                    self._recent.popitem(last=False)
-            self._recent.move_to_end(term)
-            return found.terms, found.near
+            return [self._of(term, count) for term in terms]
+
+    def _of(self, term: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        found = self._recent.get(term)
+        if found is None or found.looked_at < count:
+            found = self._recent[term] = self._search(term, found, count)
+            if len(self._recent) > _KEPT:
+                self._recent.popitem(last=False)
+        self._recent.move_to_end(term)
+        return found.terms, found.near
 
     def warm(self) -> None:
         """Give their vectors to the terms that there are."""

@@ -45,7 +45,7 @@ typedef struct {
     double limit; /* the threshold, as the filter wants it */
     heap best;
     cal_code_query codes;
-    double bin_scale; /* brings scores between -1 and 1 */
+    double bin_scale, bin_offset; /* bring scores between 0 and CAL_BINS */
     floors *bins;
     size_t lowest_bin, above, k; /* above: how many bounds are in lowest_bin and those after it */
     candidate *waiting;
@@ -86,7 +86,7 @@ static void raise_threshold(search *s, float threshold) {
 
 /* The bin of a bound: never a lower one for a higher bound. */
 static size_t bin_of(const search *s, float bound) {
-    const double at = ((double)bound * s->bin_scale + 1.0) * (CAL_BINS / 2);
+    const double at = (double)bound * s->bin_scale + s->bin_offset;
     return !(at > 0.0) ? 0 : at < CAL_BINS - 1 ? (size_t)at : CAL_BINS - 1;
 }
 
@@ -404,7 +404,9 @@ int32_t cal_topk_f32(uint32_t features, int32_t metric, const cal_segment *segme
         s->k = k;
         s->found = &found[q];
         if (codes) {
-            s->bin_scale = metric == CAL_METRIC_INNER_PRODUCT ? 1.0 / (norm * reach) : 1.0;
+            /* L2 is a similarity above 0, a cosine has both signs, and a product those of the longest row. */
+            s->bin_offset = metric == CAL_METRIC_L2 ? 0.0 : CAL_BINS / 2;
+            s->bin_scale = (CAL_BINS - s->bin_offset) / (metric == CAL_METRIC_INNER_PRODUCT ? norm * reach : 1.0);
             free_scratch = prepare_codes(s, free_scratch);
         }
     }

@@ -93,6 +93,22 @@ def check_search(problem: Problem, metric: int, k: int, *, seed: int) -> None:
         assert found.tobytes() == scores[expected].tobytes(), problem.kind
 
 
+def check_close_scores() -> None:
+    """Assert the same where codes leave nothing open, and a bin of bounds holds several scores."""
+    generator = np.random.default_rng(5)
+    rows = generator.choice(np.array([-1, 1], np.float32), (256, 4096))
+    query = np.zeros(4096, np.float32)
+    query[::2] = 1
+    segment = segment_of(rows)
+    for metric in METRICS.values():
+        expected = reference.scores(rows, query, metric=metric)
+        order = np.lexsort((np.arange(256), -expected))
+        for k in range(1, 33):
+            ids, scores = scoring.search([segment], 4096, metric, query, scoring.bounds(256, k, None, None, None))
+            assert ids.tolist() == order[:k].tolist()
+            assert scores.tobytes() == expected[order[:k]].tobytes()
+
+
 def check_pairs(problem: Problem, *, seed: int) -> None:
     """Assert that the pairs found by codes are those of the twin, cut off anywhere."""
     generator = np.random.default_rng(seed)
@@ -204,6 +220,12 @@ def test_searches_of_every_kind_equal_the_twin(path: str, metric: str, kind: str
             )
             assert ids.tolist() == expected[0].tolist()
             assert scores.tobytes() == expected[1].tobytes()
+
+
+@pytest.mark.parametrize("path", LOCAL)
+def test_scores_closer_than_a_bin_equal_the_twin(path: str) -> None:
+    with running_on(path):
+        check_close_scores()
 
 
 @pytest.mark.parametrize("path", COMPILED)
@@ -381,6 +403,7 @@ def every_check() -> None:
                 check_bounds(problem, metric)
                 check_search(problem, metric, 20, seed=number)
         check_pairs(drawn(number, 140, 65, kind, 1.0), seed=number)
+    check_close_scores()
 
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
