@@ -9,11 +9,13 @@ Source: issue "Search in native memory", design section 5; P-039, P-040.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from caliber.kernels import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary
+from caliber.model.errors import NotFound
 from caliber.resident.documents import document_of
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import EVICTED, Generation, RelationSnapshot
@@ -74,10 +76,22 @@ class Keywords:
 
     def _documents(self, snapshot: RelationSnapshot, rows: range) -> list[bytes]:
         texts = {row: snapshot.text(row) for row in rows}
-        # A row that is gone, and whose text has left memory, is seen by no snapshot that is still to come.
         evicted = [row for row, text in texts.items() if text is EVICTED]
         live = [row for row in evicted if snapshot.live_mask[row]]
-        texts.update(dict.fromkeys(evicted, None))
         texts.update(zip(live, self._memory.texts(snapshot, live), strict=True))
+        # A row that is gone may still be seen by who reads an older boundary.
+        texts.update(self._past_texts(snapshot, [row for row in evicted if not snapshot.live_mask[row]]))
         kind = snapshot.relation.name
         return [document_of(kind, snapshot.packed(row), text) for row, text in texts.items()]
+
+    def _past_texts(self, snapshot: RelationSnapshot, rows: list[int]) -> dict[int, Any]:
+        """Return what rows said that are gone; nothing for those whose texts were not kept."""
+        try:
+            return dict(zip(rows, self._memory.texts(snapshot, rows), strict=True))
+        except NotFound:
+            pass
+        found: dict[int, Any] = {}
+        for row in rows:
+            with contextlib.suppress(NotFound):
+                found[row] = self._memory.texts(snapshot, [row])[0]
+        return dict.fromkeys(rows) | found

@@ -353,6 +353,21 @@ def test_text_changed_after_a_snapshot_is_read_as_it_was(crowded: Any) -> None:
     assert memory.texts(snapshot, [number]) == [crowded.texts[record_id]]
 
 
+def test_words_of_a_text_that_changed_and_left_are_there_for_readers_of_an_older_boundary(crowded: Any) -> None:
+    memory, keywords = memory_of(crowded.memory), crowded.memory._engine.searcher.keywords
+    notes = [note_id for note_id, text in crowded.texts.items() if isinstance(text, str)]
+    older = memory.snapshot["note"]
+    for at, note_id in enumerate(notes[:2]):
+        crowded.memory.storage.notes.update(note_id, content=f"changed meanwhile, {at}")
+    crowded.memory.storage.notes.delete(notes[2])
+    memory._generations["note"].evict_texts(1 << 30)
+    older.generation.keywords = older.keywords = None
+    keywords.of(memory.snapshot["note"])
+    found = keywords.of(older)
+    holding = found.documents(found.dictionary.terms["note"], np.ones(older.length, np.bool_)).tolist()
+    assert {older.find(note_id.bytes) for note_id in notes} <= set(holding)
+
+
 def test_store_that_outgrows_its_limit_stays_usable(backend: Any, start: Any) -> None:
     """Writes that were acknowledged are read; stats say that the limit is too small."""
     agent = start(backend.open(resident__resident_bytes=1 << 20))
