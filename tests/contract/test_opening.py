@@ -486,7 +486,7 @@ def test_store_opens_while_another_process_writes(file_backend: Any) -> None:
 
 def test_memory_too_small_for_the_columns_is_said(tmp_path: Path) -> None:
     settings = made(tmp_path / "store.db")
-    notes = [plain(NOTE, fingerprint=at.to_bytes(32, "big")) for at in range(2_000)]
+    notes = [plain(NOTE, fingerprint=at.to_bytes(32, "big")) for at in range(4_000)]
     with caliber.open(settings) as memory:
         memory._engine.write(lambda uow: [uow.insert(NOTE, note) for note in notes])
     with pytest.raises(InvalidConfigValue, match="raise the limit"):

@@ -109,8 +109,8 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
         "topk",
         (
             "vectors/topk.c",
-            "for (size_t i = 0; i < count; i++) {\n        const int in",
-            "for (size_t i = 0; i <= count; i++) {\n        const int in",
+            "for (; i < count; i++) {\n        bits |=",
+            "for (; i <= count; i++) {\n        bits |=",
         ),
         OUT_OF_BOUNDS,
     ),
