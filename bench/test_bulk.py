@@ -29,12 +29,12 @@ from caliber.backends import backend
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model import SystemClock
-from caliber.runtime.bulk import BATCH_ROWS
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import ordinal_column
 from caliber.storage.bulk.derived import Maker
-from caliber.storage.bulk.load import Batch, BulkReport, OnExisting, batches_of
+from caliber.storage.bulk.load import batches_of
+from caliber.storage.bulk.protocol import BATCH_ROWS, Batch, BulkReport, OnExisting
 
 DIMENSIONS = 384
 CHUNK_BYTES = 1 << 18

@@ -17,10 +17,10 @@ from caliber.storage import arrow
 from caliber.storage.arrow import Source
 from caliber.storage.bulk.columns import Columns, values_of
 from caliber.storage.bulk.derived import Maker
-from caliber.storage.bulk.load import LOADABLE, BulkReport, OnExisting, Progress, batches_of
+from caliber.storage.bulk.load import LOADABLE, batches_of
+from caliber.storage.bulk.protocol import BulkReport, OnExisting, Progress
 from caliber.trajectory import inputs
 
-BATCH_ROWS = 4_096
 _EMBEDDED = frozenset({"turn", "note", "artifact", "scope"})
 _BY_PLURAL = {relation.plural: relation for relation in RELATIONS}
 

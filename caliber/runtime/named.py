@@ -18,7 +18,7 @@ from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifact_mask, valid_notes
-from caliber.runtime import bulk, figures, spaces
+from caliber.runtime import figures, spaces
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text
 from caliber.runtime.spaces import Rebuilt, SpaceTable, Sweep
@@ -37,7 +37,7 @@ from caliber.schema.relations import (
     Relation,
 )
 from caliber.search.filters import check_vector
-from caliber.storage.bulk.load import BulkReport, OnExisting, Progress
+from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs, lifecycle
 
@@ -283,7 +283,7 @@ class Tables:
         *,
         on_existing: OnExisting | str = OnExisting.ERROR,
         progress: Progress | None = None,
-        batch_rows: int = bulk.BATCH_ROWS,
+        batch_rows: int = BATCH_ROWS,
     ) -> BulkReport:
         """Load an Arrow table, record batch or stream (``__arrow_c_stream__``) into a relation, in one transaction.
 
@@ -296,11 +296,13 @@ class Tables:
             columns that are unknown or lacking; DTypeError; ExtraNotInstalled. Nothing is loaded then.
         Source: design section 4; C-195, D-005.
         """
+        from caliber.runtime import bulk
+
         return bulk.load(
             self._engine, relation, data, on_existing=on_existing, progress=progress, batch_rows=batch_rows
         )
 
-    def bulk_read(self, relation: str, *, batch_rows: int = bulk.BATCH_ROWS) -> Any:
+    def bulk_read(self, relation: str, *, batch_rows: int = BATCH_ROWS) -> Any:
         """Return a ``pyarrow.RecordBatchReader`` of every row of a relation, as of one commit.
 
         Batches are read as they are asked for; ``read_all()`` gives a table. The ordinal is the store's own and left
@@ -308,6 +310,8 @@ class Tables:
 
         Raises: InvalidValue, ExtraNotInstalled
         """
+        from caliber.runtime import bulk
+
         return bulk.read(self._engine, relation, batch_rows=batch_rows)
 
     def get(self, relation_plural: str) -> Table:

@@ -11,22 +11,20 @@ from collections.abc import Callable
 from caliber.model.errors import CaliberError
 
 
-class Repeating:
-    """Calls ``task`` every ``every_ms`` on a thread of its own; 0 never does."""
+class _Beside:
+    """A thread of its own that waits first; ``stop`` ends the wait, or waits for a call under way."""
 
-    def __init__(
-        self, name: str, task: Callable[[], None], *, every_ms: int, failed: Callable[[str, CaliberError], None]
-    ) -> None:
+    def __init__(self, name: str, *, wait_ms: int, failed: Callable[[str, CaliberError], None]) -> None:
         self._name = name
-        self._task = task
-        self._interval_s = every_ms / 1000
+        # An Event takes no longer waits than this.
+        self._wait_s = min(wait_ms / 1000, threading.TIMEOUT_MAX)
         self._failed = failed
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; the first call comes after the first interval."""
-        if self._interval_s:
+        """Begin to wait; with a wait of 0 nothing is ever called."""
+        if self._wait_s:
             self._thread = threading.Thread(target=self._run, name=f"caliber-{self._name}", daemon=True)
             self._thread.start()
 
@@ -37,8 +35,21 @@ class Repeating:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
+        raise NotImplementedError
+
+
+class Repeating(_Beside):
+    """Calls ``task`` every ``every_ms``, the first time after the first interval; 0 never does."""
+
+    def __init__(
+        self, name: str, task: Callable[[], None], *, every_ms: int, failed: Callable[[str, CaliberError], None]
+    ) -> None:
+        super().__init__(name, wait_ms=every_ms, failed=failed)
+        self._task = task
+
+    def _run(self) -> None:
         failing = False
-        while not self._stop.wait(self._interval_s):
+        while not self._stop.wait(self._wait_s):
             try:
                 self._task()
                 failing = False
@@ -49,8 +60,8 @@ class Repeating:
                 failing = True
 
 
-class Once:
-    """Calls ``task`` once, ``after_ms`` from now, on a thread of its own; 0 never does.
+class Once(_Beside):
+    """Calls ``task`` once, ``after_ms`` from now; 0 never does.
 
     ``task`` is told how to ask whether it is to end early.
     """
@@ -63,28 +74,11 @@ class Once:
         after_ms: int,
         failed: Callable[[str, CaliberError], None],
     ) -> None:
-        self._name = name
+        super().__init__(name, wait_ms=after_ms, failed=failed)
         self._task = task
-        self._after_s = after_ms / 1000
-        self._failed = failed
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Begin to wait."""
-        if self._after_s:
-            self._thread = threading.Thread(target=self._run, name=f"caliber-{self._name}", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """End, and wait for a call under way."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        # An Event takes no longer waits than this.
-        if self._stop.wait(min(self._after_s, threading.TIMEOUT_MAX)):
+        if self._stop.wait(self._wait_s):
             return
         try:
             self._task(self._stop.is_set)

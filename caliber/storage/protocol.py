@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from caliber.storage.bulk.load import BulkStore
+from caliber.storage.bulk.protocol import BulkStore
 from caliber.storage.feed import Feed
 from caliber.storage.full_text import FullText
 from caliber.storage.plan import Plan, RelationPlans

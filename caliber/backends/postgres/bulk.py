@@ -32,15 +32,8 @@ from caliber.schema.relation import Column, Relation
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import folded_ids, numbers_of, ordinal_column, rewritten
 from caliber.storage.bulk.integrity import questions
-from caliber.storage.bulk.load import (
-    KEYS_A_RECORD,
-    Batch,
-    BulkReport,
-    OnExisting,
-    Progress,
-    Tally,
-    ahead,
-)
+from caliber.storage.bulk.load import KEYS_A_RECORD, Tally, ahead
+from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.changes import pack_upserts
 from caliber.storage.plan import quote
 

@@ -21,7 +21,7 @@ from caliber.model.enums import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, Unavailable
 from caliber.schema.relation import Relation
 from caliber.schema.relations import RELATIONS
-from caliber.storage.bulk.load import Batch, BulkReport, OnExisting, Progress
+from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.full_text import FullText
 from caliber.storage.plan import quote
 from caliber.storage.protocol import Follower

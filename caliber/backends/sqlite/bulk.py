@@ -15,7 +15,8 @@ from caliber.schema.relation import ColumnType, Relation
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import rows_of
 from caliber.storage.bulk.integrity import questions
-from caliber.storage.bulk.load import Batch, BulkReport, ChangeRecords, OnExisting, Progress, Tally, row_of_loaded
+from caliber.storage.bulk.load import ChangeRecords, Tally, row_of_loaded
+from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.changes import UPSERT
 from caliber.storage.codec import Row
 from caliber.storage.plan import Plan, RelationPlans, quote

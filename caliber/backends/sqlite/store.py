@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
-from caliber.backends.sqlite import bulk
 from caliber.backends.sqlite.connection import (
     APPLICATION_ID,
     Counter,
@@ -31,7 +30,7 @@ from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
-from caliber.storage.bulk.load import Batch, BulkReport, OnExisting, Progress
+from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.feed import SequenceFeed
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation
@@ -299,6 +298,8 @@ class SqliteStore:
     def bulk_load(
         self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
     ) -> BulkReport:
+        from caliber.backends.sqlite import bulk
+
         self._check_open()
         plans = PLANS[relation.name]
         return self._writer.bulk(
@@ -306,6 +307,8 @@ class SqliteStore:
         )
 
     def bulk_read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
+        from caliber.backends.sqlite import bulk
+
         with self.read() as session:
             yield from bulk.read(session, PLANS[relation.name], batch_rows)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +17,7 @@ from caliber.storage.bulk import derived
 from caliber.storage.bulk.checks import check_batch, check_dimensions
 from caliber.storage.bulk.columns import Columns, canonical_json
 from caliber.storage.bulk.derived import Maker
+from caliber.storage.bulk.protocol import Batch, BulkReport, Progress
 from caliber.storage.unit_of_work import RowChange
 
 T = TypeVar("T")
@@ -28,57 +27,6 @@ LOADABLE: tuple[Relation, ...] = (*MIRRORED, CHECKPOINT, EMBEDDING_CACHE)
 
 KEYS_A_RECORD = 1_000
 """Keys in a change record of a load (design, section 4)."""
-
-Progress = Callable[[int], None]
-"""Called with the number of rows so far, after each record batch."""
-
-
-class OnExisting(StrEnum):
-    """What becomes of a row that is there already by some rule of uniqueness."""
-
-    ERROR = "error"
-    SKIP = "skip"
-
-
-@dataclass(frozen=True, slots=True)
-class BulkReport:
-    """What a load did. ``skipped_rows`` are the numbers of rows that were there already, counted from 0."""
-
-    relation: str
-    rows: int
-    loaded: int
-    change_records: int
-    skipped_rows: npt.NDArray[np.int64] = field(compare=False)
-
-    @property
-    def skipped(self) -> int:
-        """How many rows were there already."""
-        return len(self.skipped_rows)
-
-
-class Batch(NamedTuple):
-    """Rows that may be written: every column of the relation, checked."""
-
-    first_row: int
-    rows: int
-    columns: Columns
-
-
-class BulkStore(Protocol):
-    """What storage asks of a database that loads and reads in bulk."""
-
-    def bulk_load(
-        self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
-    ) -> BulkReport:
-        """Write all rows in one transaction, with change records, and let the follower see them.
-
-        Raises: InvalidRow, Conflict, Unavailable, and whatever ``batches`` raises; then nothing was written
-        """
-        ...
-
-    def bulk_read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
-        """Yield every row of one commit boundary as ``pyarrow.RecordBatch``."""
-        ...
 
 
 def batches_of(relation: Relation, source: Source, maker: Maker, spaces: Mapping[bytes, int]) -> Iterator[Batch]:

@@ -1,0 +1,69 @@
+"""What a load is asked for and what it reports. Light: stores and their callers import this, not what loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from caliber.schema.relation import Relation
+    from caliber.storage.bulk.columns import Columns
+
+BATCH_ROWS = 4_096
+"""Rows of a record batch, unless the caller says otherwise."""
+
+Progress = Callable[[int], None]
+"""Called with the number of rows so far, after each record batch."""
+
+
+class OnExisting(StrEnum):
+    """What becomes of a row that is there already by some rule of uniqueness."""
+
+    ERROR = "error"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkReport:
+    """What a load did. ``skipped_rows`` are the numbers of rows that were there already, counted from 0."""
+
+    relation: str
+    rows: int
+    loaded: int
+    change_records: int
+    skipped_rows: npt.NDArray[np.int64] = field(compare=False)
+
+    @property
+    def skipped(self) -> int:
+        """How many rows were there already."""
+        return len(self.skipped_rows)
+
+
+class Batch(NamedTuple):
+    """Rows that may be written: every column of the relation, checked."""
+
+    first_row: int
+    rows: int
+    columns: Columns
+
+
+class BulkStore(Protocol):
+    """What storage asks of a database that loads and reads in bulk."""
+
+    def bulk_load(
+        self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
+    ) -> BulkReport:
+        """Write all rows in one transaction, with change records, and let the follower see them.
+
+        Raises: InvalidRow, Conflict, Unavailable, and whatever ``batches`` raises; then nothing was written
+        """
+        ...
+
+    def bulk_read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
+        """Yield every row of one commit boundary as ``pyarrow.RecordBatch``."""
+        ...
