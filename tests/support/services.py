@@ -26,7 +26,7 @@ def count(text: str) -> int:
 
 
 def http_config(**changes: Any) -> HttpConfig:
-    limits = {"requests_per_minute": 0, "tokens_per_minute": 0, "timeout_ms": 5_000}
+    limits = {"requests_per_minute": 0, "tokens_per_minute": 0, "timeout_ms": 60_000}
     return HttpConfig(**services.http(**{**limits, **changes}))
 
 
