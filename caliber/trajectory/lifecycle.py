@@ -61,6 +61,8 @@ def end_idle_session(uow: UnitOfWork, trajectory: Trajectory) -> None:
     """End the session of a root trajectory that just became terminal, if it was the last one alive (C-013)."""
     if trajectory.session_id is None or trajectory.parent_trajectory_id is not None:
         return
+    # Of two that end at once, the later one has to see the earlier: neither changes a row that both read.
+    uow.serialize(f"session {trajectory.session_id}")
     for other in uow.select_path(TRAJECTORY, "list_by_session", trajectory.session_id.bytes):
         if other.trajectory_id == trajectory.trajectory_id or other.parent_trajectory_id is not None:
             continue
