@@ -46,6 +46,7 @@ from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import opening
 from caliber.runtime.caliber import Caliber, Id
 from caliber.runtime.opening import ConfigSource
+from caliber.storage.protocol import ConnectionPool
 
 T = TypeVar("T")
 
@@ -74,6 +75,7 @@ async def open(  # noqa: A001  (the pinned name)
     previous_embedding_provider: EmbeddingProvider | None = None,
     summarization_provider: SummarizationProvider | None = None,
     clock: Clock | None = None,
+    connection_pool: ConnectionPool | None = None,
 ) -> AsyncCaliber:
     """Open an existing store. Raises: as ``caliber.open``."""
     call = functools.partial(
@@ -84,6 +86,7 @@ async def open(  # noqa: A001  (the pinned name)
         previous_embedding_provider=previous_embedding_provider,
         summarization_provider=summarization_provider,
         clock=clock,
+        connection_pool=connection_pool,
     )
     memory = await asyncio.get_running_loop().run_in_executor(None, call)
     settings = memory.config.aio

@@ -59,6 +59,7 @@ from caliber.runtime.stored_records import StoredRecords
 from caliber.runtime.support import refusals
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING, MIRRORED
 from caliber.search.searcher import Searcher
+from caliber.storage.protocol import ConnectionPool
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory import inputs
 
@@ -81,6 +82,7 @@ class Engine:
         embedding_provider: EmbeddingProvider | None,
         previous_embedding_provider: EmbeddingProvider | None,
         summarization_provider: SummarizationProvider | None,
+        connection_pool: ConnectionPool | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -90,7 +92,9 @@ class Engine:
         self._closing = threading.Lock()
         self._stopped = threading.Event()
         self._retry = Retry(config.llm_retry_config, self._stopped)
-        self.store = backend(config.storage.adapter).open_store(config, clock_us=clock.now_us)
+        self.store = backend(config.storage.adapter).open_store(
+            config, clock_us=clock.now_us, connection_pool=connection_pool
+        )
         self.embedder: Embedder | None = None
         self._owned: list[Closable] = []
         self._repeating: list[Repeating | Once] = []

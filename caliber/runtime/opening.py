@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 
 from caliber.backends import backend
@@ -13,6 +14,7 @@ from caliber.model.time import Clock, SystemClock
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.engine import Engine
 from caliber.runtime.upkeep import maintain
+from caliber.storage.protocol import ConnectionPool
 from caliber.trajectory import inputs
 
 ConfigSource = CaliberConfig | str | os.PathLike[str]
@@ -58,8 +60,12 @@ def open(  # noqa: A001  (the pinned name)
     previous_embedding_provider: EmbeddingProvider | None = None,
     summarization_provider: SummarizationProvider | None = None,
     clock: Clock | None = None,
+    connection_pool: ConnectionPool | None = None,
 ) -> Caliber:
     """Open an existing store; what is None comes from the configuration.
+
+    ``connection_pool`` is a pool of the caller's, such as ``psycopg_pool.ConnectionPool``, that a store in PostgreSQL
+    is to take its connections from (decision 0098); whoever made it closes it.
 
     Raises: Unavailable (missing, locked, read-only), SchemaMismatch (not a store, another version: it says what
         to run), MultipleErrors, ExtraNotInstalled.
@@ -68,12 +74,21 @@ def open(  # noqa: A001  (the pinned name)
     who = settings.principal.to_principal() if principal is None else inputs.as_principal(principal)
     if clock is not None and not callable(getattr(clock, "now_us", None)):
         raise DTypeError(field="clock", expected="a Clock", got=type(clock).__name__)
+    for method in () if connection_pool is None else ("getconn", "putconn"):
+        call = getattr(connection_pool, method, None)
+        if not callable(call) or inspect.iscoroutinefunction(call):
+            raise DTypeError(
+                field="connection_pool",
+                expected="a pool such as psycopg_pool.ConnectionPool",
+                got=type(connection_pool).__name__,
+            )
     engine = Engine(
         settings,
         clock=clock or SystemClock(),
         embedding_provider=embedding_provider,
         previous_embedding_provider=previous_embedding_provider,
         summarization_provider=summarization_provider,
+        connection_pool=connection_pool,
     )
     engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
     return Caliber(engine, who)

@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class ConnectionPool(Protocol):
+    """A pool of database connections that the caller made and owns; ``psycopg_pool.ConnectionPool`` is one."""
+
+    def getconn(self, timeout: float | None = None) -> Any:
+        """Return a connection in no transaction, waiting at most ``timeout`` seconds for it."""
+        ...
+
+    def putconn(self, conn: Any) -> None:
+        """Take a connection back; one that is closed is to be replaced."""
+        ...
+
+
 class Follower(Protocol):
     """Who keeps up with the store: the resident mirrors."""
 
@@ -99,4 +111,6 @@ class BackendModule(Protocol):
 
     def migrate(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]: ...
 
-    def open_store(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> Store: ...
+    def open_store(
+        self, config: CaliberConfig, *, clock_us: Callable[[], int], connection_pool: ConnectionPool | None = None
+    ) -> Store: ...

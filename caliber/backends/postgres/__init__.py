@@ -11,6 +11,7 @@ from caliber.model.errors import ExtraNotInstalled
 if TYPE_CHECKING:
     from caliber.backends.postgres.store import PostgresStore
     from caliber.config import CaliberConfig
+    from caliber.storage.protocol import ConnectionPool
 
 __all__ = ["create", "migrate", "open_store"]
 
@@ -36,9 +37,11 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
     return store.migrate(config, clock_us=clock_us)
 
 
-def open_store(config: CaliberConfig, *, clock_us: Callable[[], int]) -> PostgresStore:
+def open_store(
+    config: CaliberConfig, *, clock_us: Callable[[], int], connection_pool: ConnectionPool | None = None
+) -> PostgresStore:
     """Open an existing store; refuse one that does not exist or has another schema version."""
     _require_driver()
     from caliber.backends.postgres import store
 
-    return store.PostgresStore(config, clock_us=clock_us)
+    return store.PostgresStore(config, clock_us=clock_us, connection_pool=connection_pool)

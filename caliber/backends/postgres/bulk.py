@@ -13,7 +13,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -21,7 +21,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import RawCursor
 
-from caliber.backends.postgres.connection import Shared, connect
+from caliber.backends.postgres.connection import PgConnection, Shared
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.errors import StatementError, lost, translate
 from caliber.backends.postgres.wire import ESCAPE, from_jsonb, json_text
@@ -398,8 +398,14 @@ class PostgresBulk:
     """Loading and reading the relations of one open store, each on connections of its own."""
 
     def __init__(
-        self, shared: Shared, dialect: PostgresDialect, lock_timeout_ms: int, clock_us: Callable[[], int]
+        self,
+        shared: Shared,
+        lend: Callable[[], AbstractContextManager[PgConnection]],
+        dialect: PostgresDialect,
+        lock_timeout_ms: int,
+        clock_us: Callable[[], int],
     ) -> None:
+        self._lend = lend
         self._shared = shared
         self._dialect = dialect
         self._lock_timeout_ms = lock_timeout_ms
@@ -437,15 +443,13 @@ class PostgresBulk:
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
-        opened = connect(self._shared)
         failed: CaliberError
-        try:
-            opened.pg.exit_pipeline_mode()  # where there can be no COPY
-            yield opened.raw
-        except psycopg.Error as error:
-            failed = self._translated(error)
-        else:
-            return
-        finally:
-            opened.close()
+        with self._lend() as lent:
+            try:
+                lent.rest()  # no COPY while it works
+                yield lent.raw
+            except psycopg.Error as error:
+                failed = self._translated(error)
+            else:
+                return
         raise failed

@@ -27,6 +27,8 @@ from caliber.storage.codec import Row
 from caliber.storage.plan import Plan
 
 BINARY: Final = 1
+BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""Said each time: a database or a role may have another level as its default."""
 _GRACE_MS: Final = 5_000
 """How long after its own timeout a server may still take to say so, before the link counts as dead."""
 _PARAMETERS: Final = {
@@ -134,6 +136,7 @@ def connect(shared: Shared) -> PgConnection:
         raise InvalidConfigValue(
             field="storage.dsn", value="<redacted>", reason="the variable holds no DSN that PostgreSQL's library reads"
         ) from None
+    raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # where the driver itself begins, as BEGIN here
     return PgConnection(raw, shared)
 
 
@@ -169,8 +172,7 @@ class PgConnection:
         """The number of the transaction under way, once its first statement has run; -1 if it has none."""
         self.deadline: float | None = None
         """When, on the monotonic clock, whoever uses it no longer waits for an answer."""
-        self.pg.nonblocking = 1
-        self.pg.enter_pipeline_mode()
+        self.work()
 
     # --- running plans ---------------------------------------------------------------------------
 
@@ -300,6 +302,16 @@ class PgConnection:
         self._opening = self.begun = self.deadline = None
         if not self.broken and self.in_transaction:
             self.exchange(simple("ROLLBACK"))
+
+    def work(self) -> None:
+        """Bring the link into the state that ``exchange`` needs."""
+        self.pg.nonblocking = 1
+        self.pg.enter_pipeline_mode()
+
+    def rest(self) -> None:
+        """Bring the link into the state that the driver's own calls need."""
+        self.pg.exit_pipeline_mode()
+        self.pg.nonblocking = 0
 
     @property
     def closed(self) -> bool:

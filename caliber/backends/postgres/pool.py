@@ -6,9 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from caliber.backends.postgres.connection import PgConnection
 from caliber.model.errors import CaliberError, Unavailable
+
+DOUBT_S: Final = 1.0
+"""How long after one connection broke the others are asked before they are used: mostly they break together."""
 
 
 class Pool:
@@ -22,6 +26,7 @@ class Pool:
         self._lock = threading.Lock()
         self._idle: list[PgConnection] = []
         self._closed = False
+        self._doubted_until = 0.0
         self.made = 0
         self.replaced = 0
 
@@ -66,15 +71,15 @@ class Pool:
                 made = self._make()
                 self.made += 1
                 return made
+            ask = ask or time.monotonic() < self._doubted_until
             if not connection.is_dead() and (not ask or connection.answers()):
                 return connection
-            self.replaced += 1
+            self._doubt()
             connection.close()
 
-    def add(self, connection: PgConnection) -> None:
-        """Take over a connection that somebody made."""
-        self.made += 1
-        self._give_back(connection)
+    def _doubt(self) -> None:
+        self.replaced += 1
+        self._doubted_until = time.monotonic() + DOUBT_S
 
     def check_open(self) -> None:
         """Raise Unavailable when the pool was closed."""
@@ -93,7 +98,8 @@ class Pool:
             if not self._closed and not connection.broken:
                 self._idle.append(connection)
                 return
-            self.replaced += not self._closed
+            if not self._closed:
+                self._doubt()
         connection.close()
 
     def close(self) -> None:

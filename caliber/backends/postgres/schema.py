@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from caliber.backends.postgres.connection import PgConnection, Shared, connect, simple
+from caliber.backends.postgres.connection import BEGIN, PgConnection, Shared, connect, simple
 from caliber.backends.postgres.dialect import PostgresDialect, dialect_of
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
@@ -162,7 +162,7 @@ def _alone(shared: Shared, schema: str) -> Iterator[PgConnection]:
     """Run in one transaction that no other creator or migrator of the schema runs beside."""
     connection = connect(shared)
     try:
-        connection.command("BEGIN")
+        connection.command(BEGIN)
         connection.command(f"SELECT pg_advisory_xact_lock({ADVISORY_CLASS}, hashtext('{schema}'))")
         yield connection
         connection.command("COMMIT")

@@ -13,7 +13,9 @@ import psycopg
 from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk import PostgresBulk
 from caliber.backends.postgres.connection import PgConnection, Shared, connect
+from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.feed import SnapshotFeed
+from caliber.backends.postgres.lent import LentPool
 from caliber.backends.postgres.pool import Pool
 from caliber.backends.postgres.statements import irregular, own, reserving
 from caliber.backends.postgres.writer import Limits, PostgresWriter
@@ -23,8 +25,8 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import RELATIONS
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.full_text import FullText
-from caliber.storage.plan import quote
-from caliber.storage.protocol import Follower
+from caliber.storage.plan import Plan, quote
+from caliber.storage.protocol import ConnectionPool, Follower
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
 
@@ -45,12 +47,12 @@ def _settings(config: CaliberConfig) -> PostgresConfig:
     return settings
 
 
-def shared_of(config: CaliberConfig) -> Shared:
-    """Return what the connections of a configured store have in common."""
+def shared_of(config: CaliberConfig, *, lent: bool = False) -> Shared:
+    """Return what the connections of a configured store have in common; those that are ``lent`` need no DSN."""
     settings = _settings(config)
     return Shared(
         store=f"PostgreSQL schema {settings.schema_name}",
-        dsn=settings.dsn.resolve(),
+        dsn="" if lent else settings.dsn.resolve(),
         connect_timeout_ms=settings.connect_timeout_ms,
         # A pool between us and the server may lend one connection to several stores, one after the other.
         prefix=f"caliber_{os.getpid()}_{next(_opened)}_".encode(),
@@ -75,31 +77,34 @@ class PostgresStore:
     adapter = "postgres"
     capabilities = frozenset({"feed", "group_commit", "bulk"})
 
-    def __init__(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: CaliberConfig,
+        *,
+        clock_us: Callable[[], int],
+        connection_pool: ConnectionPool | None = None,
+    ) -> None:
         settings = _settings(config)
         self._schema = settings.schema_name
-        self._shared = shared_of(config)
+        self._shared = shared_of(config, lent=connection_pool is not None)
         self._limits = Limits(settings.statement_timeout_ms, settings.lock_timeout_ms)
         self._closed = False
-        connection = connect(self._shared)
-        try:
-            dialect = schemas.require_store(connection, self._schema, self._shared.store)
-            self.plans = schemas.compile_plans(dialect)
-            self.statements = irregular(dialect)
-            self._own = own(dialect)
-            self._shared.ordinals.plans = reserving(dialect)
-            self._check_prepared(settings.prepared_max)
-            self.epoch = schemas.check_schema(connection, self.plans, self._shared.store, writing=True)
-            self._server: str = connection.run(self._own["session.server"], ())[0][0]
-        except BaseException:
-            connection.close()
-            raise
         identity = os.urandom(16)
-        self._bulk = PostgresBulk(self._shared, dialect, self._limits.lock_timeout_ms, clock_us)
-        self.feed = SnapshotFeed(self._own, identity)
+        self._own: dict[str, Plan] = {}
+        self._server: str | None = None
+        self._pool: Pool | LentPool
+        if connection_pool is None:
+            self._pool = Pool(self._connect, size=settings.pool_max, timeout_ms=settings.pool_timeout_ms)
+        else:
+            self._pool = LentPool(connection_pool, self._arrived, timeout_ms=settings.pool_timeout_ms)
+        try:
+            dialect = self._open(settings)
+            self.feed = SnapshotFeed(self._own, identity)
+        except BaseException:
+            self._pool.close()
+            raise
+        self._bulk = PostgresBulk(self._shared, self._pool.extra, dialect, self._limits.lock_timeout_ms, clock_us)
         self.full_text: FullText | None = None
-        self._pool = Pool(self._connect, size=settings.pool_max, timeout_ms=settings.pool_timeout_ms)
-        self._pool.add(connection)
         self._writer = PostgresWriter(
             self._pool,
             self.plans,
@@ -117,6 +122,19 @@ class PostgresStore:
             clock_us=clock_us,
         )
 
+    def _open(self, settings: PostgresConfig) -> PostgresDialect:
+        """Check the server and the schema, and make the plans for them."""
+        with self._pool.connection(ask=True) as connection:
+            dialect = schemas.require_store(connection, self._schema, self._shared.store)
+            self.plans = schemas.compile_plans(dialect)
+            self.statements = irregular(dialect)
+            self._shared.ordinals.plans = reserving(dialect)
+            self._own = own(dialect)
+            self._check_prepared(settings.prepared_max)
+            self.epoch = schemas.check_schema(connection, self.plans, self._shared.store, writing=True)
+            self._server = connection.run(self._own["session.server"], ())[0][0]
+        return dialect
+
     def _check_prepared(self, most: int) -> None:
         regular = sum(9 + len(plans.lists) + len(plans.counts) + len(plans.references) for plans in self.plans.values())
         needed = regular + len(self.statements) + len(self._own)
@@ -130,14 +148,25 @@ class PostgresStore:
     def _connect(self) -> PgConnection:
         connection = connect(self._shared)
         try:
-            server = connection.run(self._own["session.server"], ())[0][0]
+            self._look_at(connection)
         except BaseException:
             connection.close()
             raise
-        if server != self._server:
-            self.feed.distrust()  # restarted, or another one: it may have been restored to an earlier state
-        self._server = server
         return connection
+
+    def _arrived(self, raw: psycopg.Connection[Any]) -> PgConnection:
+        connection = PgConnection(raw, self._shared)
+        self._look_at(connection)
+        return connection
+
+    def _look_at(self, connection: PgConnection) -> None:
+        """Notice that a new connection leads to another server, or to one that was restarted."""
+        if self._server is None:
+            return
+        server = connection.run(self._own["session.server"], ())[0][0]
+        if server != self._server:
+            self.feed.distrust()  # it may have been restored to an earlier state
+        self._server = server
 
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         self._check_open()

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from caliber.backends.postgres.connection import PgConnection, simple
+from caliber.backends.postgres.connection import BEGIN, PgConnection, simple
 from caliber.backends.postgres.errors import is_tried_once, may_pass
 from caliber.backends.postgres.feed import SnapshotFeed
+from caliber.backends.postgres.lent import LentPool
 from caliber.backends.postgres.pool import Pool
 from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
@@ -103,7 +104,7 @@ class PostgresWriter(GroupWriter):
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Pool | LentPool,
         plans: dict[str, RelationPlans],
         statements: dict[str, Plan],
         own: dict[str, Plan],
@@ -211,7 +212,7 @@ class PostgresWriter(GroupWriter):
         others = False
         try:
             with self._pool.connection(deadline=deadline) as connection:
-                connection.open("BEGIN", self._own["session.write"], self._limits.within(deadline), deadline)
+                connection.open(BEGIN, self._own["session.write"], self._limits.within(deadline), deadline)
                 changes = self._work(connection, batch)
                 sequence, xid = 0, connection.begun
                 if xid is not None:  # something was asked of the database
