@@ -1,4 +1,4 @@
-"""A pool that the caller made serves a store, and everybody else who uses it. Source: issue 5, item 1; decision 0098."""
+"""A pool that the caller made serves a store, and whoever else uses it. Source: issue 5, item 1; decision 0098."""
 
 from __future__ import annotations
 
@@ -177,12 +177,14 @@ def test_a_file_takes_no_pool(file_backend: Any) -> None:
 
 
 def test_default_isolation_of_a_session_changes_nothing(pg: PostgresBackend, postgres: str) -> None:
-    """Locks that are waited for show what their holder wrote only in READ COMMITTED, so each transaction asks for it."""
+    """Locks that are waited for show what their holder wrote only in READ COMMITTED, so transactions ask for it."""
     kwargs = {"options": "-c default_transaction_isolation=serializable"}
-    with psycopg_pool.ConnectionPool(postgres, min_size=1, max_size=4, kwargs=kwargs, open=True) as pool:
-        with caliber.open(pg.config(), connection_pool=pool) as memory:
-            level = memory._engine.write(lambda uow: uow._session.command("SHOW transaction_isolation"))
-            assert level == [("read committed",)]
-            note(memory, "kept")
-            memory.flush()
-            assert memory.storage.bulk_read("note").read_all().num_rows == 1
+    with (
+        psycopg_pool.ConnectionPool(postgres, min_size=1, max_size=4, kwargs=kwargs, open=True) as pool,
+        caliber.open(pg.config(), connection_pool=pool) as memory,
+    ):
+        level = memory._engine.write(lambda uow: uow._session.command("SHOW transaction_isolation"))
+        assert level == [("read committed",)]
+        note(memory, "kept")
+        memory.flush()
+        assert memory.storage.bulk_read("note").read_all().num_rows == 1
