@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from caliber.cli import show
+from caliber.cli.care import COMMANDS as CARE
 from caliber.cli.failures import DONE, PROBLEM
 from caliber.cli.settings import Settings, with_settings
 from caliber.cli.spaces import COMMANDS
@@ -74,7 +75,7 @@ def maintain(settings: Settings) -> None:
     settings.out.result({"removed": removed}, human)
 
 
-for _command in COMMANDS:
+for _command in (*CARE, *COMMANDS):
     db.add_command(_command)
 
 

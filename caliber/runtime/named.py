@@ -38,6 +38,7 @@ from caliber.schema.relations import (
 )
 from caliber.search.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
+from caliber.storage.care import Care, Steps, StoreStatus, Vacuumed
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs, lifecycle
 
@@ -237,6 +238,10 @@ _TABLES: dict[str, Callable[[Engine, Relation], Table]] = {
 }
 
 
+def _unheard(done: int, total: int) -> None:
+    """Who asked for no progress."""
+
+
 class Tables:
     """The tables of a tenant, by plural: ``storage.turns``, ``storage.notes``…"""
 
@@ -275,6 +280,33 @@ class Tables:
             return [*figures.verify(engine), *check_full_text(engine.store, engine.config)]
 
         return spaces.rebuild_search(engine, verify, told, full_text=full_text)
+
+    def status(self) -> StoreStatus:
+        """Return the state of the store: sizes, rows, indexes, position, connections, standby servers."""
+        return self._care.status()
+
+    def vacuum(self, *, full: bool = False, progress: Steps | None = None) -> Vacuumed:
+        """Give room back to the disk, and renew the statistics of the planner.
+
+        SQLite rewrites the file. PostgreSQL makes room within its tables; with ``full`` it rewrites each, and nobody
+        can read it meanwhile.
+
+        Raises: Unavailable
+        """
+        return self._care.vacuum(full=full, progress=progress or _unheard)
+
+    def create_views(self) -> list[str]:
+        """Make the views for people anew, under the names of the sources; no code reads them. Raises: Conflict."""
+        return self._care.create_views()
+
+    def drop_views(self) -> list[str]:
+        """Remove the views for people; return their names."""
+        return self._care.drop_views()
+
+    @property
+    def _care(self) -> Care:
+        self._engine.check_open()
+        return self._engine.store.care
 
     def bulk_load(
         self,

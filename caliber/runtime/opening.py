@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig, load_config_file
@@ -14,7 +16,7 @@ from caliber.model.time import Clock, SystemClock
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.engine import Engine
 from caliber.runtime.upkeep import maintain
-from caliber.storage.protocol import ConnectionPool
+from caliber.storage.protocol import ConnectionPool, Store
 from caliber.trajectory import inputs
 
 ConfigSource = CaliberConfig | str | os.PathLike[str]
@@ -46,6 +48,17 @@ def migrate(config: ConfigSource) -> list[int]:
     """Bring a store up to this version's schema; return the versions applied. Raises: as ``create``."""
     settings = _config(config)
     return backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us)
+
+
+@contextmanager
+def bare_store(config: ConfigSource) -> Iterator[Store]:
+    """Open a store without memory or anything behind: for looking after it. Raises: as ``open``."""
+    settings = _config(config)
+    store = backend(settings.storage.adapter).open_store(settings, clock_us=SystemClock().now_us)
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def _retain(engine: Engine) -> None:

@@ -6,9 +6,10 @@ driver unchanged, so no SQL is built for a request. What differs between databas
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from caliber.schema.relation import AccessPath, Column, Relation, Unique
 from caliber.storage.codec import Codec, codec_of
@@ -88,6 +89,15 @@ class RelationPlans:
 def quote(name: str) -> str:
     """Return an identifier in double quotes; names come from declarations, never from callers."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def index_names(plans: RelationPlans) -> list[str]:
+    """Return the names of the indexes that a relation is created with."""
+    found = (_INDEX.match(statement) for statement in plans.create)
+    return [match[1] for match in found if match is not None]
+
+
+_INDEX: Final = re.compile(r'CREATE (?:UNIQUE )?INDEX "([^"]+)"')
 
 
 def _where(conditions: tuple[tuple[str, bool], ...]) -> str:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from caliber.storage.bulk.protocol import BulkStore
+from caliber.storage.care import Care
 from caliber.storage.feed import Feed
 from caliber.storage.full_text import FullText
 from caliber.storage.plan import Plan, RelationPlans
@@ -66,6 +67,11 @@ class Store(BulkStore, Protocol):
     capabilities: frozenset[str]
     full_text: FullText | None
     """None for a database that has no full text of its own; it is searched in memory only."""
+
+    @property
+    def care(self) -> Care:
+        """What looks after the store."""
+        ...
 
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         """Run ``work`` in a write transaction and return its result once it is durable."""

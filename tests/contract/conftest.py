@@ -109,6 +109,10 @@ class Backend:
         """Change the store behind the back of everybody who has it open."""
         memory._engine.store._connection.command(statement)  # type: ignore[attr-defined]
 
+    def qualified(self, table: str) -> str:
+        """Return a table of this test as a statement of nobody's names it."""
+        return f'"{table}"'
+
     def close(self) -> None:
         for close in reversed(self._close):
             close()
@@ -142,6 +146,14 @@ class PostgresBackend(Backend):
         with psycopg.connect(os.environ[DSN]) as connection:
             connection.execute(f'SET search_path TO "{self._schema}"')
             connection.execute(statement)
+
+    def ask(self, text: str) -> list[tuple[Any, ...]]:
+        """Return what a person sees who asks the database."""
+        with psycopg.connect(os.environ[DSN]) as connection:
+            return connection.execute(text).fetchall()
+
+    def qualified(self, table: str) -> str:
+        return f'"{self._schema}"."{table}"'
 
     def close(self) -> None:
         super().close()

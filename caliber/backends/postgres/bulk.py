@@ -144,7 +144,7 @@ class _Loading:
     def _made(self, batch: Batch, numbered: bool) -> tuple[Batch, CopyRows]:
         """Return a batch as it is sent; called by the thread that is a batch ahead."""
         given = batch.columns
-        columns = [_for_server(given[each.name], each, batch.rows) for each in self.relation.columns]
+        columns = [for_server(given[each.name], each, batch.rows) for each in self.relation.columns]
         if numbered:
             columns.insert(0, ordinal_column("row", range(batch.first_row, batch.first_row + batch.rows)))
         if self.relation.ordinal:
@@ -338,7 +338,7 @@ def read(connection: Connection, target: Target, relation: Relation, batch_rows:
                 for part in reader.feed(piece, rows_max=batch_rows):
                     columns = {column.field.name: column for column in part.columns}
                     for declared in relation.columns:
-                        columns[declared.name] = _from_server(columns[declared.name], declared, part.rows)
+                        columns[declared.name] = from_server(columns[declared.name], declared, part.rows)
                     yield arrow.batch_from_columns(relation, list(columns.values()), part.rows)
     reader.close()
 
@@ -361,7 +361,7 @@ def _joined(copy: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
 _ESCAPE: Final = ESCAPE.encode()
 
 
-def _for_server(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
+def for_server(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
     """Return a column as its rows are written one by one, too; see ``wire``."""
     kind = column.field.kind
     if kind in (CopyKind.TEXT, CopyKind.TEXT_ARRAY):
@@ -374,7 +374,8 @@ def _for_server(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
     return column
 
 
-def _from_server(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
+def from_server(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
+    """Return a column as it was before ``for_server``."""
     kind = column.field.kind
     if kind is CopyKind.JSONB:
         return rewritten(column, declared, rows, lambda text: from_jsonb(b"\1" + text).encode())
@@ -415,15 +416,16 @@ class PostgresBulk:
         self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
     ) -> BulkReport:
         """See ``BulkStore.bulk_load``; no statement timeout bounds a load, which takes what it takes."""
-        with self._connection() as connection, self._connection() as numbers:
-            return load(connection, numbers, self._target(), relation, batches, on_existing, progress)
+        with self.connection() as connection, self.connection() as numbers:
+            return load(connection, numbers, self.target(), relation, batches, on_existing, progress)
 
     def read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
         """See ``BulkStore.bulk_read``."""
-        with self._connection() as connection:
-            yield from read(connection, self._target(), relation, batch_rows)
+        with self.connection() as connection:
+            yield from read(connection, self.target(), relation, batch_rows)
 
-    def _target(self) -> Target:
+    def target(self) -> Target:
+        """Return where rows go, and who says so in change records."""
         # Nobody's writer, so that our own memory too takes it for somebody else's, and reads it.
         sequence = "{}.{}".format(quote(self._dialect.schema), quote("{}_ordinal_seq"))
         return Target(
@@ -442,7 +444,8 @@ class PostgresBulk:
         return translate(said, self._shared.store)
 
     @contextmanager
-    def _connection(self) -> Iterator[Connection]:
+    def connection(self) -> Iterator[Connection]:
+        """Lend a connection of its own, outside pipeline mode; what the driver raises comes as an error of ours."""
         failed: CaliberError
         with self._lend() as lent:
             try:

@@ -12,6 +12,7 @@ import psycopg
 
 from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk import PostgresBulk
+from caliber.backends.postgres.care import PostgresCare
 from caliber.backends.postgres.connection import PgConnection, Shared, connect
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.feed import SnapshotFeed
@@ -104,6 +105,7 @@ class PostgresStore:
             self._pool.close()
             raise
         self._bulk = PostgresBulk(self._shared, self._pool.extra, dialect, self._limits.lock_timeout_ms, clock_us)
+        self.care = PostgresCare(self._bulk, dialect, self.plans, self._shared.store)
         self.full_text: FullText | None = None
         self._writer = PostgresWriter(
             self._pool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import queue
@@ -39,6 +40,7 @@ from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
+    from caliber.backends.sqlite.care import SqliteCare
     from caliber.config import CaliberConfig, StorageConfig
 
 T = TypeVar("T")
@@ -291,6 +293,13 @@ class SqliteStore:
         self._data_version = self._ask_data_version()
         self._closed = False
 
+    @functools.cached_property
+    def care(self) -> SqliteCare:
+        """What looks after the store."""
+        from caliber.backends.sqlite.care import SqliteCare
+
+        return SqliteCare(self._options, PLANS, self._reading, self._transaction, self._outside)
+
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         self._check_open()
         return self._writer.write(work, deadline_ms=deadline_ms)
@@ -424,6 +433,12 @@ class SqliteStore:
         with self._writer.exclusive():
             self._check_open()  # it may have been closed while this waited
             yield
+
+    @contextmanager
+    def _outside(self) -> Iterator[SqliteConnection]:
+        """Lend the writer's connection outside transactions."""
+        with self._exclusive():
+            yield self._connection
 
     @contextmanager
     def _transaction(self) -> Iterator[SqliteConnection]:

@@ -1,0 +1,207 @@
+"""Looking after a tenant's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, cast
+
+from caliber.backends.postgres import bulk, views
+from caliber.backends.postgres.bulk import Connection, PostgresBulk
+from caliber.backends.postgres.connection import PgConnection
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.model.errors import InternalError
+from caliber.schema.relation import Relation
+from caliber.schema.relations import RELATIONS
+from caliber.storage.care import (
+    FollowerStatus,
+    IndexStatus,
+    RelationStatus,
+    Steps,
+    StoreStatus,
+    Vacuumed,
+)
+from caliber.storage.plan import RelationPlans, index_names
+from caliber.storage.session import StatementSession
+from caliber.storage.whole import BATCH_ROWS
+
+_SNAPSHOT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+_TABLES: Final = (
+    "SELECT c.relname::text, pg_table_size(c.oid), pg_indexes_size(c.oid), coalesce(s.n_dead_tup, 0)"
+    " FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+    " LEFT JOIN pg_stat_user_tables AS s ON s.relid = c.oid"
+    " WHERE n.nspname = %s AND c.relkind = 'r' ORDER BY c.relname"
+)
+_INDEXES: Final = (
+    "SELECT i.relname::text, t.relname::text, pg_relation_size(i.oid), x.indisvalid, coalesce(s.idx_scan, 0)"
+    " FROM pg_index AS x JOIN pg_class AS i ON i.oid = x.indexrelid JOIN pg_class AS t ON t.oid = x.indrelid"
+    " JOIN pg_namespace AS n ON n.oid = t.relnamespace LEFT JOIN pg_stat_user_indexes AS s ON s.indexrelid = i.oid"
+    " WHERE n.nspname = %s ORDER BY i.relname"
+)
+_CONNECTIONS: Final = (
+    "SELECT count(*) FILTER (WHERE datname = current_database()), current_setting('max_connections')::int,"
+    " extract(epoch FROM max(now() - xact_start) FILTER (WHERE backend_type = 'client backend'"
+    " AND pid <> pg_backend_pid()))::float8 FROM pg_stat_activity"
+)
+_FOLLOWERS: Final = (
+    "SELECT application_name, coalesce(state, 'not shown to this user'), CASE WHEN pg_is_in_recovery() THEN NULL"
+    " ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::bigint END FROM pg_stat_replication ORDER BY 1"
+)
+_WAL_ALLOWED: Final = "SELECT has_function_privilege('pg_catalog.pg_ls_waldir()', 'execute')"
+_WAL: Final = "SELECT coalesce(sum(size), 0)::bigint FROM pg_catalog.pg_ls_waldir()"
+
+
+class PostgresCare:
+    """See ``caliber.storage.care.Care``."""
+
+    copies_files = False
+
+    def __init__(
+        self,
+        bulk: PostgresBulk,
+        dialect: PostgresDialect,
+        plans: dict[str, RelationPlans],
+        store: str,
+    ) -> None:
+        self._bulk = bulk
+        self._dialect = dialect
+        self._plans = plans
+        self._store = store
+
+    # --- views -----------------------------------------------------------------------------------
+
+    def create_views(self) -> list[str]:
+        with self._bulk.connection() as connection, connection.transaction():
+            return views.create(connection, self._dialect)
+
+    def drop_views(self) -> list[str]:
+        with self._bulk.connection() as connection, connection.transaction():
+            return views.drop(connection, self._dialect)
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def status(self) -> StoreStatus:
+        schema = self._dialect.schema
+        with self._bulk.connection() as connection, connection.transaction():
+            connection.execute(_SNAPSHOT)
+            whole = PostgresWhole(connection, self._bulk)
+            rows = {relation.name: whole.count(relation) for relation in RELATIONS}
+            tables = connection.execute(_TABLES, (schema,)).fetchall()
+            indexes = connection.execute(_INDEXES, (schema,)).fetchall()
+            migration = _one(
+                connection,
+                "SELECT schema_version, min_reader_version, min_writer_version"
+                f" FROM {self.table('schema_migration')} ORDER BY schema_version DESC LIMIT 1",
+            )
+            connections, most, oldest = _one(connection, _CONNECTIONS)
+            followers = connection.execute(_FOLLOWERS).fetchall()
+            wal = _one(connection, _WAL)[0] if _one(connection, _WAL_ALLOWED)[0] else None
+        known = {name: RelationStatus(name, rows.get(name, 0), *sizes) for name, *sizes in tables}
+        return StoreStatus(
+            adapter="postgres",
+            store=self._store,
+            schema_version=migration[0],
+            min_reader_version=migration[1],
+            min_writer_version=migration[2],
+            epoch=whole.epoch,
+            sequence=whole.sequence,
+            changes=rows["change"],
+            bytes=sum(each.table_bytes + each.index_bytes for each in known.values()),
+            free_bytes=None,
+            wal_bytes=wal,
+            relations=tuple(known[relation.name] for relation in RELATIONS if relation.name in known),
+            indexes=tuple(IndexStatus(*row) for row in indexes),
+            connections=connections,
+            connections_max=most,
+            followers=tuple(FollowerStatus(*row) for row in followers),
+            oldest_transaction_s=oldest,
+        )
+
+    # --- room ------------------------------------------------------------------------------------
+
+    def vacuum(self, *, full: bool, progress: Steps) -> Vacuumed:
+        how = "FULL, ANALYZE" if full else "ANALYZE"
+        with self._bulk.connection() as connection:
+            before = self._bytes(connection)
+            for done, relation in enumerate(RELATIONS):
+                progress(done, len(RELATIONS))
+                connection.execute(f"VACUUM ({how}) {self.table(relation.name)}")
+            progress(len(RELATIONS), len(RELATIONS))
+            return Vacuumed(before, self._bytes(connection), None, None)
+
+    def _bytes(self, connection: Connection) -> int:
+        tables = connection.execute(_TABLES, (self._dialect.schema,)).fetchall()
+        return sum(table + index for _, table, index, _ in tables)
+
+    # --- all of it -------------------------------------------------------------------------------
+
+    @contextmanager
+    def whole(self) -> Iterator[PostgresWhole]:
+        with self._bulk.connection() as connection, connection.transaction():
+            connection.execute(_SNAPSHOT)
+            bulk.limit(connection, self._bulk.target())
+            yield PostgresWhole(connection, self._bulk)
+
+    def copy_to(self, path: Path, progress: Steps) -> None:  # noqa: ARG002  (there is nothing to copy)
+        raise InternalError("PostgreSQL has no file of a tenant to copy")
+
+    # --- what is declared ------------------------------------------------------------------------
+
+    def table(self, name: str) -> str:
+        return self._dialect.table(name)
+
+    def missing(self, session: StatementSession) -> list[str]:
+        connection = cast(PgConnection, session)
+        schema = self._dialect.schema
+        columns = {
+            f"{table}.{column}"
+            for table, column in connection.command(
+                "SELECT c.relname::text, a.attname::text FROM pg_attribute AS a"
+                " JOIN pg_class AS c ON c.oid = a.attrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+                f" WHERE n.nspname = '{schema}' AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped"
+            )
+        }
+        present = {
+            row[0] for row in connection.command(f"SELECT indexname FROM pg_indexes WHERE schemaname = '{schema}'")
+        }
+        found = []
+        for name, plans in self._plans.items():
+            found += [f"column {column} of {name}" for column in plans.codec.names if f"{name}.{column}" not in columns]
+            found += [f"index {index} of {name}" for index in index_names(plans) if index[:63] not in present]
+        return found
+
+    def ordinals(self, session: StatementSession) -> dict[str, int]:
+        connection = cast(PgConnection, session)
+        rows = connection.command(
+            "SELECT sequencename, coalesce(last_value, 0)::text FROM pg_sequences"
+            f" WHERE schemaname = '{self._dialect.schema}'"
+        )
+        known = {name: int(last) for name, last in rows}
+        return {
+            relation.name: known.get(f"{relation.name}_ordinal_seq", 0) for relation in RELATIONS if relation.ordinal
+        }
+
+
+class PostgresWhole:
+    """See ``caliber.storage.care.WholeStore``; inside a transaction of the connection."""
+
+    def __init__(self, connection: Connection, bulk: PostgresBulk) -> None:
+        self._connection = connection
+        self._target = bulk.target()
+        migration, change = self._target.table("schema_migration"), self._target.table("change")
+        self.epoch = str(_one(connection, f"SELECT epoch FROM {migration} ORDER BY schema_version LIMIT 1")[0])
+        self.sequence = int(_one(connection, f"SELECT coalesce(max(sequence), 0) FROM {change}")[0])
+
+    def count(self, relation: Relation) -> int:
+        return int(_one(self._connection, f"SELECT count(*) FROM {self._target.table(relation.name)}")[0])
+
+    def read(self, relation: Relation) -> Iterator[Any]:
+        return bulk.read(self._connection, self._target, relation, BATCH_ROWS)
+
+
+def _one(connection: Connection, text: str) -> tuple[Any, ...]:
+    row = connection.execute(text).fetchone()
+    assert row is not None
+    return cast("tuple[Any, ...]", row)

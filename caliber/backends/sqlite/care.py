@@ -1,0 +1,223 @@
+"""Looking after a SQLite store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from caliber.backends.sqlite import views
+from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
+from caliber.backends.sqlite.dialect import DIALECT
+from caliber.backends.sqlite.errors import translate
+from caliber.model.errors import StorageError
+from caliber.schema.relation import Relation
+from caliber.schema.relations import RELATIONS
+from caliber.storage import arrow
+from caliber.storage.care import IndexStatus, RelationStatus, Steps, StoreStatus, Vacuumed
+from caliber.storage.codec import Row
+from caliber.storage.plan import RelationPlans, index_names, quote
+from caliber.storage.session import StatementSession
+from caliber.storage.whole import BATCH_BYTES, BATCH_ROWS
+
+_PAGES: Final = 1_000
+"""Pages copied between two reports of progress."""
+
+Opened = Callable[[], AbstractContextManager[SqliteConnection]]
+
+
+class SqliteCare:
+    """See ``caliber.storage.care.Care``."""
+
+    copies_files = True
+
+    def __init__(
+        self,
+        options: OpenOptions,
+        plans: dict[str, RelationPlans],
+        reading: Opened,
+        transaction: Opened,
+        alone: Opened,
+    ) -> None:
+        self._options = options
+        self._plans = plans
+        self._reading = reading
+        self._transaction = transaction
+        self._alone = alone
+
+    # --- views -----------------------------------------------------------------------------------
+
+    def create_views(self) -> list[str]:
+        with self._transaction() as connection:
+            return views.create(connection)
+
+    def drop_views(self) -> list[str]:
+        with self._transaction() as connection:
+            return views.drop(connection)
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def status(self) -> StoreStatus:
+        with self._reading() as connection:
+            rows = {name: connection.run(plans.count, ())[0][0] for name, plans in self._plans.items()}
+            objects = connection.command("SELECT name, tbl_name, type FROM sqlite_schema")
+            sizes: dict[str, int] = dict(connection.command("SELECT name, sum(pgsize) FROM dbstat GROUP BY name"))
+            migrations = connection.run(self._plans["schema_migration"].lists["list_all"], ())
+            newest = self._plans["schema_migration"].codec.decode(migrations[-1])
+            sequence = connection.command("SELECT coalesce(max(sequence), 0) FROM change")[0][0]
+            page = connection.pragma("page_size")
+            size, free = page * connection.pragma("page_count"), page * connection.pragma("freelist_count")
+        indexes = [IndexStatus(name, of, sizes.get(name, 0)) for name, of, kind in objects if kind == "index"]
+        relations = [
+            RelationStatus(
+                name, count, sizes.get(name, 0), sum(index.bytes for index in indexes if index.relation == name)
+            )
+            for name, count in rows.items()
+        ]
+        return StoreStatus(
+            adapter="sqlite",
+            store=self._options.shown,
+            schema_version=newest.schema_version,
+            min_reader_version=newest.min_reader_version,
+            min_writer_version=newest.min_writer_version,
+            epoch=newest.epoch,
+            sequence=sequence,
+            changes=rows["change"],
+            bytes=size,
+            free_bytes=free,
+            wal_bytes=self._wal_bytes(),
+            relations=tuple(relations),
+            indexes=tuple(sorted(indexes, key=lambda index: index.name)),
+        )
+
+    def _wal_bytes(self) -> int | None:
+        if self._options.in_memory:
+            return None
+        wal = Path(self._options.shown.removeprefix("file:") + "-wal")
+        return wal.stat().st_size if wal.exists() else 0
+
+    # --- room ------------------------------------------------------------------------------------
+
+    def vacuum(self, *, full: bool, progress: Steps) -> Vacuumed:  # noqa: ARG002  (it always is)
+        """See ``Care.vacuum``; SQLite always rewrites the whole file, and needs as much room again meanwhile."""
+        steps = ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)")
+        before = self._bytes(), self._wal_bytes()
+        with self._alone() as connection:
+            for done, step in enumerate(steps):
+                progress(done, len(steps))
+                connection.command(step)
+            progress(len(steps), len(steps))
+        return Vacuumed(before[0], self._bytes(), before[1], self._wal_bytes())
+
+    def _bytes(self) -> int:
+        with self._reading() as connection:
+            size: int = connection.pragma("page_size") * connection.pragma("page_count")
+        return size
+
+    # --- all of it -------------------------------------------------------------------------------
+
+    @contextmanager
+    def whole(self) -> Iterator[SqliteWhole]:
+        with self._reading() as connection:
+            yield SqliteWhole(connection, self._options.shown)
+
+    def copy_to(self, path: Path, progress: Steps) -> None:
+        with self._reading() as connection:
+            # A transaction that has read keeps its boundary while pages are copied, whoever writes meanwhile.
+            connection.command("SELECT 1 FROM sqlite_schema")
+            copy_pages(connection.raw, path, progress)
+
+    # --- what is declared ------------------------------------------------------------------------
+
+    def table(self, name: str) -> str:
+        return DIALECT.table(name)
+
+    def missing(self, session: StatementSession) -> list[str]:
+        connection: SqliteConnection = session  # type: ignore[assignment]
+        present = {row[0] for row in connection.command("SELECT name FROM sqlite_schema")}
+        found = []
+        for name, plans in self._plans.items():
+            there = {row[1] for row in connection.command(f"PRAGMA table_info({quote(name)})")}
+            found += [f"column {column} of {name}" for column in plans.codec.names if column not in there]
+            found += [f"index {index} of {name}" for index in index_names(plans) if index not in present]
+        return found
+
+    def ordinals(self, session: StatementSession) -> dict[str, int]:
+        connection: SqliteConnection = session  # type: ignore[assignment]
+        known: dict[str, int] = dict(connection.command("SELECT name, seq FROM sqlite_sequence"))
+        return {relation.name: known.get(relation.name, 0) for relation in RELATIONS if relation.ordinal}
+
+
+class SqliteWhole:
+    """See ``caliber.storage.care.WholeStore``."""
+
+    def __init__(self, connection: SqliteConnection, shown: str) -> None:
+        self._connection = connection
+        self._shown = shown
+        self.epoch = str(connection.command("SELECT epoch FROM schema_migration ORDER BY schema_version")[0][0])
+        self.sequence = int(connection.command("SELECT coalesce(max(sequence), 0) FROM change")[0][0])
+
+    def count(self, relation: Relation) -> int:
+        return int(self._connection.command(f"SELECT count(*) FROM {quote(relation.name)}")[0][0])
+
+    def read(self, relation: Relation) -> Iterator[Any]:
+        names = ", ".join(quote(column.name) for column in relation.columns)
+        order = ", ".join(quote(name) for name in relation.key)
+        rows: list[Row] = []
+        size = 0
+        try:
+            for row in self._connection.raw.execute(f"SELECT {names} FROM {quote(relation.name)} ORDER BY {order}"):
+                rows.append(row)
+                size += sum(len(value) for value in row if isinstance(value, str | bytes))
+                if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
+                    yield arrow.batch_from_rows(relation, rows)
+                    rows, size = [], 0
+        except apsw.Error as error:
+            raise translate(error, self._shown) from error
+        if rows:
+            yield arrow.batch_from_rows(relation, rows)
+
+
+def copy_pages(source: apsw.Connection, path: Path, progress: Steps) -> None:
+    """Copy a database to a new file, and have it on disk when this returns. Raises: Unavailable."""
+    try:
+        target = apsw.Connection(str(path))
+        try:
+            pour(source, target, progress)
+            # A file of its own needs no log beside it.
+            target.execute("PRAGMA journal_mode = DELETE").fetchall()
+        finally:
+            target.close()
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except apsw.Error as error:
+        raise translate(error, str(path)) from error
+
+
+def pour(source: apsw.Connection, target: apsw.Connection, progress: Steps) -> None:
+    """Copy every page of ``source`` over ``target``, in one transaction of the target."""
+    with target.backup("main", source, "main") as backup:
+        while not backup.done:
+            backup.step(_PAGES)
+            progress(backup.page_count - backup.remaining, backup.page_count)
+
+
+def check_file(path: Path) -> None:
+    """Raise StorageError unless SQLite finds a file whole."""
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            faults = [row[0] for row in connection.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise translate(error, str(path)) from error
+    if faults:
+        raise StorageError(f"{path.name} is damaged ({faults[0]}); take another backup", reason="damaged")

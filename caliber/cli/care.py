@@ -1,0 +1,130 @@
+"""Looking after the store as a whole: ``db status|views|vacuum``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from caliber.cli.output import bytes_text, plural, time_text
+from caliber.cli.settings import Settings, with_settings
+
+if TYPE_CHECKING:
+    from caliber.cli.output import Output
+    from caliber.storage.care import Care, StoreStatus
+
+_LARGE: Final = 0.25
+_LONG_S: Final = 300
+
+
+@contextmanager
+def _care(settings: Settings) -> Iterator[Care]:
+    """Open the store without reading it into memory."""
+    from caliber.runtime.opening import bare_store
+
+    with bare_store(settings.load()) as store:
+        yield store.care
+
+
+def steps(advance: Callable[[int], None]) -> Callable[[int, int], None]:
+    """Return what takes how much is done by now, and of how much."""
+    shown = 0
+
+    def told(done: int, _: int) -> None:
+        nonlocal shown
+        advance(done - shown)
+        shown = done
+
+    return told
+
+
+@click.command("views", short_help="Make SQL views for people.")
+@click.option("--drop", is_flag=True, help="Remove them.")
+@with_settings
+def views(settings: Settings, drop: bool) -> None:
+    """Make read-only SQL views for people: caliber_note, memories, heart_facts, messages...
+
+    Ids and hashes are shown as text, instants as dates. No part of CALIBER reads them, and none needs them. A view
+    holds on to the columns it shows: drop them before a migration that removes one.
+    """
+    with _care(settings) as care:
+        names = care.drop_views() if drop else care.create_views()
+    document = {"dropped" if drop else "created": names}
+
+    def human() -> None:
+        if drop:
+            settings.out.say(f"removed {plural(len(names), 'view')}")
+            return
+        settings.out.say(", ".join(names))
+        settings.out.say(f"made {plural(len(names), 'view')} for people to read with SQL; --drop removes them")
+
+    settings.out.result(document, human)
+
+
+@click.command("status", short_help="Show sizes, rows, indexes, position, connections.")
+@with_settings
+def status(settings: Settings) -> None:
+    """Show the state of the store as its database tells it: sizes, rows, indexes, position, connections, standbys."""
+    with _care(settings) as care:
+        found = care.status()
+    settings.out.result(dataclasses.asdict(found), lambda: _print_status(settings.out, found))
+
+
+def _print_status(out: Output, found: StoreStatus) -> None:
+    out.say(f"{found.store}: schema version {found.schema_version}, {bytes_text(found.bytes)}")
+    out.say(f"  position   {found.sequence:,} in epoch {found.epoch}; {plural(found.changes, 'change record')} kept")
+    if found.wal_bytes is not None:
+        out.say(f"  log        {bytes_text(found.wal_bytes)}")
+    if found.connections is not None:
+        out.say(f"  connected  {found.connections} of {found.connections_max}")
+    for standby in found.followers:
+        lag = "not known" if standby.lag_bytes is None else bytes_text(standby.lag_bytes)
+        out.say(f"  standby    {standby.name}: {standby.state}, behind by {lag}")
+    out.say(f"  {'relation':<18} {'rows':>12} {'table':>10} {'indexes':>10}")
+    for each in sorted(found.relations, key=lambda each: -each.table_bytes - each.index_bytes):
+        if each.rows:
+            sizes = f"{bytes_text(each.table_bytes):>10} {bytes_text(each.index_bytes):>10}"
+            out.say(f"  {each.name:<18} {each.rows:>12,} {sizes}")
+    for line in _advice(found):
+        out.say(line)
+
+
+def _advice(found: StoreStatus) -> Iterator[str]:
+    """Yield what could be done about what is seen."""
+    broken = [index.name for index in found.indexes if not index.valid]
+    if broken:
+        yield f"not valid: {', '.join(broken)}; REINDEX them"
+    if found.free_bytes and found.free_bytes > _LARGE * found.bytes:
+        yield f"{bytes_text(found.free_bytes)} within the file are free: `caliber db vacuum` gives them back"
+    dead = [each.name for each in found.relations if (each.dead_rows or 0) > max(1_000, _LARGE * each.rows)]
+    if dead:
+        yield f"many dead rows in {', '.join(dead)}: `caliber db vacuum` makes room of them"
+    if (found.oldest_transaction_s or 0) > _LONG_S:
+        age = time_text(found.oldest_transaction_s or 0)
+        yield f"a transaction is open for {age}: until it ends, no room is given back, and change records stay"
+
+
+@click.command("vacuum", short_help="Give room back, renew statistics.")
+@click.option("--full", is_flag=True, help="PostgreSQL: rewrite each table; nobody can use it meanwhile.")
+@with_settings
+def vacuum(settings: Settings, full: bool) -> None:
+    """Give the room of removed rows back, and renew what the planner knows.
+
+    SQLite rewrites the file, needs as much free disk meanwhile, and lets nobody write. PostgreSQL makes room within its
+    tables while others go on; with --full it gives it back to the disk.
+    """
+    with _care(settings) as care, settings.out.progress("vacuum", None, "steps") as advance:
+        done = care.vacuum(full=full, progress=steps(advance))
+
+    def human() -> None:
+        settings.out.say(f"{bytes_text(done.bytes_before)} before, {bytes_text(done.bytes_after)} now")
+        if done.wal_bytes_after is not None and done.wal_bytes_before is not None:
+            settings.out.say(f"log: {bytes_text(done.wal_bytes_before)} before, {bytes_text(done.wal_bytes_after)} now")
+
+    settings.out.result(dataclasses.asdict(done), human)
+
+
+COMMANDS: Final[tuple[Any, ...]] = (status, views, vacuum)

@@ -1,0 +1,237 @@
+"""Views for people: the tables of the sources under the names they have there, over the relations that hold them.
+
+No code reads them; ``caliber db views`` makes them. A name with a dot in the sources (``heart.facts``) has an
+underscore here, since a tenant is one schema and SQLite has none. What is not built yet has no view.
+
+Source: K-107, K-192, C-197 to C-201, relations.md section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from caliber.model.enums import EntityType, EventFamily, NoteType
+from caliber.model.errors import InternalError
+from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.schema.relations import BY_NAME, RELATIONS
+
+
+class Shown(StrEnum):
+    """How a column is shown: VALUE for people to read, or its SIZE: bytes, elements, dimensions."""
+
+    VALUE = "value"
+    SIZE = "size"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewColumn:
+    """A column of a view: which of the relation, under which name, and how."""
+
+    column: str
+    name: str
+    shown: Shown = Shown.VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A column that counts the rows of another relation that refer to this one by a column of the same name."""
+
+    name: str
+    relation: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One view over one relation; ``only`` keeps rows whose column has the value, ``newest`` orders them."""
+
+    name: str
+    relation: str
+    comment: str
+    columns: tuple[ViewColumn, ...]
+    counted: tuple[Counted, ...] = ()
+    only: tuple[tuple[str, str], ...] = ()
+    descending: str = ""
+    limit: int | None = None
+
+
+def size_unit(column: Column) -> str:
+    """Return what the size of a column counts."""
+    if column.type is ColumnType.VECTOR:
+        return "dimensions"
+    return "count" if column.type in (ColumnType.TEXT_ARRAY, ColumnType.UUID_ARRAY) else "bytes"
+
+
+def _default(column: Column, name: str) -> ViewColumn:
+    # Packed bytes and vectors say nothing to a reader, hashes and contents do.
+    packed = column.type is ColumnType.BYTES and column.length is None and not column.content
+    if packed or column.type is ColumnType.VECTOR:
+        return ViewColumn(column.name, f"{name}_{size_unit(column)}", Shown.SIZE)
+    return ViewColumn(column.name, name)
+
+
+def _columns(relation: str, names: dict[str, str]) -> tuple[ViewColumn, ...]:
+    """Return every column of a relation, those that are called otherwise in a source by their name there."""
+    declared = BY_NAME[relation]
+    for name in names:
+        if not declared.has(name):
+            raise InternalError(f"a view renames column {name}, which {relation} does not have")
+    return tuple(_default(column, names.get(column.name, column.name)) for column in declared.columns)
+
+
+def _whole(relation: Relation) -> View:
+    # Ordinals name rows in change records and windows: who looks into those wants them.
+    ordinal = (ViewColumn("ordinal", "ordinal"),) if relation.ordinal else ()
+    return View(f"caliber_{relation.name}", relation.name, relation.comment, (*_columns(relation.name, {}), *ordinal))
+
+
+def _named(name: str, relation: str, comment: str, only: tuple[tuple[str, str], ...] = (), /, **names: str) -> View:
+    return View(name, relation, comment, _columns(relation, names), only=only)
+
+
+_EVENT: Final = {"event_id": "id", "created_at": "timestamp"}
+
+VIEWS: Final[tuple[View, ...]] = (
+    *(_whole(relation) for relation in RELATIONS),
+    View(
+        "caliber_trace",
+        "event",
+        "Events of the family trace.",
+        _columns("event", {"event_id": "trace_id", "created_at": "timestamp"}),
+        only=(("family", EventFamily.TRACE.value),),
+    ),
+    View(
+        "caliber_debug_trajectories",
+        "trajectory",
+        "Trajectories, newest first, with how many scopes and artifacts each has.",
+        (
+            ViewColumn("trajectory_id", "trajectory_id"),
+            ViewColumn("status", "status"),
+            ViewColumn("goal_hash", "goal_hash_hex"),
+            ViewColumn("created_at", "created_at"),
+            ViewColumn("updated_at", "updated_at"),
+        ),
+        counted=(
+            Counted("scope_count", "scope", "trajectory_id"),
+            Counted("artifact_count", "artifact", "trajectory_id"),
+        ),
+        descending="created_at",
+    ),
+    View(
+        "caliber_debug_context",
+        "context_window",
+        "The newest 100 windows. Their sections are packed: `caliber explain` shows them.",
+        (
+            ViewColumn("window_id", "window_id"),
+            ViewColumn("assembled_at", "assembled_at"),
+            ViewColumn("used_tokens", "used_tokens"),
+            ViewColumn("max_tokens", "max_tokens"),
+            ViewColumn("record", "record_bytes", Shown.SIZE),
+        ),
+        descending="assembled_at",
+        limit=100,
+    ),
+    View(
+        "caliber_debug_recent_artifacts",
+        "artifact",
+        "The newest 100 artifacts, with the size of their content.",
+        (
+            ViewColumn("artifact_id", "artifact_id"),
+            ViewColumn("trajectory_id", "trajectory_id"),
+            ViewColumn("artifact_type", "artifact_type"),
+            ViewColumn("created_at", "created_at"),
+            ViewColumn("content", "content_bytes", Shown.SIZE),
+        ),
+        descending="created_at",
+        limit=100,
+    ),
+    View(
+        "caliber_debug_note_confidence",
+        "note",
+        "Notes by confidence, the surest first, with how many trajectories they came from.",
+        (
+            ViewColumn("note_id", "note_id"),
+            ViewColumn("entity", "entity"),
+            ViewColumn("note_type", "note_type"),
+            ViewColumn("confidence", "confidence"),
+            ViewColumn("source_trajectory_ids", "source_count", Shown.SIZE),
+        ),
+        descending="confidence",
+    ),
+    _named("memories", "note", "Notes, as memories.", note_id="id", note_type="memory_type"),
+    _named("memory_links", "edge", "Edges between records.", edge_id="id", relation="link_type", weight="strength"),
+    _named(
+        "memory_vectors",
+        "embedding",
+        "Vectors of notes; the size only.",
+        (("owner_type", EntityType.NOTE.value),),
+        owner_id="memory_id",
+    ),
+    _named(
+        "memory_modifications",
+        "event",
+        "Events of the family audit.",
+        (("family", EventFamily.AUDIT.value),),
+        event_id="id",
+        subject_id="memory_id",
+        principal="agent_role",
+        event_type="modification_type",
+        created_at="timestamp",
+        payload="changes",
+    ),
+    _named(
+        "importance_history",
+        "event",
+        "Events of the family importance.",
+        (("family", EventFamily.IMPORTANCE.value),),
+        event_id="id",
+        subject_id="memory_id",
+        created_at="timestamp",
+        payload="changes",
+    ),
+    _named(
+        "heart_facts",
+        "note",
+        "Notes of the kind fact.",
+        (("note_type", NoteType.FACT.value),),
+        note_id="id",
+        entity="subject",
+        entity_type="category",
+        created_at="learned_at",
+    ),
+    _named(
+        "brain_graph_edges",
+        "edge",
+        "Edges between records.",
+        edge_id="id",
+    ),
+    _named(
+        "system_events",
+        "event",
+        "Events of the family cognition.",
+        (("family", EventFamily.COGNITION.value),),
+        event_id="id",
+        payload="data",
+    ),
+    _named(
+        "messages",
+        "turn",
+        "Turns, as messages.",
+        turn_id="id",
+        turn_number="position",
+        sequence="sequence_in_batch",
+        scope_id="batch_id",
+        tool_calls="tool_args",
+    ),
+    _named(
+        "activity_events",
+        "event",
+        "Events of the family activity.",
+        (("family", EventFamily.ACTIVITY.value),),
+        payload="details",
+        **_EVENT,
+    ),
+)
+"""Every view, in the order in which they are made."""

@@ -1,0 +1,77 @@
+"""Relations with all they have: the ordinal too, which bulk leaves to the store, is a column like the others.
+
+Windows and kept contents name rows by ordinals: what is to be a store again must keep them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from caliber.kernels.copy import CopyRows, copy_tuples
+from caliber.schema.relation import Relation, integer
+from caliber.schema.relations import BY_NAME, CHANGE, RELATIONS, SCHEMA_MIGRATION
+from caliber.storage import arrow
+from caliber.storage.bulk.columns import Columns
+
+BATCH_ROWS: Final = 4_096
+BATCH_BYTES: Final = 4 << 20
+"""Record batches are cut at either; one row alone may be larger."""
+
+_CHUNK_BYTES: Final = 1 << 18
+
+
+def whole(relation: Relation) -> Relation:
+    """Return a relation whose ordinal is a column, and its key."""
+    if not relation.ordinal:
+        return relation
+    return dataclasses.replace(
+        relation, ordinal=False, columns=(integer("ordinal"), *relation.columns), key=("ordinal",), _by_name={}
+    )
+
+
+WHOLE: Final[tuple[Relation, ...]] = tuple(
+    whole(relation) for relation in RELATIONS if relation not in (CHANGE, SCHEMA_MIGRATION)
+)
+"""What makes a store, in the order of references. Change records belong to a position, migrations to the database."""
+
+EMPTYING: Final[tuple[Relation, ...]] = tuple(BY_NAME[relation.name] for relation in reversed(WHOLE))
+"""The same, as they can be emptied."""
+
+
+def columns_of(relation: Relation, batch: Any, first_row: int) -> Columns:
+    """Return a record batch as buffers, by column. Raises: DTypeError, InvalidRow."""
+    return {each.name: arrow.column_from(batch, each, first_row=first_row) for each in relation.columns}
+
+
+class RowsDigest:
+    """SHA-256 of rows, whatever database they are in and however they are cut into batches."""
+
+    def __init__(self, relation: Relation) -> None:
+        self._relation = relation
+        self._hash = hashlib.sha256(relation.name.encode())
+        self.rows = 0
+
+    def add(self, columns: Columns, rows: int) -> None:
+        """Take rows in, in the order of their keys."""
+        ordered = [columns[each.name] for each in self._relation.columns]
+        for piece in copy_tuples(CopyRows(ordered, rows), chunk_bytes=_CHUNK_BYTES):
+            self._hash.update(piece)
+        self.rows += rows
+
+    def add_batch(self, batch: Any) -> None:
+        """Take a record batch in."""
+        self.add(columns_of(self._relation, batch, self.rows), batch.num_rows)
+
+    def hex(self) -> str:
+        """Return the digest of what was taken in."""
+        return self._hash.hexdigest()
+
+
+def digested(batches: Iterable[Any], digest: RowsDigest) -> Iterator[Any]:
+    """Yield batches on, with their rows taken in."""
+    for batch in batches:
+        digest.add_batch(batch)
+        yield batch
