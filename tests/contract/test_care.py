@@ -163,7 +163,7 @@ def test_views_can_be_made_again_and_removed_and_are_read_only(backend: Any, fil
     assert filled.storage.create_views() == [view.name for view in VIEWS]
     before = filled.storage.notes.count()
     for statement in ("DELETE FROM {}", "UPDATE {} SET content = 'x'"):
-        with pytest.raises(Exception, match="view|SQLError"):
+        with pytest.raises(Exception, match=r"view|SQLError"):
             backend.tamper(filled, statement.format(backend.qualified("memories")))
     assert filled.storage.notes.count() == before
     assert filled.storage.drop_views() == sorted(view.name for view in VIEWS)
