@@ -95,6 +95,11 @@ class PostgresConfig(Section):
 
     adapter: Literal["postgres"] = knob("Which database holds everything.", "O-3")
     dsn: SecretRef = knob("Where the database is: env:NAME of a variable that holds its DSN.", "K-072")
+    feed_dsn: SecretRef | None = knob(
+        "The same database, no pool in between, as env:NAME: commits are told and heard of at once (LISTEN).",
+        "design",
+        optional=True,
+    )
     schema_name: Annotated[Name, AfterValidator(_schema_name)] = knob("Schema of the tenant in it.", "O-1")
     durability: Durability = knob(
         "When a write returns: after its own commit on disk, or after one shared by concurrent writers.", "design"

@@ -133,6 +133,7 @@ class Engine:
                         f"memory and store differ in {len(differences)} places", reason=str(differences[0])
                     )
             self.repeat("feed", self._follow, resident.feed_poll_ms)
+            self.store.listen(self._follow, self.record_error)
             if self.stored_search is None:
                 once = Once("warming", self._warm, after_ms=resident.warm_after_ms, failed=self.record_error)
                 self._repeating.append(once)

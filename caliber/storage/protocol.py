@@ -93,6 +93,13 @@ class Store(BulkStore, Protocol):
         """Let the follower apply what other processes committed, now."""
         ...
 
+    def listen(self, heard: Callable[[], None], failed: Callable[[str, BaseException], None]) -> None:
+        """Call ``heard`` soon after another process committed, where the database tells of it; else do nothing.
+
+        Raises: InvalidConfigValue.
+        """
+        ...
+
     def statement_count(self) -> int:
         """Return how many statements the calling thread has run."""
         ...

@@ -22,10 +22,11 @@ from support.folders import open_folder
 import caliber
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.model.entities import LockToken
-from caliber.model.errors import CaliberError
+from caliber.model.errors import CaliberError, InvalidConfigValue
 
 PROGRAM = os.environ.get("CALIBER_TEST_PGBOUNCER") or shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
 VARIABLE = "CALIBER_TEST_BOUNCED_DSN"
+DIRECT = "CALIBER_TEST_DIRECT_DSN"
 SERVER_CONNECTIONS = 2
 
 pytestmark = pytest.mark.skipif(not os.path.exists(PROGRAM), reason="PgBouncer is not installed")  # noqa: PTH110
@@ -59,9 +60,11 @@ def bounced() -> Iterator[str]:
             dsn = f"host=127.0.0.1 port={port} dbname={to['dbname']} user={to['user']}"
             _until_it_answers(dsn)
             os.environ[VARIABLE] = dsn
+            os.environ[DIRECT] = server.dsn
             yield dsn
         finally:
             os.environ.pop(VARIABLE, None)
+            os.environ.pop(DIRECT, None)
             process.terminate()
             process.wait(10)
 
@@ -84,7 +87,7 @@ def settings_for(schema: str, **overrides: Any) -> Any:
 
 
 def test_writers_readers_and_locks_share_fewer_connections_than_they_want(bounced: str) -> None:
-    # design section 5: it breaks LISTEN, session advisory locks and SET ROLE; none of them is used
+    # design section 5: it breaks LISTEN, session advisory locks and SET ROLE; none of them is used through it
     settings = settings_for("shared", storage__pool_max=6)
     caliber.create(settings)
     failed: list[BaseException] = []
@@ -132,3 +135,18 @@ def test_limits_are_those_of_the_transaction(bounced: str) -> None:
         with psycopg.connect(bounced, prepare_threshold=None) as raw:
             assert [raw.execute("SHOW statement_timeout").fetchone() for _ in range(4)] == [("0",)] * 4
         memory.start_trajectory("goal", initiator=USER)
+
+
+def test_commits_are_heard_of_past_it(bounced: str) -> None:
+    # design section 5: LISTEN runs on a direct connection
+    settings = settings_for("heard", storage__feed_dsn=f"env:{DIRECT}")
+    caliber.create(settings)
+    with caliber.open(settings) as one, caliber.open(settings) as other:
+        assert one.stats()["store"]["feed"]["mode"] == "listening"
+        made = other.add_note(entity="e", entity_type="t", note_type="fact", content="told", confidence=0.5)
+        limit = time.monotonic() + 30
+        while made.note_id not in [hit.id for hit in one.search("told", kinds=["note"]).hits]:
+            assert time.monotonic() < limit, "it never heard"
+            time.sleep(0.01)
+    with pytest.raises(InvalidConfigValue, match="leads to a pool"):
+        caliber.open(settings_for("heard", storage__feed_dsn=f"env:{VARIABLE}"))

@@ -59,6 +59,7 @@ class Target:
     now: datetime
     translate: Callable[[psycopg.Error], CaliberError]
     lock_timeout_ms: int
+    channel: str | None = None
 
 
 def load(
@@ -177,6 +178,8 @@ class _Loading:
             for start in range(0, len(packed), _RECORDS_AT_ONCE):
                 some = packed[start : start + _RECORDS_AT_ONCE]
                 cursor.execute(text, (self.target.writer, some, self.target.now))
+            if packed and self.target.channel is not None:
+                cursor.execute("SELECT pg_notify($1, $2)", (self.target.channel, self.target.writer.hex()))
         self.records += len(packed)
 
     def ask(self, last: int) -> None:
@@ -435,6 +438,7 @@ class PostgresBulk:
             from_us(self._clock_us()),
             self._translated,
             self._lock_timeout_ms,
+            self._shared.channel,
         )
 
     def _translated(self, error: psycopg.Error) -> CaliberError:

@@ -80,6 +80,10 @@ class Shared:
     prepares: bool
     qualifier: str
     """What stands before this store's tables."""
+    setting: str = "storage.dsn"
+    """Which knob names the DSN."""
+    channel: str | None = None
+    """Where commits are told (NOTIFY), if they are."""
     vector_oid: int = 0
     ordinals: Ordinals = field(default_factory=lambda: Ordinals())
     counter: Counter = field(default_factory=Counter)
@@ -134,7 +138,7 @@ def connect(shared: Shared) -> PgConnection:
     except psycopg.ProgrammingError:
         # Its words quote the DSN: they do not travel.
         raise InvalidConfigValue(
-            field="storage.dsn", value="<redacted>", reason="the variable holds no DSN that PostgreSQL's library reads"
+            field=shared.setting, value="<redacted>", reason="the variable holds no DSN that PostgreSQL's library reads"
         ) from None
     raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # where the driver itself begins, as BEGIN here
     return PgConnection(raw, shared)

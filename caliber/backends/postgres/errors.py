@@ -147,6 +147,8 @@ _WORDS: Final = (
     ("no password supplied", "28P01"),
     ("no pg_hba.conf entry", "28000"),
     ("authentication failed", "28000"),
+    ('role "', "28000"),  # does not exist, or may not log in
+    ("permission denied for database", "42501"),
     ("too many clients", "53300"),
     ("too many connections", "53300"),
     ("remaining connection slots", "53300"),

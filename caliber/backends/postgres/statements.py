@@ -144,6 +144,7 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("snapshot", "writer"),
         ("foreign",),
     ),
+    "feed.notify": ("SELECT 1::bigint FROM pg_notify($1::text, $2::text)", ("channel", "writer"), ("told",)),
     "store.bytes": (
         (
             "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c"

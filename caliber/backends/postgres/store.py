@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from caliber.backends.postgres.connection import PgConnection, Shared, connect
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.feed import SnapshotFeed
 from caliber.backends.postgres.lent import LentPool
+from caliber.backends.postgres.listener import Listener, channel_of, place_of
 from caliber.backends.postgres.pool import Pool
 from caliber.backends.postgres.statements import irregular, own, reserving
 from caliber.backends.postgres.writer import Limits, PostgresWriter
@@ -59,6 +61,7 @@ def shared_of(config: CaliberConfig, *, lent: bool = False) -> Shared:
         prefix=f"caliber_{os.getpid()}_{next(_opened)}_".encode(),
         prepares=settings.prepared_max > 0,
         qualifier=f"{quote(settings.schema_name)}.",
+        channel=None if settings.feed_dsn is None else channel_of(settings.schema_name),
     )
 
 
@@ -90,7 +93,10 @@ class PostgresStore:
         self._shared = shared_of(config, lent=connection_pool is not None)
         self._limits = Limits(settings.statement_timeout_ms, settings.lock_timeout_ms)
         self._closed = False
-        identity = os.urandom(16)
+        self._feed_dsn = None if settings.feed_dsn is None else settings.feed_dsn.resolve()
+        self._polls = config.resident.feed_poll_ms > 0
+        self._listener: Listener | None = None
+        self._identity = identity = os.urandom(16)
         self._own: dict[str, Plan] = {}
         self._server: str | None = None
         self._pool: Pool | LentPool
@@ -203,6 +209,15 @@ class PostgresStore:
             self.feed.distrust()  # it may have taken note of news that then could not be applied
             raise
 
+    def listen(self, heard: Callable[[], None], failed: Callable[[str, BaseException], None]) -> None:
+        if self._feed_dsn is None:
+            return
+        with self._pool.connection(ask=True) as connection:
+            place = place_of(connection)
+        shared = dataclasses.replace(self._shared, dsn=self._feed_dsn, setting="storage.feed_dsn")
+        self._listener = Listener(shared, own=self._identity.hex(), place=place, heard=heard, failed=failed)
+        self._listener.start()
+
     def bulk_load(
         self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
     ) -> BulkReport:
@@ -238,10 +253,23 @@ class PostgresStore:
             "synchronous": "full" if fsync == "on" else "off",
             "synchronous_commit": commit,
             "bytes": size,
+            "feed": self._feed_facts(),
             "commits": self._writer.commits,
             "retried": self._writer.retried,
             "connections_made": self._pool.made,
             "connections_replaced": self._pool.replaced,
+        }
+
+    def _feed_facts(self) -> dict[str, Any]:
+        listener = self._listener
+        mode = "polling" if self._polls else "when asked"
+        if listener is None:
+            return {"mode": mode}
+        return {
+            "mode": "listening" if listener.listening else mode,
+            "heard": listener.heard,
+            "connections": listener.connections,
+            "fault": listener.fault,
         }
 
     def integrity(self) -> list[str]:
@@ -258,6 +286,8 @@ class PostgresStore:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            if self._listener is not None:
+                self._listener.stop()
             self._pool.close()
 
     def _check_open(self) -> None:

@@ -247,11 +247,14 @@ class PostgresWriter(GroupWriter):
         """Record the changes, ask whether others wrote meanwhile, and commit: one round trip."""
         insert, foreign = self._statements["change.insert"], self._own["feed.foreign"]
         question = self._feed.question() if self.follower is not None else None
-        connection.know(insert, foreign)
+        channel, notify = connection.shared.channel, self._own["feed.notify"]
+        connection.know(insert, foreign, *(() if channel is None else (notify,)))
         commands = []
         if changes:
             commands += connection.commands(insert, (self._identity, self._packed(changes), self._clock_us()))
         at_insert = len(commands) - 1
+        if changes and channel is not None:
+            commands += connection.commands(notify, (channel, self._identity.hex()))
         if question is not None:
             commands += connection.commands(foreign, question)
         at_foreign = len(commands) - 1

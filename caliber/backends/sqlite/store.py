@@ -375,6 +375,9 @@ class SqliteStore:
             # Only now: had applying failed, the next question must still be answered with yes.
             self._data_version = version
 
+    def listen(self, heard: Callable[[], None], failed: Callable[[str, BaseException], None]) -> None:
+        """A file tells nobody: it is polled."""
+
     def _ask_data_version(self) -> int:
         return int(self._connection.pragma("data_version"))
 
