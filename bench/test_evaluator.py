@@ -58,7 +58,6 @@ class Columns:
         self.created = np.sort(random.integers(0, 10**15, ROWS))
         self.ties = random.integers(0, 2**63, (ROWS, 2)).astype(np.uint64)
         self.numbers, self.owners = np.arange(ROWS), random.permutation(ROWS)
-        self.parts = [(share, random.random(ROWS)) for share in (0.4, 0.3, 0.2, 0.1)]
         self.similarity = random.standard_normal(ROWS, np.float32)
 
 
@@ -102,11 +101,6 @@ def test_relevance_of_rows(contest: Callable[..., None], columns: Columns, evalu
         for other in NAMES
     }
     compared(contest, "relevance of 100k rows", calls)
-
-
-def test_combined_scores(contest: Callable[..., None], columns: Columns, evaluators: dict[str, Evaluator]) -> None:
-    calls = {other: lambda other=other: evaluators[other].combine(columns.parts, columns.live, 1e-6) for other in NAMES}
-    compared(contest, "four scores combined, 100k rows", calls)
 
 
 # --- graphs -------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +28,6 @@ KNOB: Final = "resident.evaluator"
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 
 LEAST_INSTANT: Final = -(2**63)
 MOST_INSTANT: Final = 2**63 - 1
@@ -130,17 +128,6 @@ class Evaluator:
         out = np.empty(len(similarity), np.float32)
         self.loops.relevance(similarity, present, neutral, out)
         return out
-
-    def combine(self, parts: Sequence[tuple[float, Doubles]], found: Bools, least: float) -> Doubles:
-        """Return the sum of shares of scores, added in the order given; at least ``least`` where found, else 0.
-
-        Shapes: scores ``f64[n]``, found ``bool[n]`` -> ``f64[n]``
-        """
-        total = np.zeros(len(found), np.float64)
-        for share, scores in parts:
-            self.loops.add_scaled(total, np.ascontiguousarray(scores, np.float64), share)
-        self.loops.settle(total, found, least)
-        return total
 
 
 def _bounds(rule: Rule) -> Ints:

@@ -16,7 +16,6 @@ from caliber.kernels.jit.loops import BAD_INDEX, FEW
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
 
 
 def _outside(values: NDArray[Any], size: int) -> bool:
@@ -90,19 +89,6 @@ def relevance(similarity: Floats, present: Bools, neutral: np.float32, out: Floa
     np.minimum(out, np.float32(1), out=out)
     np.copyto(out, neutral, where=~present)
     return len(out)
-
-
-def add_scaled(total: Doubles, scores: Doubles, share: float) -> int:
-    """Add a share of scores to a total: a product and a sum of f64, each rounded."""
-    total += share * scores
-    return len(total)
-
-
-def settle(total: Doubles, found: Bools, least: float) -> int:
-    """Give what was found at least ``least``, and everything else 0."""
-    np.maximum(total, least, out=total)
-    np.copyto(total, 0.0, where=~found)
-    return len(total)
 
 
 def adjacency(sources: Ints, targets: Ints, nodes: int, indptr: Ints, order: Ints) -> int:

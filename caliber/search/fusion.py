@@ -7,18 +7,19 @@ relevance: Carbonell and Goldstein (SIGIR 1998). Formulas: docs/search.md.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig, SearchWeights
-from caliber.kernels import Evaluator, best_scores
+from caliber.kernels import best_scores
+from caliber.kernels.joining import LENT, QUOTIENT, STRETCHED, VALUES, Best, Part, join
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search.dates import Interval
-from caliber.search.legs import Bools, Floats, Ints, Nearest, Searched
+from caliber.search.legs import Floats, Ints, Nearest, Searched
 
 LEGS = ("vector", "keyword", "graph", "importance")
 LEAST = 1e-6
@@ -31,44 +32,50 @@ _BEFORE = 3.0
 
 @dataclass(slots=True)
 class Joined:
-    """The scores of one kind's candidates, and the shares of other scores that they are made of.
+    """The scores of one kind's candidates, the best of them, and the parts that scores are made of.
 
-    Shapes: ``f64[m]`` each
+    Shapes: score ``f64[m]``
     """
 
     score: Floats
-    parts: dict[str, tuple[float, Floats]] = field(default_factory=dict)
-    finders: dict[str, Floats | int] = field(default_factory=dict)
-    """What each leg found: scores above 0, or so many of the first."""
+    names: tuple[str, ...]
+    parts: list[tuple[float, Part]]
+    best: Best
+    finders: tuple[int, Floats, Floats | None]
+    """What each leg found: so many of the first by vector, by word and by link what has a score above 0."""
 
-    def explained(self, places: Sequence[int]) -> list[tuple[dict[str, float], tuple[str, ...]]]:
-        """Return what each part adds to the score of each of some candidates, and the legs that found it.
+    def explained(self) -> list[tuple[dict[str, float], tuple[str, ...]]]:
+        """Return what each part adds to the score of each of the best, and the legs that found it.
 
         Parts that add nothing are left out; legs are named whatever they count for.
         """
-        at = np.array(places, np.int64)
-        parts = [(name, share, scores.take(at).tolist()) for name, (share, scores) in self.parts.items()]
-        finders = [
-            (leg, (at < found if isinstance(found, int) else found.take(at) > 0).tolist())
-            for leg in LEGS
-            if (found := self.finders.get(leg)) is not None
-        ]
+        at = self.best.places
+        near, by_word, by_link = self.finders
+        worded = (by_word.take(at) > 0).tolist()
+        linked = [False] * len(at) if by_link is None else (by_link.take(at) > 0).tolist()
+        names = self.names
         return [
-            (
-                {name: part for name, share, scores in parts if (part := share * scores[place])},
-                tuple([leg for leg, found in finders if found[place]]),
-            )
-            for place in range(len(places))
+            ({name: part for name, part in zip(names, parts, strict=True) if part}, _FOUND_BY[place < near, word, link])
+            for parts, place, word, link in zip(self.best.told.T.tolist(), at.tolist(), worded, linked, strict=True)
         ]
+
+
+_FOUND_BY = {
+    found: tuple(itertools.compress(LEGS, found)) for found in itertools.product((False, True), repeat=len(LEGS) - 1)
+}
 
 
 class Hit(NamedTuple):
-    """A candidate among the best: place of its kind among the kinds, its own among the candidates, row and score."""
+    """A candidate among the best: place of its kind among the kinds, its own among the candidates, row and score.
+
+    ``at`` is its place among the best of its kind.
+    """
 
     kind: int
     place: int
     row: int
     score: float
+    at: int
 
 
 def weights_in_force(weights: SearchWeights, missing: Sequence[str]) -> dict[str, float]:
@@ -78,25 +85,39 @@ def weights_in_force(weights: SearchWeights, missing: Sequence[str]) -> dict[str
     return given if total == 0 else {leg: weight / total for leg, weight in given.items()}
 
 
-def keyword_scores(searched: Sequence[Searched], settings: SearchConfig) -> list[tuple[Floats, Floats]]:
-    """Return, for each kind, scores by words between 0 and 1: a text's own, and what its neighbours lent it."""
+def keyword_parts(searched: Sequence[Searched], settings: SearchConfig) -> list[tuple[Part | None, Part | None]]:
+    """Return, for each kind, scores by words between 0 and 1: a text's own, and what its neighbours lent it.
+
+    None is said of none.
+    """
     if settings.normalisation == "saturation":
-        return [(_rise(item.own), _rise(item.keyword) - _rise(item.own)) for item in searched]
+        out: list[tuple[Part | None, Part | None]] = []
+        for item in searched:
+            own = _rise(item.own)
+            out.append((values(own), values(_rise(item.keyword) - own)))
+        return out
     peak = max(_peak(item) for item in searched)
     if peak <= 0:
-        return [(np.zeros(len(item.own)), np.zeros(len(item.own))) for item in searched]
-    out = []
-    for item in searched:
-        own = item.own / peak
-        lent = np.zeros(len(own)) if item.keyword is item.own else item.keyword / peak - own
-        out.append((own, lent))
-    return out
+        return [(None, None)] * len(searched)
+    return [
+        (
+            Part(QUOTIENT, item.own, by=peak),
+            None if item.keyword is item.own else Part(LENT, item.keyword, item.own, by=peak),
+        )
+        for item in searched
+    ]
+
+
+def values(scores: Floats) -> Part:
+    """Return scores that are a part as they stand."""
+    return Part(VALUES, np.ascontiguousarray(scores, np.float64))
 
 
 def _peak(item: Searched) -> float:
-    if item.unfiltered:
+    inside = item.inside()
+    if inside is None:
         return float(item.keyword.max(initial=0.0))
-    return float(item.keyword.max(where=item.inside(), initial=0.0))
+    return float(item.keyword.max(where=inside, initial=0.0))
 
 
 def _rise(scores: Floats) -> Floats:
@@ -104,28 +125,27 @@ def _rise(scores: Floats) -> Floats:
     return out
 
 
-def vector_scores(searched: Sequence[Searched], nearest: Nearest, settings: SearchConfig) -> list[Floats]:
-    """Return, for each kind, scores by vector between 0 and 1; 0 for what is not among the nearest."""
-    out = [np.zeros(len(item.rows)) for item in searched]
+def vector_parts(searched: Sequence[Searched], nearest: Nearest, settings: SearchConfig) -> list[Part | None]:
+    """Return, for each kind, scores by vector between 0 and 1; None is said of none, 0 of what is not the nearest."""
     if nearest.best is None:
-        return out
+        return [None] * len(searched)
     best, floor = nearest.best, nearest.least
-    for scored, near in zip(out, nearest.similarities, strict=True):
-        similarities = near.astype(np.float64)
-        if settings.normalisation != "peak":
-            scores = np.clip(similarities, 0.0, 1.0)
-        elif best > floor:
-            scores = (similarities - floor) / (best - floor)
-        else:
-            scores = np.ones(len(similarities))
-        scored[: len(scores)] = scores
+    out: list[Part | None] = []
+    for item, near in zip(searched, nearest.similarities, strict=True):
+        if settings.normalisation == "peak" and best > floor:
+            out.append(Part(STRETCHED, near=near, low=floor, by=best - floor))
+            continue
+        scores = np.zeros(len(item.rows))
+        peak = settings.normalisation == "peak"
+        scores[: len(near)] = 1.0 if peak else np.clip(near.astype(np.float64), 0.0, 1.0)
+        out.append(values(scores))
     return out
 
 
 def rank_scores(searched: Sequence[Searched], leg: Sequence[Floats], settings: SearchConfig) -> list[Floats]:
     """Return ``(c + 1) / (c + rank)`` of each score of a leg, counted over the hits of all kinds; 0 stays 0."""
     constant = settings.rrf_constant
-    inside = [item.inside() for item in searched]
+    inside = [item.allowed.take(item.rows) for item in searched]
     every = np.concatenate([scores[mask] for mask, scores in zip(inside, leg, strict=True)])
     ties = np.concatenate(
         [item.owners.ties().take(item.rows[mask], axis=0) for item, mask in zip(searched, inside, strict=True)]
@@ -189,35 +209,48 @@ def importance_scores(owners: RelationSnapshot, neutral: float, rows: Ints | sli
 
 
 def joined(
-    evaluator: Evaluator,
-    weighted: Sequence[tuple[str, float, Floats]],
-    found: Bools,
+    item: Searched,
+    weighted: Sequence[tuple[str, float, Part | None]],
     total: float,
-    finders: dict[str, Floats | int],
-    silent: Collection[str] = (),
+    most: int,
+    finders: tuple[int, Floats, Floats | None],
 ) -> Joined:
-    """Return weighted parts, as shares of ``total``, the most that any row could have, and their sum.
+    """Return weighted parts, as shares of ``total``, the most that any row could have, their sum, and the best of it.
 
-    The score of what was not found is 0. ``silent`` parts are 0 throughout.
+    The score of what may be no hit is 0.
     """
-    parts = {name: (weight / total, scores) for name, weight, scores in weighted if weight}
-    spoken = [part for name, part in parts.items() if name not in silent]
-    return Joined(evaluator.combine(spoken, found, LEAST), parts, finders)
+    spoken = [(name, weight / total, part) for name, weight, part in weighted if weight and part is not None]
+    parts = [(share, part) for _, share, part in spoken]
+    inside = item.allowed if item.mixed else None
+    best = join(parts, item.rows, item.owners.ties(), most, inside=inside, least=LEAST)
+    return Joined(best.scores, tuple([name for name, _, _ in spoken]), parts, best, finders)
+
+
+def best_of(searched: Sequence[Searched], scored: Sequence[Joined], limit: int) -> list[Hit]:
+    """Return the best candidates of all kinds; score descending, ties by id."""
+    return _merged(searched, [(item.best.places, item.best.best) for item in scored], limit)
 
 
 def best_hits(searched: Sequence[Searched], scored: Sequence[Floats], limit: int) -> list[Hit]:
-    """Return the best candidates of all kinds; score descending, ties by id."""
+    """Return the best candidates of all kinds by some scores; score descending, ties by id."""
+    best = [
+        best_scores(score, limit, tie=item.owners.ties(), rows=item.rows)
+        for item, score in zip(searched, scored, strict=True)
+    ]
+    return _merged(searched, best, limit)
+
+
+def _merged(searched: Sequence[Searched], best: Sequence[tuple[Ints, NDArray[np.float32]]], limit: int) -> list[Hit]:
     found: list[Hit] = []
     ties: list[NDArray[np.uint64]] = []
-    for kind, (item, score) in enumerate(zip(searched, scored, strict=True)):
-        if not len(score):
+    for kind, (item, (places, scores)) in enumerate(zip(searched, best, strict=True)):
+        if not len(places):
             continue
-        tie = item.owners.ties()
-        places, best = best_scores(score, limit, tie=tie, rows=item.rows)
         rows = item.rows.take(places)
-        found.extend(map(Hit, itertools.repeat(kind), places.tolist(), rows.tolist(), best.tolist()))
+        columns = (places.tolist(), rows.tolist(), scores.tolist(), range(len(places)))
+        found.extend(map(Hit, itertools.repeat(kind), *columns))
         if len(searched) > 1:
-            ties.append(tie[rows])
+            ties.append(item.owners.ties()[rows])
     if len(ties) < 2:  # in order already
         return found
     tie = np.concatenate(ties)

@@ -52,27 +52,17 @@ class Searched:
     rows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     own: Floats = field(default_factory=lambda: np.zeros(0))
     keyword: Floats = field(default_factory=lambda: np.zeros(0))
+    mixed: bool = False
+    """Whether there may be candidates that are no hits."""
 
     @property
     def visible(self) -> Bools:
         """Which rows the principal may see and are in force."""
         return self.sight.visible
 
-    @property
-    def unfiltered(self) -> bool:
-        """Whether all that is visible may be a hit."""
-        return self.allowed is self.sight.visible
-
-    def inside(self) -> Bools:
-        """Return which candidates may be hits. Shapes: ``bool[m]``."""
-        if self.unfiltered:
-            return np.ones(len(self.rows), np.bool_)
-        return self.allowed.take(self.rows)
-
-    def flagged(self, flag: int) -> Bools:
-        """Return which candidates have a flag. Shapes: ``bool[m]``."""
-        marked: Bools = (self.words.flags.take(self.rows) & np.uint8(flag)) != 0
-        return marked
+    def inside(self) -> Bools | None:
+        """Return which candidates may be hits; None: all. Shapes: ``bool[m]``."""
+        return self.allowed.take(self.rows) if self.mixed else None
 
     def places_of(self, rows: Ints) -> Ints:
         """Return the place of each row among the candidates, -1 where it is none."""
@@ -136,6 +126,7 @@ def keyword_leg(
     words = _weighed(searched, groups, total, settings.similar_max, figures)
     for item in searched:
         mean = item.sight.mean_length(item.words) if figures is None else figures.mean_length(item.kind)
+        item.mixed = linked and item.allowed is not item.visible
         _score(item, words, settings, mean, item.visible if linked else item.allowed)
 
 

@@ -7,16 +7,17 @@ Source: M §1.3, B-092 to B-098, K-119, K-202; docs/search.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig
 from caliber.kernels import cosine_batch
+from caliber.kernels.joining import FLAGGED, Part, dense, told
 from caliber.llm.word_vectors import WordVectors
 from caliber.model.time import from_us
 from caliber.resident.keywords import ASKS, Keywords
@@ -26,7 +27,7 @@ from caliber.search import fusion
 from caliber.search.dates import Interval
 from caliber.search.filters import KINDS, Found, SeenNotes, allowed_by
 from caliber.search.graph import GraphLeg, Reached, Web, edge_ids
-from caliber.search.legs import Bools, Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
+from caliber.search.legs import Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
 from caliber.search.names import Names
 from caliber.search.query import Query, QueryReader
 from caliber.search.recent import recent_rows
@@ -212,80 +213,91 @@ class Searcher:
         settings = self._settings
         if query.when is not None and not (query.terms or query.beginnings):
             _add_those_of(searched, query.when)
-        by_word = fusion.keyword_scores(searched, settings)
-        by_vector = fusion.vector_scores(searched, nearest, settings)
-        own, lent = [scores for scores, _ in by_word], [scores for _, scores in by_word]
-        by_graph = [np.zeros(len(scores)) for scores in own]
+        by_word = fusion.keyword_parts(searched, settings)
+        own, lent = [part for part, _ in by_word], [part for _, part in by_word]
+        legs = _Legs(own, lent, fusion.vector_parts(searched, nearest, settings), [None] * len(searched))
         reached = Reached([])
         if weights["graph"]:
-            base = _base(own, lent, by_vector, weights)
-            reached = self._graph.reach(request, searched, base, weights["graph"], web)
-            for place, (item, (rows, scores)) in enumerate(zip(searched, reached.found, strict=True)):
-                if len(rows):
-                    places = item.add(rows)
-                    count = len(item.rows)
-                    own[place], lent[place] = padded(own[place], count), padded(lent[place], count)
-                    by_vector[place], by_graph[place] = padded(by_vector[place], count), np.zeros(count)
-                    # A seed that the filters leave out may say more than any hit: what it brings is 1 at the most.
-                    by_graph[place][places] = np.minimum(scores, 1.0)
-        finders: list[dict[str, Floats | int]] = [
-            {"vector": len(near), "keyword": item.keyword, "graph": linked}
-            for item, near, linked in zip(searched, nearest.similarities, by_graph, strict=True)
-        ]
+            legs, reached = self._linked(searched, legs, weights, request, web)
+        found = legs
         if settings.fusion == "rrf":
-            whole = [own_ + lent_ for own_, lent_ in zip(own, lent, strict=True)]
-            own, by_vector, by_graph = (
-                fusion.rank_scores(searched, leg, settings) for leg in (whole, by_vector, by_graph)
-            )
-            lent = [np.zeros(len(scores)) for scores in own]
+            legs = _ranked(searched, legs, settings)
         boosts = self._boosts(searched, query, names, request.now_us)
         # No leg left, and nothing that moves up: what counts against a hit counts in full.
         total = (sum(weights.values()) + sum(max(weight, 0.0) for _, weight, _ in boosts)) or 1.0
+        most = max(request.limit, _DIVERSE_POOL) if settings.diversity else request.limit
         out = []
         for place, item in enumerate(searched):
-            legs = [
-                ("keyword", weights["keyword"], own[place]),
-                ("lent", weights["keyword"], lent[place]),
-                ("vector", weights["vector"], by_vector[place]),
-                ("graph", weights["graph"], by_graph[place]),
+            parts = [
+                ("keyword", weights["keyword"], legs.own[place]),
+                ("lent", weights["keyword"], legs.lent[place]),
+                ("vector", weights["vector"], legs.vector[place]),
+                ("graph", weights["graph"], legs.graph[place]),
             ]
             if weights["importance"]:
                 importance = fusion.importance_scores(item.owners, settings.neutral_importance, item.rows)
-                legs.append(("importance", weights["importance"], importance))
-            legs.extend((name, weight, scores[place]) for name, weight, scores in boosts)
-            silent = ("lent",) if item.keyword is item.own and settings.normalisation == "peak" else ()
-            out.append(fusion.joined(item.owners.evaluator, legs, item.inside(), total, finders[place], silent))
+                parts.append(("importance", weights["importance"], fusion.values(importance)))
+            parts.extend((name, weight, of_kind[place]) for name, weight, of_kind in boosts)
+            by_link = found.graph[place]
+            linked = None if by_link is None else by_link.scores
+            finders = (len(nearest.similarities[place]), item.keyword, linked)
+            out.append(fusion.joined(item, parts, total, most, finders))
         return out, reached
+
+    def _linked(
+        self,
+        searched: Sequence[Searched],
+        legs: _Legs,
+        weights: Mapping[str, float],
+        request: Request,
+        web: Web | None,
+    ) -> tuple[_Legs, Reached]:
+        """Follow links from the best of words and vectors, and make candidates of what they lead to."""
+        own, lent, vector = (_dense(searched, parts) for parts in legs[:3])
+        graph = [np.zeros(len(scores)) for scores in own]
+        reached = self._graph.reach(request, searched, _base(own, lent, vector, weights), weights["graph"], web)
+        for place, (item, (rows, scores)) in enumerate(zip(searched, reached.found, strict=True)):
+            if len(rows):
+                places = item.add(rows)
+                count = len(item.rows)
+                own[place], lent[place] = padded(own[place], count), padded(lent[place], count)
+                vector[place], graph[place] = padded(vector[place], count), np.zeros(count)
+                # A seed that the filters leave out may say more than any hit: what it brings is 1 at the most.
+                graph[place][places] = np.minimum(scores, 1.0)
+        return _Legs(*(list(map(fusion.values, scores)) for scores in (own, lent, vector, graph))), reached
 
     def _boosts(
         self, searched: Sequence[Searched], query: Query, names: Sequence[tuple[str, ...]], now_us: int
-    ) -> list[tuple[str, float, list[Floats]]]:
+    ) -> list[tuple[str, float, list[Part]]]:
         """Return name, weight and scores of each boost that this query calls for."""
         settings = self._settings.boosts
-        out: list[tuple[str, float, list[Floats]]] = []
+        out: list[tuple[str, float, list[Part]]] = []
 
-        def applies(name: str, weight: float, marked: list[Bools]) -> None:
-            out.append((name, weight, [mask.astype(np.float64) for mask in marked]))
+        def applies(name: str, weight: float, scores: Iterable[NDArray[Any]]) -> None:
+            out.append((name, weight, [fusion.values(of_kind) for of_kind in scores]))
+
+        def flagged(name: str, weight: float, flag: int) -> None:
+            out.append((name, weight, [Part(FLAGGED, flags=item.words.flags, flag=flag) for item in searched]))
 
         if settings.mentioned and len(names) == 1:
             applies(
-                "mentioned", settings.mentioned, [self._names.marked(item, names[0], item.rows) for item in searched]
+                "mentioned", settings.mentioned, (self._names.marked(item, names[0], item.rows) for item in searched)
             )
         dated = query.when is not None or settings.recency
         times = [fusion.times_us(item.owners, item.rows) for item in searched] if dated else []
         if settings.date and query.when is not None:
             when, slack = query.when, settings.date_slack_ms
-            out.append(("date", settings.date, [fusion.date_scores(at, when, slack) for at in times]))
+            applies("date", settings.date, (fusion.date_scores(at, when, slack) for at in times))
         if settings.time and query.asks_time:
-            applies("time", settings.time, [item.flagged(NAMES_A_TIME) for item in searched])
+            flagged("time", settings.time, NAMES_A_TIME)
         if settings.exact and query.phrases:
-            exact = [np.isin(item.rows, phrase_rows(item, query.phrases)) for item in searched]
+            exact = (np.isin(item.rows, phrase_rows(item, query.phrases)) for item in searched)
             applies("exact", settings.exact, exact)
         if settings.question:
-            applies("question", settings.question, [item.flagged(ASKS) for item in searched])
+            flagged("question", settings.question, ASKS)
         if settings.recency:
             half = settings.recency_half_life_ms
-            out.append(("recency", settings.recency, [fusion.recency_scores(at, now_us, half) for at in times]))
+            applies("recency", settings.recency, (fusion.recency_scores(at, now_us, half) for at in times))
         return out
 
     def _best(
@@ -293,13 +305,38 @@ class Searcher:
     ) -> list[fusion.Hit]:
         share = self._settings.diversity
         wanted = max(request.limit, _DIVERSE_POOL) if share else request.limit
-        best = fusion.best_hits(searched, [item.score for item in joined], wanted)
+        best = fusion.best_of(searched, joined, wanted)
         if share and len(best) > 1:
             pool, rest = best[:_DIVERSE_POOL], best[_DIVERSE_POOL:]
             scores = np.array([hit.score for hit in pool], np.float64)
             like = _likeness(searched, request, [(hit.kind, hit.row) for hit in pool])
             best = [pool[at] for at in fusion.diversified(scores, like, share, request.limit)] + rest
         return best[: request.limit]
+
+
+class _Legs(NamedTuple):
+    """What each leg says, by kind; None is said of none."""
+
+    own: Sequence[Part | None]
+    lent: Sequence[Part | None]
+    vector: Sequence[Part | None]
+    graph: Sequence[Part | None]
+
+
+def _dense(searched: Sequence[Searched], parts: Sequence[Part | None]) -> list[Floats]:
+    return [
+        np.zeros(len(item.rows)) if part is None else dense(part, item.rows)
+        for item, part in zip(searched, parts, strict=True)
+    ]
+
+
+def _ranked(searched: Sequence[Searched], legs: _Legs, settings: SearchConfig) -> _Legs:
+    """Return what ranks make of the legs; what a text says itself and what it is lent have one."""
+    own, lent, vector, graph = (_dense(searched, parts) for parts in legs)
+    whole = [mine + theirs for mine, theirs in zip(own, lent, strict=True)]
+    ranked = (map(fusion.values, fusion.rank_scores(searched, leg, settings)) for leg in (whole, vector, graph))
+    by_word, by_vector, by_graph = map(list, ranked)
+    return _Legs(by_word, [None] * len(searched), by_vector, by_graph)
 
 
 class _Scored(NamedTuple):
@@ -317,11 +354,8 @@ class _Scored(NamedTuple):
 
 def _found(searched: Sequence[Searched], joined: Sequence[fusion.Joined], best: Sequence[fusion.Hit]) -> list[Found]:
     """Return the best, explained."""
-    why = {
-        kind: iter(joined[kind].explained([hit.place for hit in best if hit.kind == kind]))
-        for kind in {hit.kind for hit in best}
-    }
-    return [Found(searched[hit.kind].owners, hit.row, hit.score, *next(why[hit.kind])) for hit in best]
+    why = {kind: joined[kind].explained() for kind in {hit.kind for hit in best}}
+    return [Found(searched[hit.kind].owners, hit.row, hit.score, *why[hit.kind][hit.at]) for hit in best]
 
 
 def _filled_up(searched: Sequence[Searched], scored: _Scored, most: int) -> list[tuple[int, int, float]]:
@@ -349,13 +383,16 @@ def _relevance(
     """Return how relevant ``rows`` are, and after them what fills up their limit."""
     places = item.places_of(rows)
     score = _at(joined.score, places).astype(np.float32)
-    found = score > 0
+    places[score <= 0] = -1  # what is no hit has nothing of any part
     none = np.zeros(len(rest))
     near = np.array([value for _, _, value in rest], np.float64)
+    given = told(joined.parts, item.rows, item.owners.length, places)
     parts = {
-        name: np.concatenate((share * (_at(scores, places) * found), near if name == "vector" else none))
-        for name, (share, scores) in joined.parts.items()
+        name: np.concatenate((scores, near if name == "vector" else none)) if rest else scores
+        for name, scores in zip(joined.names, given, strict=True)
     }
+    if not rest:
+        return Relevance(rows, score, parts)
     more = np.array([row for _, row, _ in rest], np.int64)
     return Relevance(np.concatenate((rows, more)), np.concatenate((score, near.astype(np.float32))), parts)
 

@@ -584,349 +584,377 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_copy_column const *, size_t, size_t, size_t, uint8_t *, size_t, size_t *, size_t *, size_t *, cal_copy_fault *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 319), // cal_copy_column const *
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_copy_column const *, size_t, size_t, size_t, uint8_t *, size_t, size_t *, size_t *, size_t *, cal_copy_fault *)
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 345), // cal_copy_column const *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 341), // uint8_t *
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 369), // uint8_t *
 /*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
 /*  8 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /*  9 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 320), // cal_copy_fault *
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 346), // cal_copy_fault *
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, uint8_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, uint8_t *, size_t *)
-/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 322), // cal_postings *
-/* 14 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 63), // uint32_t const *
-/* 16 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // int64_t const *
+/* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_part const *, size_t, size_t, int64_t const *, size_t, int64_t const *, size_t, double *)
+/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 348), // cal_part const *
+/* 14 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 15 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 16 */ _CFFI_OP(_CFFI_OP_POINTER, 100), // int64_t const *
 /* 17 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 18 */ _CFFI_OP(_CFFI_OP_POINTER, 14), // uint64_t const *
-/* 19 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 341), // uint8_t const *
-/* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 22 */ _CFFI_OP(_CFFI_OP_POINTER, 63), // uint32_t *
-/* 23 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
-/* 24 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
-/* 25 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_postings const *, int64_t const *, uint32_t const *, double const *, double const *, size_t, size_t, uint8_t const *, uint8_t const *, uint32_t const *, double, double, double, double, cal_lending const *, double *, uint32_t *, uint32_t *, size_t, int64_t *, double *, double *, size_t *)
-/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 322), // cal_postings const *
-/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 31 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 39), // double const *
-/* 33 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 34 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 35 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 39 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
-/* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 41 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 42 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 321), // cal_lending const *
-/* 44 */ _CFFI_OP(_CFFI_OP_POINTER, 39), // double *
-/* 45 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
-/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
+/* 18 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 19 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 29), // double *
+/* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_part const *, size_t, size_t, int64_t const *, size_t, uint8_t const *, double, uint64_t const *, size_t, double *, int64_t *, float *, double *, size_t *)
+/* 23 */ _CFFI_OP(_CFFI_OP_NOOP, 13),
+/* 24 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 25 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 28 */ _CFFI_OP(_CFFI_OP_POINTER, 369), // uint8_t const *
+/* 29 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 40), // uint64_t const *
+/* 31 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 32 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 33 */ _CFFI_OP(_CFFI_OP_POINTER, 100), // int64_t *
+/* 34 */ _CFFI_OP(_CFFI_OP_POINTER, 104), // float *
+/* 35 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 37 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, uint8_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, uint8_t *, size_t *)
+/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 349), // cal_postings *
+/* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 41 */ _CFFI_OP(_CFFI_OP_POINTER, 89), // uint32_t const *
+/* 42 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 43 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 44 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 45 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 47 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 48 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // int64_t *
-/* 49 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
-/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
-/* 51 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 52 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_postings const *, uint32_t const *, size_t, size_t, uint8_t const *, int64_t *)
-/* 54 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 56 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 58 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_postings const *, uint32_t, size_t, uint8_t const *, int64_t *, size_t, size_t *)
-/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 29),
-/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 64 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 68 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 69 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 70 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
-/* 71 */ _CFFI_OP(_CFFI_OP_POINTER, 323), // cal_rank_columns const *
-/* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 48 */ _CFFI_OP(_CFFI_OP_POINTER, 89), // uint32_t *
+/* 49 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 51 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_postings const *, int64_t const *, uint32_t const *, double const *, double const *, size_t, size_t, uint8_t const *, uint8_t const *, uint32_t const *, double, double, double, double, cal_lending const *, double *, uint32_t *, uint32_t *, size_t, int64_t *, double *, double *, size_t *)
+/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 349), // cal_postings const *
+/* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 58 */ _CFFI_OP(_CFFI_OP_POINTER, 29), // double const *
+/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 60 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 61 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 63 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 64 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 347), // cal_lending const *
+/* 70 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
 /* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 75 */ _CFFI_OP(_CFFI_OP_POINTER, 77), // int32_t const *
-/* 76 */ _CFFI_OP(_CFFI_OP_NOOP, 75),
-/* 77 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
-/* 78 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/* 79 */ _CFFI_OP(_CFFI_OP_POINTER, 14), // uint64_t *
-/* 80 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 82 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 84 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 85 */ _CFFI_OP(_CFFI_OP_POINTER, 325), // cal_uuid7_state *
-/* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 87 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 88 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 89 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 92 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_words *)
-/* 93 */ _CFFI_OP(_CFFI_OP_POINTER, 326), // cal_words *
-/* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
-/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 93),
-/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 74 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 76 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 78 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_postings const *, uint32_t const *, size_t, size_t, uint8_t const *, int64_t *)
+/* 80 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 83 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 84 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 86 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_postings const *, uint32_t, size_t, uint8_t const *, int64_t *, size_t, size_t *)
+/* 88 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 89 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 90 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 91 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 92 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 93 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 96 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
+/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 350), // cal_rank_columns const *
 /* 98 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 99 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
-/* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 103 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 104 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 105 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 106 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(double const *, size_t, int64_t const *, uint64_t const *, size_t, int64_t *, float *, size_t *)
-/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 110 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
-/* 111 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 112 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 113 */ _CFFI_OP(_CFFI_OP_POINTER, 78), // float *
-/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 116 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
-/* 117 */ _CFFI_OP(_CFFI_OP_POINTER, 78), // float const *
-/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 119 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
-/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
-/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 128 */ _CFFI_OP(_CFFI_OP_NOOP, 75),
-/* 129 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 130 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 131 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 132 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 134 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 135 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 136 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 101 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // int32_t const *
+/* 102 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
+/* 103 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
+/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
+/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 40), // uint64_t *
+/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 109 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
+/* 111 */ _CFFI_OP(_CFFI_OP_POINTER, 352), // cal_uuid7_state *
+/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 115 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 117 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_words *)
+/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 353), // cal_words *
+/* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
+/* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 119),
+/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 125 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 129 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(double const *, size_t, int64_t const *, uint64_t const *, size_t, int64_t *, float *, size_t *)
+/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 136 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
 /* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 138 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 139 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
-/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
+/* 143 */ _CFFI_OP(_CFFI_OP_POINTER, 104), // float const *
+/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
 /* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 146 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 146 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 147 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 149 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 150 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
-/* 151 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 152 */ _CFFI_OP(_CFFI_OP_POINTER, 324), // cal_segment const *
+/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 149 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 150 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 151 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
 /* 153 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 154 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 154 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
 /* 155 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 156 */ _CFFI_OP(_CFFI_OP_POINTER, 337), // int8_t *
-/* 157 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 159 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
-/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 161 */ _CFFI_OP(_CFFI_OP_POINTER, 77), // int32_t *
-/* 162 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 163 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
-/* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 165 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
-/* 166 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 168 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
-/* 169 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 170 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
-/* 171 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 172 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 173 */ _CFFI_OP(_CFFI_OP_NOOP, 152),
-/* 174 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
-/* 176 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 177 */ _CFFI_OP(_CFFI_OP_NOOP, 156),
-/* 178 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
-/* 179 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
-/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 181 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
-/* 183 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 184 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 185 */ _CFFI_OP(_CFFI_OP_NOOP, 152),
-/* 186 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 187 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 188 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
-/* 189 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 190 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 191 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 192 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 193 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
-/* 194 */ _CFFI_OP(_CFFI_OP_POINTER, 342), // void *
-/* 195 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 196 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 197 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
-/* 198 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 199 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 200 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 201 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 202 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 203 */ _CFFI_OP(_CFFI_OP_NOOP, 152),
-/* 204 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 205 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 206 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 207 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
-/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 209 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
-/* 212 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 213 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 214 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 215 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 216 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
-/* 217 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 219 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 220 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
-/* 221 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 222 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 223 */ _CFFI_OP(_CFFI_OP_NOOP, 113),
-/* 224 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 225 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
-/* 226 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 227 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 228 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
-/* 229 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 156 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 157 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 159 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 160 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 161 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 162 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 163 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 165 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 166 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
+/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 170 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 171 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 172 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 173 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 174 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 175 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
+/* 177 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 178 */ _CFFI_OP(_CFFI_OP_POINTER, 351), // cal_segment const *
+/* 179 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 180 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 181 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 182 */ _CFFI_OP(_CFFI_OP_POINTER, 365), // int8_t *
+/* 183 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 184 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 185 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 186 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 187 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // int32_t *
+/* 188 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 189 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 190 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 191 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
+/* 192 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 193 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 194 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 195 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 196 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
+/* 197 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 198 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 199 */ _CFFI_OP(_CFFI_OP_NOOP, 178),
+/* 200 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 201 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
+/* 202 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 203 */ _CFFI_OP(_CFFI_OP_NOOP, 182),
+/* 204 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 205 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 206 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 207 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 208 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 178),
+/* 212 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 213 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 214 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
+/* 215 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 216 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 217 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 218 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 219 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 220 */ _CFFI_OP(_CFFI_OP_POINTER, 370), // void *
+/* 221 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 222 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 223 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 224 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 225 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 226 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
+/* 227 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 228 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 229 */ _CFFI_OP(_CFFI_OP_NOOP, 178),
 /* 230 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 231 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
-/* 232 */ _CFFI_OP(_CFFI_OP_NOOP, 44),
-/* 233 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 234 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
-/* 235 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 236 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 237 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 238 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 239 */ _CFFI_OP(_CFFI_OP_NOOP, 75),
-/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 241 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 242 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 243 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
-/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 245 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 246 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 247 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 248 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 249 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 250 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 251 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 252 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
-/* 253 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 254 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 255 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 231 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 232 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 233 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
+/* 234 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 235 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 236 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 237 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 238 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 239 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
+/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 241 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 242 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
+/* 243 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 245 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 246 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
+/* 247 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 248 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 249 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 250 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 251 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 253 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 254 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
+/* 255 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 256 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 257 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 258 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 257 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
+/* 258 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 259 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 260 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 260 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
 /* 261 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 262 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 263 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 264 */ _CFFI_OP(_CFFI_OP_NOOP, 75),
-/* 265 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 266 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 267 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 268 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 269 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 270 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 271 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 272 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 262 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 263 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 264 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 265 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
+/* 266 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 267 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 268 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 269 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
+/* 270 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 271 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 272 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 273 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 274 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 275 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 276 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
-/* 277 */ _CFFI_OP(_CFFI_OP_POINTER, 20), // uint8_t const * const *
-/* 278 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 279 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 280 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
-/* 281 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 274 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 275 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 276 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 277 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 278 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
+/* 279 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 280 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 281 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 282 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 283 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 284 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 285 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
-/* 286 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 287 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint8_t const *, size_t, cal_copy_buffer *, size_t, size_t, cal_copy_fault *)
-/* 288 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 283 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 284 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 285 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 286 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 287 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 288 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 289 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 290 */ _CFFI_OP(_CFFI_OP_POINTER, 318), // cal_copy_buffer *
+/* 290 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
 /* 291 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 292 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 293 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 294 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 295 */ _CFFI_OP(_CFFI_OP_FUNCTION, 77), // int32_t()(uint8_t const *, size_t, cal_copy_buffer const *, size_t, size_t, size_t *, size_t *, int32_t *, uint64_t *, cal_copy_fault *)
-/* 296 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 292 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 293 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 294 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 295 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 296 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 297 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 298 */ _CFFI_OP(_CFFI_OP_POINTER, 318), // cal_copy_buffer const *
+/* 298 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 299 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 300 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 301 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 302 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 303 */ _CFFI_OP(_CFFI_OP_NOOP, 161),
-/* 304 */ _CFFI_OP(_CFFI_OP_NOOP, 79),
-/* 305 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 306 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 307 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 300 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 301 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 302 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
+/* 303 */ _CFFI_OP(_CFFI_OP_POINTER, 28), // uint8_t const * const *
+/* 304 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 305 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 306 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 307 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
 /* 308 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 309 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 310 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 311 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
-/* 312 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 313 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 314 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 315 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 316 */ _CFFI_OP(_CFFI_OP_FUNCTION, 63), // uint32_t()(void)
-/* 317 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 318 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_copy_buffer
-/* 319 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_copy_column
-/* 320 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_copy_fault
-/* 321 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_lending
-/* 322 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_postings
-/* 323 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_rank_columns
-/* 324 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // cal_segment
-/* 325 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // cal_uuid7_state
-/* 326 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // cal_words
-/* 327 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $10
-/* 328 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 329 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $2
-/* 330 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $3
-/* 331 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $4
-/* 332 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $5
-/* 333 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $6
-/* 334 */ _CFFI_OP(_CFFI_OP_ENUM, 7), // enum $7
-/* 335 */ _CFFI_OP(_CFFI_OP_ENUM, 8), // enum $8
-/* 336 */ _CFFI_OP(_CFFI_OP_ENUM, 9), // enum $9
-/* 337 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
-/* 338 */ _CFFI_OP(_CFFI_OP_POINTER, 339), // uint16_t *
-/* 339 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
-/* 340 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // uint32_t * const *
-/* 341 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
-/* 342 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 309 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 310 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 311 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 312 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 313 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer *, size_t, size_t, cal_copy_fault *)
+/* 314 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 315 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 316 */ _CFFI_OP(_CFFI_OP_POINTER, 344), // cal_copy_buffer *
+/* 317 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 318 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 319 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 320 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 321 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer const *, size_t, size_t, size_t *, size_t *, int32_t *, uint64_t *, cal_copy_fault *)
+/* 322 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 323 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 324 */ _CFFI_OP(_CFFI_OP_POINTER, 344), // cal_copy_buffer const *
+/* 325 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 326 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 327 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 328 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 329 */ _CFFI_OP(_CFFI_OP_NOOP, 187),
+/* 330 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
+/* 331 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 332 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 333 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 334 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 335 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 336 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 337 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
+/* 338 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 339 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 340 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 341 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 342 */ _CFFI_OP(_CFFI_OP_FUNCTION, 89), // uint32_t()(void)
+/* 343 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 344 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_copy_buffer
+/* 345 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_copy_column
+/* 346 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_copy_fault
+/* 347 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_lending
+/* 348 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_part
+/* 349 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_postings
+/* 350 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // cal_rank_columns
+/* 351 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // cal_segment
+/* 352 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // cal_uuid7_state
+/* 353 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // cal_words
+/* 354 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $10
+/* 355 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $11
+/* 356 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 357 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $2
+/* 358 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $3
+/* 359 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $4
+/* 360 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $5
+/* 361 */ _CFFI_OP(_CFFI_OP_ENUM, 7), // enum $6
+/* 362 */ _CFFI_OP(_CFFI_OP_ENUM, 8), // enum $7
+/* 363 */ _CFFI_OP(_CFFI_OP_ENUM, 9), // enum $8
+/* 364 */ _CFFI_OP(_CFFI_OP_ENUM, 10), // enum $9
+/* 365 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 366 */ _CFFI_OP(_CFFI_OP_POINTER, 367), // uint16_t *
+/* 367 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
+/* 368 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // uint32_t * const *
+/* 369 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 370 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -996,6 +1024,13 @@ static int _cffi_const_CAL_E_COPY(unsigned long long *o)
 {
   int n = (CAL_E_COPY) <= 0;
   *o = (unsigned long long)((CAL_E_COPY) | 0);  /* check that CAL_E_COPY is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_DIMENSIONS_MAX(unsigned long long *o)
+{
+  int n = (CAL_COPY_DIMENSIONS_MAX) <= 0;
+  *o = (unsigned long long)((CAL_COPY_DIMENSIONS_MAX) | 0);  /* check that CAL_COPY_DIMENSIONS_MAX is an integer */
   return n;
 }
 
@@ -1230,6 +1265,41 @@ static int _cffi_const_CAL_PHRASE_MAX(unsigned long long *o)
   return n;
 }
 
+static int _cffi_const_CAL_PART_VALUES(unsigned long long *o)
+{
+  int n = (CAL_PART_VALUES) <= 0;
+  *o = (unsigned long long)((CAL_PART_VALUES) | 0);  /* check that CAL_PART_VALUES is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PART_QUOTIENT(unsigned long long *o)
+{
+  int n = (CAL_PART_QUOTIENT) <= 0;
+  *o = (unsigned long long)((CAL_PART_QUOTIENT) | 0);  /* check that CAL_PART_QUOTIENT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PART_LENT(unsigned long long *o)
+{
+  int n = (CAL_PART_LENT) <= 0;
+  *o = (unsigned long long)((CAL_PART_LENT) | 0);  /* check that CAL_PART_LENT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PART_STRETCHED(unsigned long long *o)
+{
+  int n = (CAL_PART_STRETCHED) <= 0;
+  *o = (unsigned long long)((CAL_PART_STRETCHED) | 0);  /* check that CAL_PART_STRETCHED is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PART_FLAGGED(unsigned long long *o)
+{
+  int n = (CAL_PART_FLAGGED) <= 0;
+  *o = (unsigned long long)((CAL_PART_FLAGGED) | 0);  /* check that CAL_PART_FLAGGED is an integer */
+  return n;
+}
+
 static int _cffi_const_CAL_COPY_BOOL(unsigned long long *o)
 {
   int n = (CAL_COPY_BOOL) <= 0;
@@ -1335,13 +1405,6 @@ static int _cffi_const_CAL_COPY_HALFVEC(unsigned long long *o)
   return n;
 }
 
-static int _cffi_const_CAL_COPY_DIMENSIONS_MAX(unsigned long long *o)
-{
-  int n = (CAL_COPY_DIMENSIONS_MAX) <= 0;
-  *o = (unsigned long long)((CAL_COPY_DIMENSIONS_MAX) | 0);  /* check that CAL_COPY_DIMENSIONS_MAX is an integer */
-  return n;
-}
-
 _CFFI_UNUSED_FN
 static void _cffi_checkfld_typedef_cal_copy_buffer(cal_copy_buffer *p)
 {
@@ -1406,6 +1469,24 @@ static void _cffi_checkfld_typedef_cal_lending(cal_lending *p)
   { double *tmp = &p->answer; (void)tmp; }
 }
 struct _cffi_align_typedef_cal_lending { char x; cal_lending y; };
+
+_CFFI_UNUSED_FN
+static void _cffi_checkfld_typedef_cal_part(cal_part *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  (void)((p->how) | 0);  /* check that 'cal_part.how' is an integer */
+  (void)((p->flag) | 0);  /* check that 'cal_part.flag' is an integer */
+  { double *tmp = &p->share; (void)tmp; }
+  { double *tmp = &p->by; (void)tmp; }
+  { double *tmp = &p->low; (void)tmp; }
+  { double const * *tmp = &p->scores; (void)tmp; }
+  { double const * *tmp = &p->less; (void)tmp; }
+  { float const * *tmp = &p->near; (void)tmp; }
+  (void)((p->near_count) | 0);  /* check that 'cal_part.near_count' is an integer */
+  { uint8_t const * *tmp = &p->flags; (void)tmp; }
+}
+struct _cffi_align_typedef_cal_part { char x; cal_part y; };
 
 _CFFI_UNUSED_FN
 static void _cffi_checkfld_typedef_cal_postings(cal_postings *p)
@@ -1513,10 +1594,10 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(32), arg0, (char **)&x0);
+      _cffi_type(58), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(32), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(58), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1535,10 +1616,10 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(18), arg3, (char **)&x3);
+      _cffi_type(30), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(18), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1548,19 +1629,19 @@ _cffi_f_cal_best_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg5, (char **)&x5);
+      _cffi_type(33), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg6, (char **)&x6);
+      _cffi_type(34), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1622,19 +1703,19 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(117), arg0, (char **)&x0);
+      _cffi_type(143), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(143), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(32), arg1, (char **)&x1);
+      _cffi_type(58), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(32), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(58), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1661,19 +1742,19 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg6, (char **)&x6);
+      _cffi_type(34), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg7, (char **)&x7);
+      _cffi_type(34), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1722,10 +1803,10 @@ _cffi_f_cal_copy_decode(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg0, (char **)&x0);
+      _cffi_type(28), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1735,10 +1816,10 @@ _cffi_f_cal_copy_decode(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(290), arg2, (char **)&x2);
+      _cffi_type(316), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(290), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(316), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1933,10 +2014,10 @@ _cffi_f_cal_copy_scan(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg0, (char **)&x0);
+      _cffi_type(28), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1946,10 +2027,10 @@ _cffi_f_cal_copy_scan(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(298), arg2, (char **)&x2);
+      _cffi_type(324), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(298), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(324), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1981,19 +2062,19 @@ _cffi_f_cal_copy_scan(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(161), arg7, (char **)&x7);
+      _cffi_type(187), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(161), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(187), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(79), arg8, (char **)&x8);
+      _cffi_type(105), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(79), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(105), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2046,6 +2127,265 @@ _cffi_f_cal_cpu_features(PyObject *self, PyObject *noarg)
 }
 #else
 #  define _cffi_f_cal_cpu_features _cffi_d_cal_cpu_features
+#endif
+
+static int32_t _cffi_d_cal_join(cal_part const * x0, size_t x1, size_t x2, int64_t const * x3, size_t x4, uint8_t const * x5, double x6, uint64_t const * x7, size_t x8, double * x9, int64_t * x10, float * x11, double * x12, size_t * x13)
+{
+  return cal_join(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_join(PyObject *self, PyObject *args)
+{
+  cal_part const * x0;
+  size_t x1;
+  size_t x2;
+  int64_t const * x3;
+  size_t x4;
+  uint8_t const * x5;
+  double x6;
+  uint64_t const * x7;
+  size_t x8;
+  double * x9;
+  int64_t * x10;
+  float * x11;
+  double * x12;
+  size_t * x13;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
+  PyObject *arg10;
+  PyObject *arg11;
+  PyObject *arg12;
+  PyObject *arg13;
+
+  if (!PyArg_UnpackTuple(args, "cal_join", 14, 14, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12, &arg13))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(13), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (cal_part const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(13), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(16), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(16), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(28), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(28), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x6 = (double)_cffi_to_c_double(arg6);
+  if (x6 == (double)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(30), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(30), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x8 = _cffi_to_c_int(arg8, size_t);
+  if (x8 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg9, (char **)&x9);
+  if (datasize != 0) {
+    x9 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg9, (char **)&x9,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg10, (char **)&x10);
+  if (datasize != 0) {
+    x10 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg10, (char **)&x10,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(34), arg11, (char **)&x11);
+  if (datasize != 0) {
+    x11 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(34), arg11, (char **)&x11,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg12, (char **)&x12);
+  if (datasize != 0) {
+    x12 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg12, (char **)&x12,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg13, (char **)&x13);
+  if (datasize != 0) {
+    x13 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg13, (char **)&x13,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_join(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_join _cffi_d_cal_join
+#endif
+
+static int32_t _cffi_d_cal_join_told(cal_part const * x0, size_t x1, size_t x2, int64_t const * x3, size_t x4, int64_t const * x5, size_t x6, double * x7)
+{
+  return cal_join_told(x0, x1, x2, x3, x4, x5, x6, x7);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_join_told(PyObject *self, PyObject *args)
+{
+  cal_part const * x0;
+  size_t x1;
+  size_t x2;
+  int64_t const * x3;
+  size_t x4;
+  int64_t const * x5;
+  size_t x6;
+  double * x7;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+
+  if (!PyArg_UnpackTuple(args, "cal_join_told", 8, 8, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(13), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (cal_part const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(13), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(16), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(16), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(16), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(16), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x6 = _cffi_to_c_int(arg6, size_t);
+  if (x6 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(20), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(20), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_join_told(x0, x1, x2, x3, x4, x5, x6, x7); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_join_told _cffi_d_cal_join_told
 #endif
 
 static int32_t _cffi_d_cal_keyword_scores(cal_postings const * x0, int64_t const * x1, uint32_t const * x2, double const * x3, double const * x4, size_t x5, size_t x6, uint8_t const * x7, uint8_t const * x8, uint32_t const * x9, double x10, double x11, double x12, double x13, cal_lending const * x14, double * x15, uint32_t * x16, uint32_t * x17, size_t x18, int64_t * x19, double * x20, double * x21, size_t * x22)
@@ -2111,10 +2451,10 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg0, (char **)&x0);
+      _cffi_type(55), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2129,28 +2469,28 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg2, (char **)&x2);
+      _cffi_type(41), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(41), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(32), arg3, (char **)&x3);
+      _cffi_type(58), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(32), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(58), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(32), arg4, (char **)&x4);
+      _cffi_type(58), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(32), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(58), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2164,28 +2504,28 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg7, (char **)&x7);
+      _cffi_type(28), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg8, (char **)&x8);
+      _cffi_type(28), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg9, (char **)&x9);
+      _cffi_type(41), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(41), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2207,37 +2547,37 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg14, (char **)&x14);
+      _cffi_type(69), arg14, (char **)&x14);
   if (datasize != 0) {
     x14 = ((size_t)datasize) <= 640 ? (cal_lending const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg14, (char **)&x14,
+    if (_cffi_convert_array_argument(_cffi_type(69), arg14, (char **)&x14,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(44), arg15, (char **)&x15);
+      _cffi_type(20), arg15, (char **)&x15);
   if (datasize != 0) {
     x15 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(44), arg15, (char **)&x15,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg15, (char **)&x15,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(22), arg16, (char **)&x16);
+      _cffi_type(48), arg16, (char **)&x16);
   if (datasize != 0) {
     x16 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(22), arg16, (char **)&x16,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg16, (char **)&x16,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(22), arg17, (char **)&x17);
+      _cffi_type(48), arg17, (char **)&x17);
   if (datasize != 0) {
     x17 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(22), arg17, (char **)&x17,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg17, (char **)&x17,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2247,28 +2587,28 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg19, (char **)&x19);
+      _cffi_type(33), arg19, (char **)&x19);
   if (datasize != 0) {
     x19 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg19, (char **)&x19,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg19, (char **)&x19,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(44), arg20, (char **)&x20);
+      _cffi_type(20), arg20, (char **)&x20);
   if (datasize != 0) {
     x20 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(44), arg20, (char **)&x20,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg20, (char **)&x20,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(44), arg21, (char **)&x21);
+      _cffi_type(20), arg21, (char **)&x21);
   if (datasize != 0) {
     x21 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(44), arg21, (char **)&x21,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg21, (char **)&x21,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2328,10 +2668,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(117), arg1, (char **)&x1);
+      _cffi_type(143), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(117), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(143), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2345,10 +2685,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(44), arg4, (char **)&x4);
+      _cffi_type(20), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(44), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2411,10 +2751,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(152), arg1, (char **)&x1);
+      _cffi_type(178), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(152), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(178), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2432,37 +2772,37 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(156), arg5, (char **)&x5);
+      _cffi_type(182), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(156), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(182), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg6, (char **)&x6);
+      _cffi_type(33), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg7, (char **)&x7);
+      _cffi_type(33), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg8, (char **)&x8);
+      _cffi_type(34), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2477,10 +2817,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(161), arg10, (char **)&x10);
+      _cffi_type(187), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(161), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(187), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2535,10 +2875,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(277), arg0, (char **)&x0);
+      _cffi_type(303), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint8_t const * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(277), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(303), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2557,19 +2897,19 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(18), arg3, (char **)&x3);
+      _cffi_type(30), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(18), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg4, (char **)&x4);
+      _cffi_type(41), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(41), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2579,10 +2919,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg6, (char **)&x6);
+      _cffi_type(41), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(41), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2592,10 +2932,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(22), arg8, (char **)&x8);
+      _cffi_type(48), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(22), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2660,10 +3000,10 @@ _cffi_f_cal_postings_add(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(13), arg0, (char **)&x0);
+      _cffi_type(39), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_postings *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(13), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(39), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2673,10 +3013,10 @@ _cffi_f_cal_postings_add(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg2, (char **)&x2);
+      _cffi_type(41), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(41), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2695,28 +3035,28 @@ _cffi_f_cal_postings_add(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(18), arg5, (char **)&x5);
+      _cffi_type(30), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(18), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg6, (char **)&x6);
+      _cffi_type(41), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(41), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg7, (char **)&x7);
+      _cffi_type(28), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2726,28 +3066,28 @@ _cffi_f_cal_postings_add(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(22), arg9, (char **)&x9);
+      _cffi_type(48), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(22), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(22), arg10, (char **)&x10);
+      _cffi_type(48), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(22), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(22), arg11, (char **)&x11);
+      _cffi_type(48), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(22), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2814,19 +3154,19 @@ _cffi_f_cal_postings_count(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg0, (char **)&x0);
+      _cffi_type(55), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg1, (char **)&x1);
+      _cffi_type(41), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(41), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2840,19 +3180,19 @@ _cffi_f_cal_postings_count(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg4, (char **)&x4);
+      _cffi_type(28), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg5, (char **)&x5);
+      _cffi_type(33), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2903,10 +3243,10 @@ _cffi_f_cal_postings_documents(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(29), arg0, (char **)&x0);
+      _cffi_type(55), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_postings const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(29), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2920,19 +3260,19 @@ _cffi_f_cal_postings_documents(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg3, (char **)&x3);
+      _cffi_type(28), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg4, (char **)&x4);
+      _cffi_type(33), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3006,10 +3346,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(71), arg0, (char **)&x0);
+      _cffi_type(97), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_rank_columns const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(71), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(97), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3027,19 +3367,19 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(75), arg4, (char **)&x4);
+      _cffi_type(101), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(75), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(101), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(75), arg5, (char **)&x5);
+      _cffi_type(101), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(75), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(101), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3053,10 +3393,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(79), arg8, (char **)&x8);
+      _cffi_type(105), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(79), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(105), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3066,10 +3406,10 @@ _cffi_f_cal_rank_and_fill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg10, (char **)&x10);
+      _cffi_type(33), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3183,19 +3523,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(117), arg2, (char **)&x2);
+      _cffi_type(143), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(117), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(143), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(32), arg3, (char **)&x3);
+      _cffi_type(58), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(32), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(58), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3209,19 +3549,19 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(117), arg6, (char **)&x6);
+      _cffi_type(143), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(117), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(143), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(32), arg7, (char **)&x7);
+      _cffi_type(58), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(32), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(58), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3231,10 +3571,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg9, (char **)&x9);
+      _cffi_type(34), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3299,10 +3639,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(152), arg2, (char **)&x2);
+      _cffi_type(178), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(152), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(178), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3312,10 +3652,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(117), arg4, (char **)&x4);
+      _cffi_type(143), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(117), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(143), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3325,28 +3665,28 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(156), arg6, (char **)&x6);
+      _cffi_type(182), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(156), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(182), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg7, (char **)&x7);
+      _cffi_type(34), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg8, (char **)&x8);
+      _cffi_type(34), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3422,10 +3762,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(152), arg2, (char **)&x2);
+      _cffi_type(178), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(152), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(178), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3443,10 +3783,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(117), arg6, (char **)&x6);
+      _cffi_type(143), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(117), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(143), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3469,10 +3809,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg10, (char **)&x10);
+      _cffi_type(34), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3525,10 +3865,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg1, (char **)&x1);
+      _cffi_type(28), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3538,10 +3878,10 @@ _cffi_f_cal_sha256_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(75), arg3, (char **)&x3);
+      _cffi_type(101), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(75), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(101), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3607,10 +3947,10 @@ _cffi_f_cal_sha256_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg1, (char **)&x1);
+      _cffi_type(28), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3695,10 +4035,10 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(117), arg2, (char **)&x2);
+      _cffi_type(143), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(117), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(143), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3712,19 +4052,19 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(117), arg5, (char **)&x5);
+      _cffi_type(143), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(117), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(143), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(44), arg6, (char **)&x6);
+      _cffi_type(20), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(44), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3777,10 +4117,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(75), arg1, (char **)&x1);
+      _cffi_type(101), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(75), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(101), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3798,10 +4138,10 @@ _cffi_f_cal_tokens_bytes_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg5, (char **)&x5);
+      _cffi_type(33), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3875,10 +4215,10 @@ _cffi_f_cal_tokens_bytes_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg5, (char **)&x5);
+      _cffi_type(33), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3935,10 +4275,10 @@ _cffi_f_cal_tokens_calibrated_prefix(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg2, (char **)&x2);
+      _cffi_type(28), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4014,10 +4354,10 @@ _cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg2, (char **)&x2);
+      _cffi_type(28), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4027,10 +4367,10 @@ _cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(75), arg4, (char **)&x4);
+      _cffi_type(101), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(75), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(101), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4040,10 +4380,10 @@ _cffi_f_cal_tokens_calibrated_spans_i32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg6, (char **)&x6);
+      _cffi_type(33), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4102,10 +4442,10 @@ _cffi_f_cal_tokens_calibrated_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg2, (char **)&x2);
+      _cffi_type(28), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4128,10 +4468,10 @@ _cffi_f_cal_tokens_calibrated_spans_i64(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg6, (char **)&x6);
+      _cffi_type(33), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4208,10 +4548,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(152), arg2, (char **)&x2);
+      _cffi_type(178), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(152), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(178), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4225,10 +4565,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(117), arg5, (char **)&x5);
+      _cffi_type(143), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(117), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(143), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4246,28 +4586,28 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg9, (char **)&x9);
+      _cffi_type(28), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(18), arg10, (char **)&x10);
+      _cffi_type(30), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (uint64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(18), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(194), arg11, (char **)&x11);
+      _cffi_type(220), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(194), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(220), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4277,19 +4617,19 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg13, (char **)&x13);
+      _cffi_type(33), arg13, (char **)&x13);
   if (datasize != 0) {
     x13 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg13, (char **)&x13,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg13, (char **)&x13,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg14, (char **)&x14);
+      _cffi_type(34), arg14, (char **)&x14);
   if (datasize != 0) {
     x14 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg14, (char **)&x14,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg14, (char **)&x14,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4393,10 +4733,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(85), arg0, (char **)&x0);
+      _cffi_type(111), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_uuid7_state *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(85), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(111), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4406,10 +4746,10 @@ _cffi_f_cal_uuid7(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg2, (char **)&x2);
+      _cffi_type(28), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4481,19 +4821,19 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(93), arg0, (char **)&x0);
+      _cffi_type(119), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_words *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(93), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(119), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg1, (char **)&x1);
+      _cffi_type(28), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4516,10 +4856,10 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(22), arg5, (char **)&x5);
+      _cffi_type(48), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(22), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(48), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4529,10 +4869,10 @@ _cffi_f_cal_words_intern(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg7, (char **)&x7);
+      _cffi_type(33), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4590,10 +4930,10 @@ _cffi_f_cal_words_pack(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg0, (char **)&x0);
+      _cffi_type(41), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(41), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4625,10 +4965,10 @@ _cffi_f_cal_words_pack(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(48), arg5, (char **)&x5);
+      _cffi_type(33), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(48), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4663,10 +5003,10 @@ _cffi_f_cal_words_rehash(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(93), arg0, (char **)&x0);
+      _cffi_type(119), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (cal_words *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(93), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(119), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4741,61 +5081,68 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_METRIC_L2", (void *)_cffi_const_CAL_METRIC_L2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_OK", (void *)_cffi_const_CAL_OK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_PAIR_ROWS", (void *)_cffi_const_CAL_PAIR_ROWS, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_PART_FLAGGED", (void *)_cffi_const_CAL_PART_FLAGGED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_PART_LENT", (void *)_cffi_const_CAL_PART_LENT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_PART_QUOTIENT", (void *)_cffi_const_CAL_PART_QUOTIENT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_PART_STRETCHED", (void *)_cffi_const_CAL_PART_STRETCHED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_PART_VALUES", (void *)_cffi_const_CAL_PART_VALUES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_PHRASE_MAX", (void *)_cffi_const_CAL_PHRASE_MAX, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_POSTING_SEGMENT", (void *)_cffi_const_CAL_POSTING_SEGMENT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARIES", (void *)_cffi_const_CAL_VOCABULARIES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_CL100K", (void *)_cffi_const_CAL_VOCABULARY_CL100K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_O200K", (void *)_cffi_const_CAL_VOCABULARY_O200K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 106), (void *)_cffi_d_cal_best_scores },
-  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 116), (void *)_cffi_d_cal_code_rows_f32 },
-  { "cal_copy_decode", (void *)_cffi_f_cal_copy_decode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 287), (void *)_cffi_d_cal_copy_decode },
+  { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 132), (void *)_cffi_d_cal_best_scores },
+  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 142), (void *)_cffi_d_cal_code_rows_f32 },
+  { "cal_copy_decode", (void *)_cffi_f_cal_copy_decode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 313), (void *)_cffi_d_cal_copy_decode },
   { "cal_copy_encode", (void *)_cffi_f_cal_copy_encode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_copy_encode },
-  { "cal_copy_scan", (void *)_cffi_f_cal_copy_scan, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 295), (void *)_cffi_d_cal_copy_scan },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 316), (void *)_cffi_d_cal_cpu_features },
-  { "cal_keyword_scores", (void *)_cffi_f_cal_keyword_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 28), (void *)_cffi_d_cal_keyword_scores },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 163), (void *)_cffi_d_cal_norms_f32 },
-  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 150), (void *)_cffi_d_cal_pairs_above_f32 },
-  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 276), (void *)_cffi_d_cal_phrase_matches },
-  { "cal_postings_add", (void *)_cffi_f_cal_postings_add, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 12), (void *)_cffi_d_cal_postings_add },
-  { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 53), (void *)_cffi_d_cal_postings_count },
-  { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_cal_postings_documents },
-  { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 70), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 307), (void *)_cffi_d_cal_rank_scratch },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 213), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 170), (void *)_cffi_d_cal_score_bounds_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 200), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 260), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 268), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 225), (void *)_cffi_d_cal_sums_f32 },
-  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 126), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
-  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 134), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 252), (void *)_cffi_d_cal_tokens_calibrated_prefix },
-  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 234), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
-  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 243), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 182), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 311), (void *)_cffi_d_cal_topk_scratch },
-  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 84), (void *)_cffi_d_cal_uuid7 },
-  { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 95), (void *)_cffi_d_cal_words_intern },
-  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 142), (void *)_cffi_d_cal_words_pack },
-  { "cal_words_rehash", (void *)_cffi_f_cal_words_rehash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 92), (void *)_cffi_d_cal_words_rehash },
+  { "cal_copy_scan", (void *)_cffi_f_cal_copy_scan, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 321), (void *)_cffi_d_cal_copy_scan },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 342), (void *)_cffi_d_cal_cpu_features },
+  { "cal_join", (void *)_cffi_f_cal_join, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_cal_join },
+  { "cal_join_told", (void *)_cffi_f_cal_join_told, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 12), (void *)_cffi_d_cal_join_told },
+  { "cal_keyword_scores", (void *)_cffi_f_cal_keyword_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_cal_keyword_scores },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 189), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 176), (void *)_cffi_d_cal_pairs_above_f32 },
+  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 302), (void *)_cffi_d_cal_phrase_matches },
+  { "cal_postings_add", (void *)_cffi_f_cal_postings_add, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 38), (void *)_cffi_d_cal_postings_add },
+  { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_cal_postings_count },
+  { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 87), (void *)_cffi_d_cal_postings_documents },
+  { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 96), (void *)_cffi_d_cal_rank_and_fill },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 333), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 239), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 196), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 226), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 286), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 294), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 251), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 152), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
+  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 160), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
+  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 278), (void *)_cffi_d_cal_tokens_calibrated_prefix },
+  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 260), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
+  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 269), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 208), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 337), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 110), (void *)_cffi_d_cal_uuid7 },
+  { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 121), (void *)_cffi_d_cal_words_intern },
+  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 168), (void *)_cffi_d_cal_words_pack },
+  { "cal_words_rehash", (void *)_cffi_f_cal_words_rehash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 118), (void *)_cffi_d_cal_words_rehash },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
   { "kind", offsetof(cal_copy_buffer, kind),
             sizeof(((cal_copy_buffer *)0)->kind),
-            _CFFI_OP(_CFFI_OP_NOOP, 14) },
+            _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "dimensions", offsetof(cal_copy_buffer, dimensions),
                   sizeof(((cal_copy_buffer *)0)->dimensions),
-                  _CFFI_OP(_CFFI_OP_NOOP, 14) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "size", offsetof(cal_copy_buffer, size),
             sizeof(((cal_copy_buffer *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 14) },
+            _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "item_count", offsetof(cal_copy_buffer, item_count),
                   sizeof(((cal_copy_buffer *)0)->item_count),
-                  _CFFI_OP(_CFFI_OP_NOOP, 14) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "missing", offsetof(cal_copy_buffer, missing),
                sizeof(((cal_copy_buffer *)0)->missing),
-               _CFFI_OP(_CFFI_OP_NOOP, 14) },
+               _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "validity", offsetof(cal_copy_buffer, validity),
                 sizeof(((cal_copy_buffer *)0)->validity),
                 _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -4804,64 +5151,64 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "offsets", offsetof(cal_copy_buffer, offsets),
                sizeof(((cal_copy_buffer *)0)->offsets),
-               _CFFI_OP(_CFFI_OP_NOOP, 161) },
+               _CFFI_OP(_CFFI_OP_NOOP, 187) },
   { "items", offsetof(cal_copy_buffer, items),
              sizeof(((cal_copy_buffer *)0)->items),
-             _CFFI_OP(_CFFI_OP_NOOP, 161) },
+             _CFFI_OP(_CFFI_OP_NOOP, 187) },
   { "kind", offsetof(cal_copy_column, kind),
             sizeof(((cal_copy_column *)0)->kind),
-            _CFFI_OP(_CFFI_OP_NOOP, 14) },
+            _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "nullable", offsetof(cal_copy_column, nullable),
                 sizeof(((cal_copy_column *)0)->nullable),
-                _CFFI_OP(_CFFI_OP_NOOP, 14) },
+                _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "dimensions", offsetof(cal_copy_column, dimensions),
                   sizeof(((cal_copy_column *)0)->dimensions),
-                  _CFFI_OP(_CFFI_OP_NOOP, 14) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "width", offsetof(cal_copy_column, width),
              sizeof(((cal_copy_column *)0)->width),
-             _CFFI_OP(_CFFI_OP_NOOP, 14) },
+             _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "first", offsetof(cal_copy_column, first),
              sizeof(((cal_copy_column *)0)->first),
-             _CFFI_OP(_CFFI_OP_NOOP, 14) },
+             _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "size", offsetof(cal_copy_column, size),
             sizeof(((cal_copy_column *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 14) },
+            _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "validity", offsetof(cal_copy_column, validity),
                 sizeof(((cal_copy_column *)0)->validity),
-                _CFFI_OP(_CFFI_OP_NOOP, 20) },
+                _CFFI_OP(_CFFI_OP_NOOP, 28) },
   { "values", offsetof(cal_copy_column, values),
               sizeof(((cal_copy_column *)0)->values),
-              _CFFI_OP(_CFFI_OP_NOOP, 20) },
+              _CFFI_OP(_CFFI_OP_NOOP, 28) },
   { "offsets32", offsetof(cal_copy_column, offsets32),
                  sizeof(((cal_copy_column *)0)->offsets32),
-                 _CFFI_OP(_CFFI_OP_NOOP, 75) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 101) },
   { "offsets64", offsetof(cal_copy_column, offsets64),
                  sizeof(((cal_copy_column *)0)->offsets64),
                  _CFFI_OP(_CFFI_OP_NOOP, 16) },
   { "item_count", offsetof(cal_copy_column, item_count),
                   sizeof(((cal_copy_column *)0)->item_count),
-                  _CFFI_OP(_CFFI_OP_NOOP, 14) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "item_first", offsetof(cal_copy_column, item_first),
                   sizeof(((cal_copy_column *)0)->item_first),
-                  _CFFI_OP(_CFFI_OP_NOOP, 14) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "item_validity", offsetof(cal_copy_column, item_validity),
                      sizeof(((cal_copy_column *)0)->item_validity),
-                     _CFFI_OP(_CFFI_OP_NOOP, 20) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 28) },
   { "items32", offsetof(cal_copy_column, items32),
                sizeof(((cal_copy_column *)0)->items32),
-               _CFFI_OP(_CFFI_OP_NOOP, 75) },
+               _CFFI_OP(_CFFI_OP_NOOP, 101) },
   { "items64", offsetof(cal_copy_column, items64),
                sizeof(((cal_copy_column *)0)->items64),
                _CFFI_OP(_CFFI_OP_NOOP, 16) },
   { "row", offsetof(cal_copy_fault, row),
            sizeof(((cal_copy_fault *)0)->row),
-           _CFFI_OP(_CFFI_OP_NOOP, 14) },
+           _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "column", offsetof(cal_copy_fault, column),
               sizeof(((cal_copy_fault *)0)->column),
-              _CFFI_OP(_CFFI_OP_NOOP, 14) },
+              _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "reason", offsetof(cal_copy_fault, reason),
               sizeof(((cal_copy_fault *)0)->reason),
-              _CFFI_OP(_CFFI_OP_NOOP, 14) },
+              _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "before", offsetof(cal_lending, before),
               sizeof(((cal_lending *)0)->before),
               _CFFI_OP(_CFFI_OP_NOOP, 16) },
@@ -4870,19 +5217,49 @@ static const struct _cffi_field_s _cffi_fields[] = {
              _CFFI_OP(_CFFI_OP_NOOP, 16) },
   { "asks", offsetof(cal_lending, asks),
             sizeof(((cal_lending *)0)->asks),
-            _CFFI_OP(_CFFI_OP_NOOP, 20) },
+            _CFFI_OP(_CFFI_OP_NOOP, 28) },
   { "near", offsetof(cal_lending, near),
             sizeof(((cal_lending *)0)->near),
-            _CFFI_OP(_CFFI_OP_NOOP, 39) },
+            _CFFI_OP(_CFFI_OP_NOOP, 29) },
   { "far", offsetof(cal_lending, far),
            sizeof(((cal_lending *)0)->far),
-           _CFFI_OP(_CFFI_OP_NOOP, 39) },
+           _CFFI_OP(_CFFI_OP_NOOP, 29) },
   { "answer", offsetof(cal_lending, answer),
               sizeof(((cal_lending *)0)->answer),
-              _CFFI_OP(_CFFI_OP_NOOP, 39) },
+              _CFFI_OP(_CFFI_OP_NOOP, 29) },
+  { "how", offsetof(cal_part, how),
+           sizeof(((cal_part *)0)->how),
+           _CFFI_OP(_CFFI_OP_NOOP, 103) },
+  { "flag", offsetof(cal_part, flag),
+            sizeof(((cal_part *)0)->flag),
+            _CFFI_OP(_CFFI_OP_NOOP, 89) },
+  { "share", offsetof(cal_part, share),
+             sizeof(((cal_part *)0)->share),
+             _CFFI_OP(_CFFI_OP_NOOP, 29) },
+  { "by", offsetof(cal_part, by),
+          sizeof(((cal_part *)0)->by),
+          _CFFI_OP(_CFFI_OP_NOOP, 29) },
+  { "low", offsetof(cal_part, low),
+           sizeof(((cal_part *)0)->low),
+           _CFFI_OP(_CFFI_OP_NOOP, 29) },
+  { "scores", offsetof(cal_part, scores),
+              sizeof(((cal_part *)0)->scores),
+              _CFFI_OP(_CFFI_OP_NOOP, 58) },
+  { "less", offsetof(cal_part, less),
+            sizeof(((cal_part *)0)->less),
+            _CFFI_OP(_CFFI_OP_NOOP, 58) },
+  { "near", offsetof(cal_part, near),
+            sizeof(((cal_part *)0)->near),
+            _CFFI_OP(_CFFI_OP_NOOP, 143) },
+  { "near_count", offsetof(cal_part, near_count),
+                  sizeof(((cal_part *)0)->near_count),
+                  _CFFI_OP(_CFFI_OP_NOOP, 2) },
+  { "flags", offsetof(cal_part, flags),
+             sizeof(((cal_part *)0)->flags),
+             _CFFI_OP(_CFFI_OP_NOOP, 28) },
   { "segments", offsetof(cal_postings, segments),
                 sizeof(((cal_postings *)0)->segments),
-                _CFFI_OP(_CFFI_OP_NOOP, 340) },
+                _CFFI_OP(_CFFI_OP_NOOP, 368) },
   { "segment_count", offsetof(cal_postings, segment_count),
                      sizeof(((cal_postings *)0)->segment_count),
                      _CFFI_OP(_CFFI_OP_NOOP, 2) },
@@ -4891,79 +5268,79 @@ static const struct _cffi_field_s _cffi_fields[] = {
              _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "first", offsetof(cal_postings, first),
              sizeof(((cal_postings *)0)->first),
-             _CFFI_OP(_CFFI_OP_NOOP, 22) },
+             _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "chain", offsetof(cal_postings, chain),
              sizeof(((cal_postings *)0)->chain),
-             _CFFI_OP(_CFFI_OP_NOOP, 22) },
+             _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "tail", offsetof(cal_postings, tail),
             sizeof(((cal_postings *)0)->tail),
-            _CFFI_OP(_CFFI_OP_NOOP, 22) },
+            _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "left", offsetof(cal_postings, left),
             sizeof(((cal_postings *)0)->left),
-            _CFFI_OP(_CFFI_OP_NOOP, 338) },
+            _CFFI_OP(_CFFI_OP_NOOP, 366) },
   { "level", offsetof(cal_postings, level),
              sizeof(((cal_postings *)0)->level),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "used", offsetof(cal_postings, used),
             sizeof(((cal_postings *)0)->used),
-            _CFFI_OP(_CFFI_OP_NOOP, 14) },
+            _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "priority", offsetof(cal_rank_columns, priority),
                 sizeof(((cal_rank_columns *)0)->priority),
-                _CFFI_OP(_CFFI_OP_NOOP, 75) },
+                _CFFI_OP(_CFFI_OP_NOOP, 101) },
   { "relevance", offsetof(cal_rank_columns, relevance),
                  sizeof(((cal_rank_columns *)0)->relevance),
-                 _CFFI_OP(_CFFI_OP_NOOP, 117) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 143) },
   { "age_us", offsetof(cal_rank_columns, age_us),
               sizeof(((cal_rank_columns *)0)->age_us),
               _CFFI_OP(_CFFI_OP_NOOP, 16) },
   { "tokens", offsetof(cal_rank_columns, tokens),
               sizeof(((cal_rank_columns *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 75) },
+              _CFFI_OP(_CFFI_OP_NOOP, 101) },
   { "tie", offsetof(cal_rank_columns, tie),
            sizeof(((cal_rank_columns *)0)->tie),
-           _CFFI_OP(_CFFI_OP_NOOP, 18) },
+           _CFFI_OP(_CFFI_OP_NOOP, 30) },
   { "group", offsetof(cal_rank_columns, group),
              sizeof(((cal_rank_columns *)0)->group),
-             _CFFI_OP(_CFFI_OP_NOOP, 75) },
+             _CFFI_OP(_CFFI_OP_NOOP, 101) },
   { "section", offsetof(cal_rank_columns, section),
                sizeof(((cal_rank_columns *)0)->section),
-               _CFFI_OP(_CFFI_OP_NOOP, 75) },
+               _CFFI_OP(_CFFI_OP_NOOP, 101) },
   { "rows", offsetof(cal_segment, rows),
             sizeof(((cal_segment *)0)->rows),
-            _CFFI_OP(_CFFI_OP_NOOP, 117) },
+            _CFFI_OP(_CFFI_OP_NOOP, 143) },
   { "norms", offsetof(cal_segment, norms),
              sizeof(((cal_segment *)0)->norms),
-             _CFFI_OP(_CFFI_OP_NOOP, 32) },
+             _CFFI_OP(_CFFI_OP_NOOP, 58) },
   { "codes", offsetof(cal_segment, codes),
              sizeof(((cal_segment *)0)->codes),
-             _CFFI_OP(_CFFI_OP_NOOP, 20) },
+             _CFFI_OP(_CFFI_OP_NOOP, 28) },
   { "scales", offsetof(cal_segment, scales),
               sizeof(((cal_segment *)0)->scales),
-              _CFFI_OP(_CFFI_OP_NOOP, 117) },
+              _CFFI_OP(_CFFI_OP_NOOP, 143) },
   { "errors", offsetof(cal_segment, errors),
               sizeof(((cal_segment *)0)->errors),
-              _CFFI_OP(_CFFI_OP_NOOP, 117) },
+              _CFFI_OP(_CFFI_OP_NOOP, 143) },
   { "live", offsetof(cal_segment, live),
             sizeof(((cal_segment *)0)->live),
-            _CFFI_OP(_CFFI_OP_NOOP, 20) },
+            _CFFI_OP(_CFFI_OP_NOOP, 28) },
   { "count", offsetof(cal_segment, count),
              sizeof(((cal_segment *)0)->count),
              _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "unix_ms", offsetof(cal_uuid7_state, unix_ms),
                sizeof(((cal_uuid7_state *)0)->unix_ms),
-               _CFFI_OP(_CFFI_OP_NOOP, 14) },
+               _CFFI_OP(_CFFI_OP_NOOP, 40) },
   { "counter", offsetof(cal_uuid7_state, counter),
                sizeof(((cal_uuid7_state *)0)->counter),
-               _CFFI_OP(_CFFI_OP_NOOP, 63) },
+               _CFFI_OP(_CFFI_OP_NOOP, 89) },
   { "slots", offsetof(cal_words, slots),
              sizeof(((cal_words *)0)->slots),
-             _CFFI_OP(_CFFI_OP_NOOP, 22) },
+             _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "slot_count", offsetof(cal_words, slot_count),
                   sizeof(((cal_words *)0)->slot_count),
                   _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "starts", offsetof(cal_words, starts),
               sizeof(((cal_words *)0)->starts),
-              _CFFI_OP(_CFFI_OP_NOOP, 79) },
+              _CFFI_OP(_CFFI_OP_NOOP, 105) },
   { "arena", offsetof(cal_words, arena),
              sizeof(((cal_words *)0)->arena),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -4978,68 +5355,73 @@ static const struct _cffi_field_s _cffi_fields[] = {
              _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "seed", offsetof(cal_words, seed),
             sizeof(((cal_words *)0)->seed),
-            _CFFI_OP(_CFFI_OP_NOOP, 14) },
+            _CFFI_OP(_CFFI_OP_NOOP, 40) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_copy_buffer", 318, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_buffer", 344, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_buffer), offsetof(struct _cffi_align_typedef_cal_copy_buffer, y), 0, 9 },
-  { "$cal_copy_column", 319, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_column", 345, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_column), offsetof(struct _cffi_align_typedef_cal_copy_column, y), 9, 15 },
-  { "$cal_copy_fault", 320, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_fault", 346, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_fault), offsetof(struct _cffi_align_typedef_cal_copy_fault, y), 24, 3 },
-  { "$cal_lending", 321, _CFFI_F_CHECK_FIELDS,
+  { "$cal_lending", 347, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_lending), offsetof(struct _cffi_align_typedef_cal_lending, y), 27, 6 },
-  { "$cal_postings", 322, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 33, 9 },
-  { "$cal_rank_columns", 323, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 42, 7 },
-  { "$cal_segment", 324, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 49, 7 },
-  { "$cal_uuid7_state", 325, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 56, 2 },
-  { "$cal_words", 326, _CFFI_F_CHECK_FIELDS,
-    sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 58, 8 },
+  { "$cal_part", 348, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_part), offsetof(struct _cffi_align_typedef_cal_part, y), 33, 10 },
+  { "$cal_postings", 349, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 43, 9 },
+  { "$cal_rank_columns", 350, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 52, 7 },
+  { "$cal_segment", 351, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 59, 7 },
+  { "$cal_uuid7_state", 352, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 66, 2 },
+  { "$cal_words", 353, _CFFI_F_CHECK_FIELDS,
+    sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 68, 8 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 328, _cffi_prim_int(4, 0),
+  { "$1", 356, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW,CAL_E_COPY" },
-  { "$10", 327, _cffi_prim_int(4, 0),
+  { "$10", 354, _cffi_prim_int(4, 0),
+    "CAL_COPY_DIMENSIONS_MAX" },
+  { "$11", 355, _cffi_prim_int(4, 0),
     "CAL_COPY_MISSING,CAL_COPY_UTF8,CAL_COPY_NUL,CAL_COPY_RANGE,CAL_COPY_SIZE,CAL_COPY_DIMENSIONS,CAL_COPY_NON_FINITE,"
     "CAL_COPY_SPAN,CAL_COPY_ITEM,CAL_COPY_FIELDS,CAL_COPY_LENGTH,CAL_COPY_ARRAY,CAL_COPY_VERSION" },
-  { "$2", 329, _cffi_prim_int(4, 0),
+  { "$2", 357, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI,CAL_CPU_NEON,CAL_CPU_DOTPROD,CAL_CPU_SHA2" },
-  { "$3", 330, _cffi_prim_int(4, 0),
+  { "$3", 358, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 331, _cffi_prim_int(4, 0),
+  { "$4", 359, _cffi_prim_int(4, 0),
     "CAL_PAIR_ROWS" },
-  { "$5", 332, _cffi_prim_int(4, 0),
+  { "$5", 360, _cffi_prim_int(4, 0),
     "CAL_VOCABULARY_O200K,CAL_VOCABULARY_CL100K,CAL_VOCABULARIES" },
-  { "$6", 333, _cffi_prim_int(4, 0),
+  { "$6", 361, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
-  { "$7", 334, _cffi_prim_int(4, 0),
+  { "$7", 362, _cffi_prim_int(4, 0),
     "CAL_POSTING_SEGMENT,CAL_DOCUMENTS_MAX,CAL_PHRASE_MAX" },
-  { "$8", 335, _cffi_prim_int(4, 0),
+  { "$8", 363, _cffi_prim_int(4, 0),
+    "CAL_PART_VALUES,CAL_PART_QUOTIENT,CAL_PART_LENT,CAL_PART_STRETCHED,CAL_PART_FLAGGED" },
+  { "$9", 364, _cffi_prim_int(4, 0),
     "CAL_COPY_BOOL,CAL_COPY_INT2,CAL_COPY_INT4,CAL_COPY_INT8,CAL_COPY_FLOAT4,CAL_COPY_FLOAT8,CAL_COPY_UUID,"
     "CAL_COPY_INSTANT,CAL_COPY_BYTES,CAL_COPY_TEXT,CAL_COPY_JSONB,CAL_COPY_TEXT_ARRAY,CAL_COPY_UUID_ARRAY,"
     "CAL_COPY_VECTOR,CAL_COPY_HALFVEC" },
-  { "$9", 336, _cffi_prim_int(4, 0),
-    "CAL_COPY_DIMENSIONS_MAX" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_copy_buffer", 318 },
-  { "cal_copy_column", 319 },
-  { "cal_copy_fault", 320 },
-  { "cal_lending", 321 },
-  { "cal_postings", 322 },
-  { "cal_rank_columns", 323 },
-  { "cal_segment", 324 },
-  { "cal_uuid7_state", 325 },
-  { "cal_words", 326 },
+  { "cal_copy_buffer", 344 },
+  { "cal_copy_column", 345 },
+  { "cal_copy_fault", 346 },
+  { "cal_lending", 347 },
+  { "cal_part", 348 },
+  { "cal_postings", 349 },
+  { "cal_rank_columns", 350 },
+  { "cal_segment", 351 },
+  { "cal_uuid7_state", 352 },
+  { "cal_words", 353 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -5049,12 +5431,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  91,  /* num_globals */
-  9,  /* num_struct_unions */
-  10,  /* num_enums */
-  9,  /* num_typenames */
+  98,  /* num_globals */
+  10,  /* num_struct_unions */
+  11,  /* num_enums */
+  10,  /* num_typenames */
   NULL,  /* no includes */
-  343,  /* num_types */
+  371,  /* num_types */
   0,  /* flags */
 };
 

@@ -393,6 +393,47 @@ int32_t cal_keyword_scores(const cal_postings *postings, const int64_t *groups, 
 int32_t cal_best_scores(const double *scores, size_t count, const int64_t *rows, const uint64_t *tie, size_t k,
                         int64_t *ids, float *best, size_t *found);
 
+/* What a part of a joined score says of candidate i, whose row is r, all in f64. */
+enum {
+    CAL_PART_VALUES = 0,    /* scores[i] */
+    CAL_PART_QUOTIENT = 1,  /* scores[i] / by */
+    CAL_PART_LENT = 2,      /* scores[i] / by - less[i] / by */
+    CAL_PART_STRETCHED = 3, /* (near[i] - low) / by below near_count, 0 from there on */
+    CAL_PART_FLAGGED = 4    /* 1 where flags[r] has a bit of flag, else 0 */
+};
+
+/* A part and its share of the sum; what its kind does not read may be NULL. */
+typedef struct {
+    int32_t how;
+    uint32_t flag;
+    double share;
+    double by;
+    double low;
+    const double *scores; /* a candidate, as less */
+    const double *less;
+    const float *near;
+    size_t near_count; /* at most the candidates */
+    const uint8_t *flags; /* a row */
+} cal_part;
+
+/*
+ * Joins `count` candidates of a search: scores[i] = 0 + share * part + share * part ..., in the order of the parts,
+ * each operation rounded to f64, and no less than `least`; 0 where inside (u8 a row, NULL: all) says 0 of row rows[i].
+ * Then as cal_best_scores of these scores: ids, best (k entries) and found; told (part_count * k entries) has at
+ * p * found + j what part p gave to the j-th best: share * part. A row outside row_count, a part of no kind, or more
+ * near than candidates: CAL_E_ARGUMENT.
+ */
+int32_t cal_join(const cal_part *parts, size_t part_count, size_t count, const int64_t *rows, size_t row_count,
+                 const uint8_t *inside, double least, const uint64_t *tie, size_t k, double *scores, int64_t *ids,
+                 float *best, double *told, size_t *found);
+
+/*
+ * What each part gives to the candidates at some places, 0 for a place below 0: told[p * place_count + j]. A place
+ * beyond the candidates: CAL_E_ARGUMENT.
+ */
+int32_t cal_join_told(const cal_part *parts, size_t part_count, size_t count, const int64_t *rows, size_t row_count,
+                      const int64_t *places, size_t place_count, double *told);
+
 /*
  * Words as bytes: seven bits a byte, lowest first, the high bit set where more follow; at most 5 bytes a word. Span i,
  * words[offsets[i] .. offsets[i+1]), becomes packed[sizes[i] .. sizes[i+1]). Too little room: CAL_E_ARGUMENT.

@@ -379,6 +379,106 @@ static void check_reading(arena *a, const cal_postings *postings, size_t documen
     }
 }
 
+static double said_by(const cal_part *part, size_t i, int64_t row) {
+    const double values[] = {
+        part->scores ? part->scores[i] : 0,
+        part->scores ? part->scores[i] / part->by : 0,
+        part->less ? part->scores[i] / part->by - part->less[i] / part->by : 0,
+        part->near && i < part->near_count ? ((double)part->near[i] - part->low) / part->by : 0,
+        part->flags && (part->flags[row] & part->flag) != 0,
+    };
+    return values[part->how];
+}
+
+/* Parts of every kind, joined one number at a time as well. */
+static void check_join(arena *a, input *in) {
+    const size_t rows_there = 1 + take_below(in, 40), count = take_below(in, rows_there + 1), k = take_below(in, 50);
+    double *own = exact(a, count * sizeof *own, 8), *less = exact(a, count * sizeof *less, 8);
+    float *near = exact(a, count * sizeof *near, 4);
+    uint8_t *flags = exact(a, rows_there, 1), *inside = exact(a, rows_there, 1);
+    int64_t *rows = exact(a, count * sizeof *rows, 8);
+    uint64_t *tie = exact(a, 2 * rows_there * sizeof *tie, 8);
+    for (size_t r = 0; r < rows_there; r++) {
+        flags[r] = (uint8_t)take(in, 1);
+        inside[r] = flags[r] & 1;
+        tie[2 * r] = flags[r] >> 7;
+        tie[2 * r + 1] = rows_there - r;
+    }
+    for (size_t i = 0; i < count; i++) { /* each row once, from the last on */
+        rows[i] = (int64_t)(rows_there - 1 - i);
+        own[i] = (double)(int8_t)take(in, 1) / 8;
+        less[i] = (double)(int8_t)take(in, 1) / 16;
+        near[i] = (float)(int8_t)take(in, 1) / 128;
+    }
+    cal_part parts[CAL_PART_FLAGGED + 1];
+    const size_t part_count = take_below(in, CAL_PART_FLAGGED + 2);
+    for (size_t p = 0; p < part_count; p++) {
+        const cal_part part = {.how = (int32_t)take_below(in, CAL_PART_FLAGGED + 1), .share = 0.7 - 0.3 * (double)p};
+        parts[p] = part;
+        parts[p].by = 0.3;
+        parts[p].low = 0.125;
+        if (part.how == CAL_PART_STRETCHED) {
+            parts[p].near = near;
+            parts[p].near_count = take_below(in, count + 1);
+        } else if (part.how == CAL_PART_FLAGGED) {
+            parts[p].flags = flags;
+            parts[p].flag = 6;
+        } else {
+            parts[p].scores = own;
+            parts[p].less = part.how == CAL_PART_LENT ? less : NULL;
+        }
+    }
+    const uint8_t *mask = take(in, 1) % 2 ? inside : NULL;
+    const double least = take(in, 1) % 2 ? 1e-6 : 0;
+    double *scores = exact(a, count * sizeof *scores, 8), *expected = exact(a, count * sizeof *expected, 8);
+    int64_t *ids = exact(a, k * sizeof *ids, 8), *order = exact(a, k * sizeof *order, 8);
+    float *best = exact(a, k * sizeof *best, 4), *sorted = exact(a, k * sizeof *sorted, 4);
+    double *told = exact(a, part_count * k * sizeof *told, 8), *again = exact(a, part_count * k * sizeof *again, 8);
+    size_t found = 0, sure = 0;
+    for (size_t i = 0; i < count; i++) {
+        double sum = 0;
+        for (size_t p = 0; p < part_count; p++) {
+            const double product = parts[p].share * said_by(&parts[p], i, rows[i]);
+            sum += product;
+        }
+        sum = sum < least ? least : sum;
+        expected[i] = mask && !mask[rows[i]] ? 0 : sum;
+    }
+    CHECK(cal_join(parts, part_count, count, rows, rows_there, mask, least, tie, k, scores, ids, best, told, &found) ==
+          CAL_OK);
+    for (size_t i = 0; i < count; i++) {
+        CHECK(scores[i] == expected[i]);
+    }
+    CHECK(cal_best_scores(expected, count, rows, tie, k, order, sorted, &sure) == CAL_OK && sure == found);
+    for (size_t j = 0; j < found; j++) {
+        CHECK(ids[j] == order[j] && best[j] == sorted[j]);
+        for (size_t p = 0; p < part_count; p++) {
+            const double gave = parts[p].share * said_by(&parts[p], (size_t)ids[j], rows[ids[j]]);
+            CHECK(told[p * found + j] == gave);
+        }
+    }
+    if (found > 0) {
+        order[0] = -1;
+        CHECK(cal_join_told(parts, part_count, count, rows, rows_there, order, found, again) == CAL_OK);
+        for (size_t p = 0; p < part_count; p++) {
+            CHECK(again[p * found] == 0);
+            CHECK(memcmp(again + p * found + 1, told + p * found + 1, (found - 1) * sizeof *again) == 0);
+        }
+        order[0] = (int64_t)count;
+        CHECK(cal_join_told(parts, part_count, count, rows, rows_there, order, found, again) == CAL_E_ARGUMENT);
+    }
+    if (count > 0) { /* what does not fit is refused before anything is read of it */
+        cal_part wrong = {.how = CAL_PART_FLAGGED + 1, .scores = own, .near = near, .near_count = count + 1};
+        CHECK(cal_join(&wrong, 1, count, rows, rows_there, mask, 0, tie, 0, scores, ids, best, told, &found) ==
+              CAL_E_ARGUMENT);
+        wrong.how = CAL_PART_STRETCHED;
+        CHECK(cal_join(&wrong, 1, count, rows, rows_there, mask, 0, tie, 0, scores, ids, best, told, &found) ==
+              CAL_E_ARGUMENT);
+        CHECK(cal_join(parts, 0, count, rows, (size_t)rows[0], mask, 0, tie, 0, scores, ids, best, told, &found) ==
+              CAL_E_ARGUMENT);
+    }
+}
+
 static void check_postings(arena *a, input *in) {
     const size_t documents = plenty.spans, words = plenty.table.count, terms = words + 1;
     uint64_t *starts = exact(a, (words + 1) * sizeof *starts, 8);
@@ -514,6 +614,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     arena a = {.count = 0};
     uint64_t choices = take(&in, 4);
     check_words(&a, &in);
+    uint8_t drawn[256];
+    for (size_t i = 0; i < sizeof drawn; i++) {
+        drawn[i] = (uint8_t)next_random(&choices);
+    }
+    check_join(&a, &(input){drawn, sizeof drawn});
     if (plenty.spans > 0) {
         uint8_t bytes[64];
         for (size_t i = 0; i < sizeof bytes; i++) {

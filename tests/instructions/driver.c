@@ -281,6 +281,18 @@ CASE case_best_scores(void) {
     succeed(cal_best_scores(document_scores, SPANS, NULL, NULL, BEST, ids, best, &count));
 }
 
+CASE case_join(void) {
+    static const cal_part parts[] = {
+        {.how = CAL_PART_QUOTIENT, .share = 0.5, .by = 3.0, .scores = document_scores},
+        {.how = CAL_PART_LENT, .share = 0.5, .by = 3.0, .scores = document_scores, .less = own_scores},
+        {.how = CAL_PART_STRETCHED, .share = 0.4, .by = 0.5, .low = 0.1, .near = best, .near_count = BEST},
+        {.how = CAL_PART_FLAGGED, .share = -0.05, .flags = asks, .flag = 1},
+    };
+    static double told[4 * BEST], joined[SPANS];
+    size_t count;
+    succeed(cal_join(parts, 4, SPANS, found_documents, SPANS, mask, 1e-6, NULL, BEST, joined, ids, best, told, &count));
+}
+
 static void keywords(void) {
     dictionary.capacity = WORDS;
     dictionary.slot_count = 2 * WORDS;
@@ -316,6 +328,7 @@ static void keywords(void) {
     RUN(keyword_scores);
     RUN(keyword_scores_lending);
     RUN(best_scores);
+    RUN(join);
 }
 
 /* ---- ranking ------------------------------------------------------------------------------------------------ */

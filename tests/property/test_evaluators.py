@@ -148,24 +148,6 @@ def test_relevance(numba: Evaluator, data: Any, neutral: float) -> None:  # C-45
     assert twin.tolist() == expected.tolist()
 
 
-@given(st.data(), st.sampled_from([0.0, 1e-6, 0.5]))
-def test_combined_scores(numba: Evaluator, data: Any, least: float) -> None:  # M-036; design section 5: one order
-    count, length = data.draw(st.integers(0, 5)), data.draw(lengths)
-    # Large ones that cancel out: what is left of the small ones depends on the order.
-    scores = st.one_of(st.floats(-2, 2), st.sampled_from([-1e18, -1e15, 1e15, 1e18]))
-    shares = data.draw(st.lists(st.one_of(st.just(1.0), st.floats(-2, 2)), min_size=count, max_size=count))
-    parts = [(share, frozen(data.draw(column(length, scores, np.float64)))) for share in shares]
-    found = data.draw(column(length, st.booleans(), np.bool_))
-    expected = np.zeros(length)
-    for row in np.flatnonzero(found).tolist():
-        total = 0.0
-        for share, values in parts:
-            total += share * float(values[row])
-        expected[row] = max(total, least)
-    for evaluator in (NUMPY, numba):
-        assert evaluator.combine(parts, found, least).tobytes() == expected.tobytes(), evaluator
-
-
 # --- graphs -------------------------------------------------------------------------------------
 
 

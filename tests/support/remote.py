@@ -90,6 +90,11 @@ def _postings(postings: Any, call: Call) -> dict[str, Length]:
     return {**terms, "segments": (count, [lib.CAL_POSTING_SEGMENT] * count)}
 
 
+def _part(part: Any, call: Call) -> dict[str, Length]:
+    count = call["count"]
+    return {"scores": count, "less": count, "near": part.near_count, "flags": call["row_count"]}
+
+
 def _copy_column(column: Any, call: Call) -> dict[str, Length]:
     rows, items = call["rows"], column.item_count
     given = {"values": column.size, "validity": (column.first + rows + 7) // 8}
@@ -110,12 +115,15 @@ FIELDS: dict[str, Callable[[Any, Call], dict[str, Length]]] = {
     "cal_words": _words,
     "cal_postings": _postings,
     "cal_lending": _lending,
+    "cal_part": _part,
     "cal_copy_column": _copy_column,
     "cal_copy_buffer": _copy_buffer,
 }
 ARGUMENTS: dict[tuple[str, str], Callable[[Call], Length]] = {
     ("cal_topk_f32", "segments"): lambda call: call["segment_count"],
     ("cal_scores_f32", "segments"): lambda call: call["segment_count"],
+    ("cal_join", "parts"): lambda call: call["part_count"],
+    ("cal_join_told", "parts"): lambda call: call["part_count"],
     ("cal_copy_encode", "columns"): lambda call: call["column_count"],
     ("cal_copy_scan", "columns"): lambda call: call["column_count"],
     ("cal_copy_decode", "columns"): lambda call: call["column_count"],

@@ -42,8 +42,6 @@ SIGNATURES: dict[str, list[tuple[Any, ...]]] = {
     "carry": [(_INTS, _INTS, _BOOLS, _write(types.boolean))],
     "newest": [(_BOOLS, _INTS, types.int64, _WRITTEN)],
     "relevance": [(_FLOATS, _BOOLS, types.float32, _write(types.float32))],
-    "add_scaled": [(_write(types.float64), _read(types.float64), types.float64)],
-    "settle": [(_write(types.float64), _BOOLS, types.float64)],
     "adjacency": [(_INTS, _INTS, types.int64, _WRITTEN, _WRITTEN)],
     "walk": [(_INTS, _read(types.int32), _FLOATS, _INTS, _FLOATS, types.float64, types.int64, _BOOLS,
               _write(types.float32), _write(types.int16), _WRITTEN)],

@@ -131,25 +131,6 @@ def relevance(similarity: Any, present: Any, neutral: Any, out: Any) -> Any:
     return rows
 
 
-def add_scaled(total: Any, scores: Any, share: float) -> Any:
-    """Add a share of scores to a total: a product and a sum of f64, each rounded."""
-    rows = total.shape[0]
-    for row in range(rows):
-        total[row] += share * scores[row]
-    return rows
-
-
-def settle(total: Any, found: Any, least: float) -> Any:
-    """Give what was found at least ``least``, and everything else 0."""
-    rows = total.shape[0]
-    for row in range(rows):
-        score = total[row]
-        if not score > least:
-            score = least
-        total[row] = score if found[row] else 0.0
-    return rows
-
-
 def adjacency(sources: Any, targets: Any, nodes: int, indptr: Any, order: Any) -> Any:
     """Write the edges in order of source, target and place (two counting sorts), and where each source begins."""
     edges = sources.shape[0]

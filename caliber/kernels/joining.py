@@ -1,0 +1,158 @@
+"""Joining what the legs of a search say of its candidates into one score each, and telling who gave what.
+
+Source: docs/decisions/0072-the-legs-are-joined-in-one-call.md; csrc/include/caliber.h, ``cal_join``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from caliber.kernels import checks, dispatch, reference_joining
+from caliber.kernels.reference_joining import FLAGGED, LENT, QUOTIENT, STRETCHED, VALUES, Part, Weighted, dense
+from caliber.model.errors import InvalidValue
+
+__all__ = ["FLAGGED", "LENT", "QUOTIENT", "STRETCHED", "VALUES", "Best", "Part", "Weighted", "dense", "join", "told"]
+
+Ints = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
+
+
+class Best(NamedTuple):
+    """All scores, and the best candidates: where they are, their scores, and what each part gave to each of them.
+
+    Shapes:  scores f64[n]; places int64[k]; best f32[k]; told f64[parts, k]
+    """
+
+    scores: Doubles
+    places: Ints
+    best: npt.NDArray[np.float32]
+    told: Doubles
+
+
+def join(
+    parts: Weighted,
+    rows: Ints,
+    tie: npt.NDArray[np.uint64],
+    k: int,
+    *,
+    inside: npt.NDArray[Any] | None = None,
+    least: float = 0.0,
+) -> Best:
+    """Return the sum of shares of parts for each candidate, and the best ``k`` above 0 in canonical order.
+
+    A score is at least ``least``, and 0 where ``inside`` (None: everywhere) does not have the candidate's row. Sums are
+    of f64 in the order of the parts; the best are compared as f32.
+
+    Shapes:  rows int64[n]; tie u64[r, 2]; inside bool[r]
+    Raises:  DTypeError, ShapeError, InvalidValue
+    """
+    count, room = len(rows), len(tie)
+    rows = checks.view(rows, checks.I64, 1, field="rows")
+    tie = checks.shaped(tie, checks.U64, (None, 2), field="tie")
+    flags = None if inside is None else checks.flags(inside, room, field="inside")
+    _check(parts, count, room)
+    wanted = min(checks.whole(k, field="k"), count)
+    native = dispatch.native()
+    if native is None:
+        if count and not 0 <= int(rows.min()) <= int(rows.max()) < room:
+            raise InvalidValue(field="rows", reason="outside its range")
+        return Best(*reference_joining.join(parts, rows, tie, wanted, flags, least))
+    buffer, null = native.ffi.from_buffer, native.ffi.NULL
+    scores, places = np.empty(count), np.empty(wanted, np.int64)
+    best, given = np.empty(wanted, np.float32), np.empty(len(parts) * wanted)
+    found = native.ffi.new("size_t *")
+    status = native.lib.cal_join(
+        _table(native, parts),
+        len(parts),
+        count,
+        buffer("int64_t[]", rows),
+        room,
+        null if flags is None else buffer("uint8_t[]", flags),
+        least,
+        buffer("uint64_t[]", tie),
+        wanted,
+        buffer("double[]", scores),
+        buffer("int64_t[]", places),
+        buffer("float[]", best),
+        buffer("double[]", given),
+        found,
+    )
+    if status:
+        dispatch.check(status, argument="rows")
+    size = int(found[0])
+    return Best(scores, places[:size], best[:size], given[: len(parts) * size].reshape(len(parts), size))
+
+
+def told(parts: Weighted, rows: Ints, room: int, places: Ints) -> Doubles:
+    """Return what each part gives to the candidates at some places, 0 for a place of -1.
+
+    Shapes:  rows int64[n], each below ``room``; places int64[m] -> f64[parts, m]
+    Raises:  DTypeError, ShapeError, InvalidValue
+    """
+    rows = checks.view(rows, checks.I64, 1, field="rows")
+    places = checks.view(places, checks.I64, 1, field="places")
+    _check(parts, len(rows), room)
+    native = dispatch.native()
+    if native is None:
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < room:
+            raise InvalidValue(field="rows", reason="outside its range")
+        if len(places) and int(places.max()) >= len(rows):
+            raise InvalidValue(field="places", reason="outside its range")
+        return reference_joining.told(parts, rows, places)
+    out = np.empty((len(parts), len(places)))
+    buffer = native.ffi.from_buffer
+    status = native.lib.cal_join_told(
+        _table(native, parts),
+        len(parts),
+        len(rows),
+        buffer("int64_t[]", rows),
+        room,
+        buffer("int64_t[]", places),
+        len(places),
+        buffer("double[]", out),
+    )
+    if status:
+        dispatch.check(status, argument="places")
+    return out
+
+
+def _check(parts: Weighted, count: int, room: int) -> None:
+    for _, part in parts:
+        how = part.how
+        if how == FLAGGED:
+            fits = _fits(part.flags, np.uint8) and len(part.flags) >= room  # type: ignore[arg-type]
+        elif how == STRETCHED:
+            fits = _fits(part.near, np.float32) and len(part.near) <= count  # type: ignore[arg-type]
+        else:
+            fits = how in (VALUES, QUOTIENT, LENT) and _fits(part.scores, np.float64, count)
+            fits = fits and (how != LENT or _fits(part.less, np.float64, count))
+        if not fits:
+            raise InvalidValue(field="parts", reason="lacks what its kind reads, or has it of another type or length")
+
+
+def _fits(array: Any, dtype: Any, count: int | None = None) -> bool:
+    if array is None or array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+        return False
+    return count is None or len(array) == count
+
+
+def _table(native: dispatch.Native, parts: Weighted) -> Any:
+    """Return the parts as C reads them; valid as long as their arrays are."""
+    buffer = native.ffi.from_buffer
+    table = native.ffi.new("cal_part[]", len(parts))
+    for at, (share, part) in enumerate(parts):
+        row, how = table[at], part.how
+        row.how, row.share = how, share
+        if how == FLAGGED:
+            row.flags, row.flag = buffer("uint8_t[]", part.flags), part.flag
+        elif how == STRETCHED:
+            row.near, row.near_count = buffer("float[]", part.near), len(part.near)  # type: ignore[arg-type]
+            row.by, row.low = part.by, part.low
+        else:
+            row.scores, row.by = buffer("double[]", part.scores), part.by
+            if how == LENT:
+                row.less = buffer("double[]", part.less)
+    return table

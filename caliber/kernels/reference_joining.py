@@ -1,0 +1,92 @@
+"""The twin of ``cal_join`` in NumPy: what parts of a score say, and their sum in one stated order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from caliber.kernels import reference_keyword
+
+VALUES: Final = 0
+QUOTIENT: Final = 1
+LENT: Final = 2
+STRETCHED: Final = 3
+FLAGGED: Final = 4
+"""Kinds of parts; as CAL_PART_* of caliber.h."""
+
+Ints = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
+
+
+class Part(NamedTuple):
+    """What one leg or boost says of each candidate.
+
+    ``how`` says what is read: VALUES scores; QUOTIENT scores / by; LENT scores / by - less / by; STRETCHED
+    (near - low) / by of the first candidates, 0 of the others; FLAGGED 1 where the row's flags have a bit of ``flag``.
+
+    Shapes:  scores, less f64[n]; near f32[m], m <= n; flags uint8[rows]
+    """
+
+    how: int
+    scores: Doubles | None = None
+    less: Doubles | None = None
+    near: npt.NDArray[np.float32] | None = None
+    flags: npt.NDArray[np.uint8] | None = None
+    flag: int = 0
+    by: float = 1.0
+    low: float = 0.0
+
+
+Weighted = Sequence[tuple[float, Part]]
+"""Parts, each with its share of the whole."""
+
+
+def dense(part: Part, rows: Ints) -> Doubles:
+    """Return what a part says of every candidate."""
+    if part.how == STRETCHED:
+        assert part.near is not None
+        out = np.zeros(len(rows))
+        out[: len(part.near)] = (part.near.astype(np.float64) - part.low) / part.by
+        return out
+    if part.how == FLAGGED:
+        assert part.flags is not None
+        marked: Doubles = ((part.flags[rows] & np.uint8(part.flag)) != 0).astype(np.float64)
+        return marked
+    assert part.scores is not None
+    if part.how == VALUES:
+        return part.scores
+    if part.how == QUOTIENT:
+        return part.scores / part.by
+    assert part.less is not None
+    return part.scores / part.by - part.less / part.by
+
+
+def join(
+    parts: Weighted,
+    rows: Ints,
+    tie: npt.NDArray[np.uint64],
+    k: int,
+    inside: npt.NDArray[np.uint8] | None,
+    least: float,
+) -> tuple[Doubles, Ints, npt.NDArray[np.float32], Doubles]:
+    """Return all scores, places and scores of the best, and what each part gave to them."""
+    scores = np.zeros(len(rows))
+    for share, part in parts:
+        scores += share * dense(part, rows)
+    scores = np.maximum(scores, least)
+    if inside is not None:
+        scores[inside[rows] == 0] = 0.0
+    places, best = reference_keyword.best_scores(scores, k, tie, rows)
+    return scores, places, best, told(parts, rows, places)
+
+
+def told(parts: Weighted, rows: Ints, places: Ints) -> Doubles:
+    """Return what each part gives to the candidates at some places; 0 for a place below 0."""
+    out = np.zeros((len(parts), len(places)))
+    known = places >= 0
+    for at, (share, part) in enumerate(parts):
+        out[at, known] = share * dense(part, rows)[places[known]]
+    return out
