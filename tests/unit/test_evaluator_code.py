@@ -28,7 +28,7 @@ from caliber.kernels.evaluator import NUMPY, compile_evaluator
 from caliber.model.errors import ExtraNotInstalled, InvalidConfigValue
 
 PACKAGE = Path(caliber.__file__).parent
-LOOPS = 13
+LOOPS = 11
 
 
 def run(source: str, **environment: str) -> Any:
