@@ -121,15 +121,16 @@ class Sight:
         found: set[str] = set()
         for kind in self.kinds:
             for start in (beginning, PART_MARK + beginning):
-                low, seen = start, 0
+                after, seen = "", 0
                 while seen < _TOKENS_MAX:
-                    page = [row[0] for row in self.ask(f"search.tokens_{kind}", low, start + _LAST, _TOKENS_MAX)]
+                    rows = self.ask(f"search.tokens_{kind}", start, after, start + _LAST, _TOKENS_MAX)
+                    page = [row[0] for row in rows]
                     known = [token for token in page if token in found or self.count(token)]
                     found.update(known)
                     seen += len(known)
                     if len(page) < _TOKENS_MAX:
                         break
-                    low = page[-1] + "\0"
+                    after = page[-1]
         return sorted(found)
 
 

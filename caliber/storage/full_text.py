@@ -128,7 +128,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
         f"search.best_{name}": Irregular(
             ("term", *sight, "flat", "slope", "limit", *filters), results=("ordinal", "count", "terms")
         ),
-        f"search.tokens_{name}": Irregular(("low", "high", "limit"), results=("token",)),
+        f"search.tokens_{name}": Irregular(("low", "beyond", "high", "limit"), results=("token",)),
         f"search.recent_{name}": Irregular(
             ("now_us", *sight, "half_us", "neutral", "limit", *filters), results=("ordinal",)
         ),

@@ -128,7 +128,7 @@ class PostgresBackend(Backend):
     ready: ClassVar[list[str]] = []
 
     def __init__(self) -> None:
-        super().__init__("postgres", f"env:{DSN}", frozenset({"reopen", "sharing", "snapshots", "bulk"}))
+        super().__init__("postgres", f"env:{DSN}", frozenset({"reopen", "sharing", "snapshots", "full text", "bulk"}))
         self._schema = f"test_{uuid.uuid4().hex[:20]}"
         if self.ready:
             self._schema = self.ready.pop()
@@ -161,6 +161,7 @@ class PostgresBackend(Backend):
         others = [shown.split()[1] for shown in self._created if shown != own]
         statements = [f'DROP SCHEMA "{schema}" CASCADE' for schema in others]
         if own in self._created:
+            statements.append(DERIVED.format(schema=self._schema))
             statements += [f'DELETE FROM "{self._schema}"."{relation.name}"' for relation in reversed(EMPTIED)]
             statements += [
                 f"SELECT setval('{self._schema}.{relation.name}_{column}_seq', 1, false)"
@@ -178,6 +179,16 @@ class PostgresBackend(Backend):
                 else:  # the test wrote there
                     connection.execute(f'DROP SCHEMA "{self._schema}" CASCADE')
 
+
+DERIVED = """
+DO $$ DECLARE thing text; BEGIN
+  FOR thing IN SELECT format('%s %I.%I', CASE relkind WHEN 'r' THEN 'TABLE' ELSE 'INDEX' END, '{schema}', relname)
+    FROM pg_class WHERE relnamespace = '{schema}'::regnamespace
+    AND ((relkind = 'r' AND relname ~ '^text_' AND relname <> 'text_state') OR (relkind = 'i' AND relname ~ '^vector_'))
+  LOOP EXECUTE 'DROP ' || thing; END LOOP;
+  DELETE FROM "{schema}".text_state;
+END $$"""
+"""Drops what a test has made to search with: other tests are not to pay for it."""
 
 EMPTIED = tuple(relation for relation in RELATIONS if relation.name != "schema_migration")
 SQLITE_KNOBS = frozenset(

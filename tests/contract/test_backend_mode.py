@@ -392,7 +392,7 @@ def test_hidden_records_take_no_place_among_those_looked_at(backend: Any, start:
     answers = []
     for hidden in (1_100, 0):
         agent = start(
-            words_only(backend, "backend", storage__path=_path(backend, hidden), search__candidates_max=1_000)
+            words_only(backend, "backend", **(_elsewhere(backend) if hidden else {}), search__candidates_max=1_000)
         )
         seen = [
             plain(NOTE, note_id=uuid.UUID(int=at + 1), content=f"a lake {'far ' * at}", entity="e") for at in range(9)
@@ -411,8 +411,11 @@ def test_hidden_records_take_no_place_among_those_looked_at(backend: Any, start:
     assert answers[0] == answers[1]
 
 
-def _path(backend: Any, hidden: int) -> str:
-    return backend.path if backend.path == ":memory:" else f"{backend.path}-{hidden}"
+def _elsewhere(backend: Any) -> dict[str, Any]:
+    """Return what makes a configuration name another store of the same database."""
+    if backend.adapter == "postgres":
+        return {"storage__schema_name": f"other_{uuid.uuid4().hex}"}
+    return {"storage__path": backend.path if backend.path == ":memory:" else f"{backend.path}-other"}
 
 
 def test_each_result_is_true_for_the_position_it_names(backend: Any, start: Any) -> None:

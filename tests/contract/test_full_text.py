@@ -45,7 +45,8 @@ def test_every_statement_is_there_with_its_contract(backend: Any) -> None:
     store = backend.store()
     store.full_text.rebuild(WordIndexer("english"))
     assert set(store.full_text.statements) == set(FULL_TEXT)
-    lists = {"seen": "[]", "keys": "[]", "ordinals": "[1]", "term": "lake", "low": "a", "high": "z"}
+    lists: dict[str, Any] = {"seen": "[]", "keys": "[]", "ordinals": "[1]", "space_id": bytes(16)}
+    lists |= {"term": "lake", "low": "a", "beyond": "", "high": "z"}
     with store.read() as session:
         for name, contract in FULL_TEXT.items():
             plan = store.full_text.statements[name]
@@ -100,6 +101,7 @@ def test_index_made_after_a_failed_commit_is_kept(filled: Any, start: Any, monke
     """The number of a change record that was rolled back is given again: a writer must not take it for its own."""
     from caliber.backends.sqlite.connection import SqliteConnection
 
+    filled.needs("gapless")
     agent = start(filled.open(settings_of(filled, "resident")))
     command = SqliteConnection.command
 
@@ -192,20 +194,38 @@ def test_programs_that_open_an_empty_store_together_all_search_it(backend: Any) 
         assert set(pool.map(opened, range(4))) == {"not_resident"}
 
 
-def test_check_finds_planted_faults(filled: Any) -> None:
-    settings = settings_of(filled, "backend")
-    rebuild_full_text(settings)
-    store = filled.store()
-    assert check_full_text(store, settings) == []
-    for planted, says in (
+PLANTED = {
+    "sqlite": (
         ("UPDATE text_note_entry SET digest = zeroblob(8)", "something else"),
         ("DELETE FROM text_turn WHERE rowid = 1", "not indexed"),
         ("INSERT INTO text_artifact_entry VALUES (77, 1, zeroblob(8))", "no such record"),
         ("DELETE FROM text_turn_entry", "something else"),
         ("UPDATE text_state SET complete = 0", "not complete"),
-    ):
-        with store._transaction() as connection:
-            connection.command(planted)
+    ),
+    "postgres": (
+        ("UPDATE text_note_entry SET digest = decode('00', 'hex')", "something else"),
+        ("DELETE FROM text_turn WHERE ordinal = 1", "not indexed"),
+        ("UPDATE text_turn SET hits = 2 WHERE term = 'lake'", "not indexed"),
+        ("UPDATE text_note SET terms = 1", "not indexed"),
+        ("INSERT INTO text_artifact_entry VALUES (77, 1, decode('00', 'hex'), '')", "no such record"),
+        ("DELETE FROM text_turn_entry", "something else"),
+        ("UPDATE text_state SET complete = false", "not complete"),
+        ("UPDATE text_state SET generation = 1", "not complete"),
+    ),
+}
+
+
+def test_check_finds_planted_faults(filled: Any) -> None:
+    settings = settings_of(filled, "backend")
+    rebuild_full_text(settings)
+    store = filled.store()
+    assert check_full_text(store, settings) == []
+    for planted, says in PLANTED[filled.adapter]:
+        if filled.adapter == "sqlite":
+            with store._transaction() as connection:
+                connection.command(planted)
+        else:
+            filled.tamper(None, planted)
         found = check_full_text(store, settings)
         assert any(says in line for line in found), (planted, found)
         rebuild_full_text(settings)
@@ -272,9 +292,8 @@ def test_entries_hold_terms_as_often_as_the_text_and_other_spellings_once() -> N
 
 
 def test_database_without_full_text_is_searched_in_memory_only(backend: Any, monkeypatch: Any) -> None:
-    from caliber.backends.sqlite.store import SqliteStore
-
-    monkeypatch.setattr(SqliteStore, "full_text", property(lambda self: None, lambda self, value: None), raising=False)
+    none = property(lambda self: None, lambda self, value: None)
+    monkeypatch.setattr(type(backend.store()), "full_text", none, raising=False)
     memory = backend.open(settings_of(backend, "resident"))
     assert memory.verify() == []
     with pytest.raises(InvalidConfigValue, match=r"search\.mode.*no full text"):

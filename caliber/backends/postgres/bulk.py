@@ -70,8 +70,11 @@ def load(
     batches: Iterable[Batch],
     on_existing: OnExisting,
     progress: Progress,
+    index: Callable[[Sequence[int]], None],
 ) -> BulkReport:
     """Write batches in one transaction of ``connection``; ``numbers`` hands out ordinals meanwhile.
+
+    ``index`` is given the ordinals of the rows written, before the transaction ends.
 
     Raises: InvalidRow, Conflict, Unavailable, and whatever ``batches`` raises; then nothing was written
     """
@@ -80,7 +83,9 @@ def load(
     try:
         with connection.transaction():
             limit(connection, target)
-            return loading.run(batches)
+            report = loading.run(batches)
+            index(loading.written)
+            return report
     except psycopg.Error as error:
         found = loading.explained(error)
         cause = target.translate(error).__cause__
@@ -111,6 +116,7 @@ class _Loading:
         self.records = 0
         # Of every row sent: eight bytes each, so that a row can be named whatever the server says of it.
         self.ordinals = array("q")
+        self.written: Sequence[int] = ()
         self.versions = array("q")
         self.references: dict[str, array[int]] = {key.column: array("Q") for key in relation.foreign_keys}
 
@@ -163,6 +169,7 @@ class _Loading:
 
     def record(self, ordinals: Sequence[int], versions: Sequence[int]) -> None:
         """Write change records of a thousand keys each, many to a round trip."""
+        self.written = ordinals
         if not self.relation.mirrored:
             return
         code = self.relation.code
@@ -408,7 +415,9 @@ class PostgresBulk:
         dialect: PostgresDialect,
         lock_timeout_ms: int,
         clock_us: Callable[[], int],
+        full_text: Callable[[PgConnection, Relation, Sequence[int]], None],
     ) -> None:
+        self._full_text = full_text
         self._lend = lend
         self._shared = shared
         self._dialect = dialect
@@ -419,8 +428,16 @@ class PostgresBulk:
         self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
     ) -> BulkReport:
         """See ``BulkStore.bulk_load``; no statement timeout bounds a load, which takes what it takes."""
-        with self.connection() as connection, self.connection() as numbers:
-            return load(connection, numbers, self.target(), relation, batches, on_existing, progress)
+        with self._working() as connection, self.connection() as numbers:
+
+            def index(ordinals: Sequence[int]) -> None:
+                connection.pg.enter_pipeline_mode()  # what plans run in
+                try:
+                    self._full_text(connection, relation, ordinals)
+                finally:
+                    connection.rest()
+
+            return load(connection.raw, numbers, self.target(), relation, batches, on_existing, progress, index)
 
     def read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
         """See ``BulkStore.bulk_read``."""
@@ -450,11 +467,16 @@ class PostgresBulk:
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """Lend a connection of its own, outside pipeline mode; what the driver raises comes as an error of ours."""
+        with self._working() as lent:
+            yield lent.raw
+
+    @contextmanager
+    def _working(self) -> Iterator[PgConnection]:
         failed: CaliberError
         with self._lend() as lent:
             try:
                 lent.rest()  # no COPY while it works
-                yield lent.raw
+                yield lent
             except psycopg.Error as error:
                 failed = self._translated(error)
             else:

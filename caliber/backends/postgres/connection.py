@@ -156,6 +156,7 @@ class PgConnection:
         "_queue",
         "begun",
         "deadline",
+        "opened",
         "pg",
         "raw",
         "shared",
@@ -174,6 +175,8 @@ class PgConnection:
         self._poll: Any = None
         self.begun: int | None = None
         """The number of the transaction under way, once its first statement has run; -1 if it has none."""
+        self.opened: Row = ()
+        """What the transaction under way was told as it began."""
         self.deadline: float | None = None
         """When, on the monotonic clock, whoever uses it no longer waits for an answer."""
         self.work()
@@ -195,7 +198,12 @@ class PgConnection:
         self._later(plan, (ordinal, *row[1:]))
         return [(ordinal,)]
 
-    def _later(self, plan: Plan, row: Row) -> None:
+    def later(self, plan: Plan, parameters: Sequence[Any]) -> None:
+        """Run a plan whose rows nobody needs with the next statement, which raises what is wrong with it."""
+        self._know(plan)
+        self._later(plan, parameters)
+
+    def _later(self, plan: Plan, row: Sequence[Any]) -> None:
         self.shared.counter.add()
         self._queue += self.commands(plan, row)
         if len(self._queue) > _QUEUE_MAX:
@@ -304,6 +312,7 @@ class PgConnection:
         self._queue = []
         self._preparing.clear()
         self._opening = self.begun = self.deadline = None
+        self.opened = ()
         if not self.broken and self.in_transaction:
             self.exchange(simple("ROLLBACK"))
 
@@ -380,8 +389,8 @@ class PgConnection:
             if command.kind == "send_prepare" and command.arguments[0]:
                 self._prepared.add(command.arguments[0])
         if waiting and self._opening is not None:
-            first = self.rows(self._opening, results[self._opening_at])[0][0]
-            self.begun = int(first) if self._opening.results[0] == "xid" else -1
+            self.opened = self.rows(self._opening, results[self._opening_at])[0]
+            self.begun = int(self.opened[0]) if self._opening.results[0] == "xid" else -1
             self._opening = None
         return results[len(waiting) :]
 

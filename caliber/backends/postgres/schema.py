@@ -11,6 +11,7 @@ from typing import Final
 
 from caliber.backends.postgres.connection import BEGIN, PgConnection, Shared, connect, simple
 from caliber.backends.postgres.dialect import PostgresDialect, dialect_of
+from caliber.backends.postgres.full_text_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
 from caliber.model.time import from_us
@@ -70,6 +71,7 @@ def create(shared: Shared, schema: str, *, exist_ok: bool, clock_us: Callable[[]
             check_schema(connection, plans, shared.store, writing=True)
             return
         statements = [statement for relation in plans.values() for statement in relation.create]
+        statements += state_table(dialect)
         # An empty schema may have been made for us by somebody with more rights.
         if not _exists(connection, schema):
             connection.command(f"CREATE SCHEMA {quote(schema)}")

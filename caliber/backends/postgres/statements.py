@@ -110,10 +110,11 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
     "session.write": (
         (
             "SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true),"
-            " set_config('lock_timeout', $2, true), set_config('synchronous_commit', 'on', true)"
+            " set_config('lock_timeout', $2, true), set_config('synchronous_commit', 'on', true),"
+            " (SELECT analyzer FROM {text_state})"
         ),
         ("statement_timeout", "lock_timeout"),
-        ("xid", "statement_timeout", "lock_timeout", "synchronous_commit"),
+        ("xid", "statement_timeout", "lock_timeout", "synchronous_commit", "analyzer"),
     ),
     "session.outcome": ("SELECT pg_xact_status($1::text::xid8)", ("xid",), ("status",)),
     "session.server": (
@@ -177,7 +178,7 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
 
 
 def _names(dialect: PostgresDialect) -> dict[str, str]:
-    names = {name: dialect.table(name) for name in (*BY_NAME, "feed")}
+    names = {name: dialect.table(name) for name in (*BY_NAME, "feed", "text_state")}
     for name, relation in BY_NAME.items():
         names[f"{name}_row"] = ", ".join(quote(column) for column in codec_of(relation).names)
     names["advisory_class"] = str(ADVISORY_CLASS)

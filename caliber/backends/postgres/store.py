@@ -14,20 +14,21 @@ import psycopg
 from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk import PostgresBulk
 from caliber.backends.postgres.care import PostgresCare
-from caliber.backends.postgres.connection import PgConnection, Shared, connect
+from caliber.backends.postgres.connection import BEGIN, PgConnection, Shared, connect, simple
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.feed import SnapshotFeed
+from caliber.backends.postgres.full_text import FullTextWriter, PostgresFullText
 from caliber.backends.postgres.lent import LentPool
 from caliber.backends.postgres.listener import Listener, channel_of, place_of
 from caliber.backends.postgres.pool import Pool
 from caliber.backends.postgres.statements import irregular, own, reserving
 from caliber.backends.postgres.writer import Limits, PostgresWriter
 from caliber.model.enums import ContextPersistence
-from caliber.model.errors import InternalError, InvalidConfigValue, Unavailable
+from caliber.model.errors import InternalError, InvalidConfigValue, TransactionFailed, Unavailable
 from caliber.schema.relation import Relation
 from caliber.schema.relations import RELATIONS
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
-from caliber.storage.full_text import FullText
+from caliber.storage.full_text import FULL_TEXT, TEXTS, FullText
 from caliber.storage.plan import Plan, quote
 from caliber.storage.protocol import ConnectionPool, Follower
 from caliber.storage.session import StatementSession
@@ -110,9 +111,15 @@ class PostgresStore:
         except BaseException:
             self._pool.close()
             raise
-        self._bulk = PostgresBulk(self._shared, self._pool.extra, dialect, self._limits.lock_timeout_ms, clock_us)
+        keeper = FullTextWriter(dialect)
+        full_text = PostgresFullText(
+            keeper, dialect, self.plans, self.read, self._transaction, self._limits.lock_timeout_ms
+        )
+        self.full_text: FullText | None = full_text
+        self._bulk = PostgresBulk(
+            self._shared, self._pool.extra, dialect, self._limits.lock_timeout_ms, clock_us, full_text.loaded
+        )
         self.care = PostgresCare(self._bulk, dialect, self.plans, self._shared.store)
-        self.full_text: FullText | None = None
         self._writer = PostgresWriter(
             self._pool,
             self.plans,
@@ -128,6 +135,7 @@ class PostgresStore:
             keep_content=config.context_window_persistence.kind is not ContextPersistence.EPHEMERAL,
             catch_up=self.catch_up,
             clock_us=clock_us,
+            full_text=keeper,
         )
 
     def _open(self, settings: PostgresConfig) -> PostgresDialect:
@@ -145,7 +153,7 @@ class PostgresStore:
 
     def _check_prepared(self, most: int) -> None:
         regular = sum(9 + len(plans.lists) + len(plans.counts) + len(plans.references) for plans in self.plans.values())
-        needed = regular + len(self.statements) + len(self._own)
+        needed = regular + len(self.statements) + len(self._own) + len(FULL_TEXT) + 4 * len(TEXTS)
         if 0 < most < needed:
             raise InvalidConfigValue(
                 field="storage.prepared_max",
@@ -186,6 +194,16 @@ class PostgresStore:
         with self._pool.connection(ask=True) as connection:
             connection.open(_SNAPSHOT, self._own["session.limits"], self._limits.within(None), None)
             yield connection
+
+    @contextmanager
+    def _transaction(self, lock_timeout_ms: int) -> Iterator[PgConnection]:
+        """Lend a connection in a transaction that changes no record, as long as it takes but for locks."""
+        self._check_open()
+        with self._pool.connection(ask=True) as connection:
+            connection.open(BEGIN, self._own["session.limits"], ("0", str(lock_timeout_ms)), None)
+            yield connection
+            if connection.exchange(simple("COMMIT"))[-1].command_status != b"COMMIT":
+                raise TransactionFailed(reason="the server rolled it back", retryable=True)
 
     def follow(self, follower: Follower | None) -> None:
         self._writer.follower = follower

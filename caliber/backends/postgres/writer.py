@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 from caliber.backends.postgres.connection import BEGIN, PgConnection, simple
 from caliber.backends.postgres.errors import is_tried_once, may_pass
 from caliber.backends.postgres.feed import SnapshotFeed
+from caliber.backends.postgres.full_text import FullTextWriter
 from caliber.backends.postgres.lent import LentPool
 from caliber.backends.postgres.pool import Pool
 from caliber.model.enums import Durability
@@ -119,6 +120,7 @@ class PostgresWriter(GroupWriter):
         keep_content: bool,
         catch_up: Callable[[], None],
         clock_us: Callable[[], int],
+        full_text: FullTextWriter,
     ) -> None:
         super().__init__(grouped=durability is Durability.GROUP, max_batch=group_max_batch, wait_us=group_wait_us)
         self._pool = pool
@@ -132,6 +134,7 @@ class PostgresWriter(GroupWriter):
         self._keep_content = keep_content
         self._catch_up = catch_up
         self._clock_us = clock_us
+        self.full_text = full_text
         self._turns = Turns()
         self._random = random.Random(os.urandom(8))  # noqa: S311  (spreads retries; no secret)
         self.follower: Follower | None = None
@@ -214,6 +217,8 @@ class PostgresWriter(GroupWriter):
             with self._pool.connection(deadline=deadline) as connection:
                 connection.open(BEGIN, self._own["session.write"], self._limits.within(deadline), deadline)
                 changes = self._work(connection, batch)
+                if connection.opened:
+                    self.full_text.written(connection, connection.opened[4], changes)
                 sequence, xid = 0, connection.begun
                 if xid is not None:  # something was asked of the database
                     ticket = self._turns.take()

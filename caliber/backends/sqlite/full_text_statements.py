@@ -74,7 +74,9 @@ def _of(relation: Relation) -> dict[str, str]:
             f" WHERE {_in_sight(kind)} AND {_filters(relation, 7)}"
             " ORDER BY v.hits / (v.hits + ?4 + ?5 * e.terms) DESC, v.doc DESC LIMIT ?6"
         ),
-        f"search.tokens_{kind}": f"SELECT term FROM text_{kind}_words WHERE term >= ?1 AND term < ?2 LIMIT ?3",
+        f"search.tokens_{kind}": (
+            f"SELECT term FROM text_{kind}_words WHERE term >= max(?1, ?2) AND term > ?2 AND term < ?3 LIMIT ?4"
+        ),
         f"search.recent_{kind}": (
             f"SELECT o.ordinal FROM {kind} AS o LEFT JOIN usage AS u ON u.owner_id = o.{key}"
             f" WHERE {_in_sight(kind)} AND {_filters(relation, 7)}"

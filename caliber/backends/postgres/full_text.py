@@ -1,0 +1,274 @@
+"""Full text in PostgreSQL: a table of terms a kind of record, kept in the transactions that write texts.
+
+Whether a store has an index stands in ``text_state``, which every write transaction reads as it begins, in the round
+trip that begins it. Reading locks that table against being locked by others: who makes or drops an index takes it for
+itself for a moment, so that each transaction before knows of none, and each one after keeps it.
+
+Source: K-170, K-171; docs/decisions/0081, 0120.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, TypeVar
+
+from caliber.backends.postgres.connection import PgConnection, simple
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.full_text_plans import FullTextPlans, full_text_plans
+from caliber.backends.postgres.full_text_statements import full_text_statements
+from caliber.kernels import uuid7
+from caliber.model.errors import Conflict, Unavailable
+from caliber.schema.relation import Relation
+from caliber.storage.changes import DELETE
+from caliber.storage.codec import Row, dump_json
+from caliber.storage.full_text import TEXTS, FullTextState, IndexerOf, Progress, TextEntry, TextIndexer
+from caliber.storage.plan import RelationPlans
+from caliber.storage.session import StatementSession
+from caliber.storage.unit_of_work import RowChange
+
+T = TypeVar("T")
+
+_BATCH_ROWS: Final = 1_000
+"""Rows indexed in one transaction while an index is built: others write texts between two of them."""
+
+_TURN_MS: Final = 200
+"""How long one attempt waits for a table: writers who come later wait behind it."""
+_PAUSE_S: Final = 0.05
+
+_KINDS: Final = tuple(relation.name for relation in TEXTS)
+
+
+def _nobody(_: str) -> TextIndexer | None:
+    return None
+
+
+class FullTextWriter:
+    """Keeps the index in the write transactions of one store. Safe to share between threads."""
+
+    def __init__(self, dialect: PostgresDialect) -> None:
+        self._plans = full_text_plans(dialect)
+        self._indexer_of: IndexerOf = _nobody
+        self._known: dict[str, TextIndexer | None] = {}
+
+    def keep(self, indexer_of: IndexerOf) -> None:
+        """Say who makes entries."""
+        self._indexer_of = indexer_of
+        self._known = {}
+
+    def indexer(self, name: str) -> TextIndexer | None:
+        """Return who makes entries by the rules of a name."""
+        known = self._known
+        if name not in known:
+            known[name] = self._indexer_of(name)
+        return known[name]
+
+    def written(self, connection: PgConnection, analyzer: str | None, changes: Sequence[RowChange]) -> None:
+        """Bring the index of rules ``analyzer`` up to the changes of the transaction under way."""
+        if analyzer is None:
+            return
+        # The last change of a row is what it says now.
+        last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in _KINDS}
+        if not last:
+            return
+        indexer = self.indexer(analyzer)
+        if indexer is None:
+            connection.later(self._plans.spoil, ())
+            return
+        for kind in _KINDS:
+            of_kind = [change for (name, _), change in last.items() if name == kind]
+            if of_kind:
+                self._bring_up(connection, indexer, kind, of_kind)
+
+    def _bring_up(
+        self, connection: PgConnection, indexer: TextIndexer, kind: str, changes: Iterable[RowChange]
+    ) -> None:
+        digests: dict[int, bytes | None] = {}
+        texts = []
+        for change in changes:
+            digest = None if change.operation == DELETE else indexer.digest(kind, change.row)
+            digests[change.row[0]] = digest
+            if digest is not None:
+                texts.append(change.row)
+        plan = self._plans.of[kind]
+        said = [digest.hex() if digest is not None else "" for digest in digests.values()]
+        # Nothing is asked: what says the same stays, and what stays is not entered again.
+        connection.later(plan.forget, (_texts(digests), dump_json(said)))
+        self.enter(connection, indexer, kind, texts)
+
+    def enter(self, connection: PgConnection, indexer: TextIndexer, kind: str, rows: Sequence[Row]) -> None:
+        """Index rows that have no entry, with the next statement."""
+        made = zip(rows, indexer.entries(kind, rows), strict=True)
+        found: list[tuple[int, TextEntry]] = [(row[0], entry) for row, entry in made if entry is not None]
+        if not found:
+            return
+        parameters = (
+            _texts(ordinal for ordinal, _ in found),
+            _texts(entry.terms for _, entry in found),
+            dump_json([entry.digest.hex() for _, entry in found]),
+            dump_json([entry.tokens for _, entry in found]),
+        )
+        connection.later(self._plans.of[kind].enter, parameters)
+
+
+def _texts(numbers: Iterable[int]) -> str:
+    return dump_json([str(number) for number in numbers])
+
+
+class PostgresFullText:
+    """The full text of one open store."""
+
+    def __init__(
+        self,
+        writer: FullTextWriter,
+        dialect: PostgresDialect,
+        plans: dict[str, RelationPlans],
+        read: Callable[[], AbstractContextManager[StatementSession]],
+        transaction: Callable[[int], AbstractContextManager[PgConnection]],
+        lock_timeout_ms: int,
+    ) -> None:
+        self.statements = full_text_statements(dialect)
+        self._writer = writer
+        self._own: FullTextPlans = full_text_plans(dialect)
+        self._plans = plans
+        self._read = read
+        self._transaction = transaction
+        self._patience_s = lock_timeout_ms / 1_000 if lock_timeout_ms else float("inf")
+
+    def state(self, session: StatementSession | None = None) -> FullTextState | None:
+        if session is None:
+            with self._read() as own:
+                return self.state(own)
+        rows = session.run(self._own.state, ())
+        return FullTextState(rows[0][0], bool(rows[0][1])) if rows else None
+
+    def keep(self, indexer_of: IndexerOf) -> None:
+        self._writer.keep(indexer_of)
+
+    def drop(self) -> bool:
+        def work(connection: PgConnection) -> bool:
+            connection.command(self._own.lock)
+            there = bool(connection.run(self._own.state, ()))
+            if there:
+                connection.exchange(*(simple(text) for text in self._own.drop))
+            return there
+
+        return self._patiently(work)
+
+    def rebuild(self, indexer: TextIndexer, progress: Progress | None = None, *, unless_there: bool = False) -> int:
+        # Names this build: of two at once, the one that began first ends, and only the other calls it complete.
+        build = uuid7().bytes
+        total = self._patiently(lambda connection: self._begin(connection, indexer.name, build, unless_there))
+        if total is None:
+            return 0
+        done = held = 0
+        for kind in _KINDS:
+            last: int | None = -1
+            while last is not None:
+                page = self._patiently(functools.partial(self._index_page, indexer, build, kind, last))
+                if page is None:
+                    return held  # somebody else dropped it, builds another, or wrote what this one does not know
+                rows, entered, last = page
+                done, held = done + rows, held + entered
+                if progress is not None:
+                    progress(done, max(done, total))
+        self._patiently(lambda connection: connection.run(self._own.finish, (build,)))
+        return held
+
+    def _begin(self, connection: PgConnection, name: str, build: bytes, unless_there: bool) -> int | None:
+        """Make an empty index; return how many rows there are to look at, None if there was one to leave alone."""
+        own = self._own
+        connection.command(own.lock)
+        if unless_there and connection.run(own.state, ()):
+            return None
+        connection.exchange(*(simple(text) for text in (*own.drop, *own.create)))
+        connection.run(own.begin, (name, build))
+        return sum(connection.run(self._plans[kind].count, ())[0][0] for kind in _KINDS)
+
+    def _index_page(
+        self, indexer: TextIndexer, build: bytes, kind: str, last: int, connection: PgConnection
+    ) -> tuple[int, int, int | None] | None:
+        """Index the rows after ``last``: how many were read and entered, and after which to go on.
+
+        With the entries to itself: what others have entered is committed, hence read here as well, and stays.
+        """
+        if not connection.run(self._own.built_by, (build,)):
+            return None
+        connection.command(self._own.of[kind].lock)
+        rows = connection.run(self._plans[kind].page, (last, _BATCH_ROWS))
+        wanted = [row for row in rows if indexer.digest(kind, row) is not None]
+        self._writer.enter(connection, indexer, kind, wanted)
+        return len(rows), len(wanted), rows[-1][0] if len(rows) == _BATCH_ROWS else None
+
+    def check(self, indexer: TextIndexer) -> list[str]:
+        with self._read() as session:
+            state = self.state(session)
+            if state is None:
+                return []
+            if state.analyzer != indexer.name or not state.complete:
+                return ["full text is not complete, or was made by other rules; run `caliber db rebuild-search`"]
+            session.run(self._own.unhurried, ())
+            return [fault for relation in TEXTS for fault in self._check_kind(session, indexer, relation)]
+
+    def _check_kind(self, session: StatementSession, indexer: TextIndexer, relation: Relation) -> list[str]:
+        kind, of = relation.name, self._own.of[relation.name]
+        found: list[str] = []
+        last = -1
+        while True:
+            rows = session.run(self._plans[kind].page, (last, _BATCH_ROWS))
+            upto = rows[-1][0] if len(rows) == _BATCH_ROWS else 2**62
+            entered: dict[int, bytes] = dict(session.run(of.entries, (last, upto)))
+            for row in rows:
+                if entered.pop(row[0], None) != indexer.digest(kind, row):
+                    found.append(f"full text of {kind} {row[0]}: says something else than the record")
+            found += [f"full text of {kind} {ordinal}: there is no such record" for ordinal in entered]
+            if len(rows) < _BATCH_ROWS:
+                break
+            last = upto
+        unlike = session.run(of.unlike, ())[0][0]
+        if unlike:
+            found.append(f"full text of {kind}: {unlike} texts are entered but not indexed, or the other way round")
+        return found
+
+    # --- bulk loads ------------------------------------------------------------------------------
+
+    def loaded(self, connection: PgConnection, relation: Relation, ordinals: Sequence[int]) -> None:
+        """Index rows that were loaded in the transaction under way.
+
+        Asked for at its end, so that nobody who makes an index waits for all of a load: an index that was begun before
+        is found here, and whoever begins one later waits for these rows.
+        """
+        if relation.name not in _KINDS or not ordinals:
+            return
+        state = connection.run(self._own.state, ())
+        if not state:
+            return
+        indexer = self._writer.indexer(state[0][0])
+        if indexer is None:
+            connection.run(self._own.spoil, ())
+            return
+        plan = self._plans[relation.name].get_many
+        assert plan is not None
+        for start in range(0, len(ordinals), _BATCH_ROWS):
+            some = list(ordinals[start : start + _BATCH_ROWS])
+            rows = connection.run(plan, (dump_json(some),))
+            self._writer.enter(connection, indexer, relation.name, rows)
+        connection.flush()
+
+    def _patiently(self, work: Callable[[PgConnection], T]) -> T:
+        """Run work that locks tables in a transaction of its own, again and again while others hold them.
+
+        Each attempt is short: who comes meanwhile waits behind it.
+        """
+        until = time.monotonic() + self._patience_s
+        while True:
+            try:
+                with self._transaction(_TURN_MS) as connection:
+                    return work(connection)
+            except (Unavailable, Conflict) as error:
+                late = time.monotonic() >= until
+                if late or not (isinstance(error, Conflict) or error.context.get("reason") == "locked"):
+                    raise
+            time.sleep(_PAUSE_S)

@@ -1,0 +1,153 @@
+"""The tables of full text in PostgreSQL, and the statements that keep them.
+
+``text_state`` is there from the beginning, empty until there is an index; the others are made and dropped with it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.storage.full_text import TEXTS
+from caliber.storage.plan import Plan
+
+STATE = "text_state"
+
+
+def state_table(dialect: PostgresDialect) -> tuple[str, ...]:
+    """Return the statements that make the table which says whether there is an index.
+
+    ``generation`` is the number of a table of that index: a reader whose snapshot is older than the tables it would
+    read finds another one, and does not take them for empty.
+    """
+    table = dialect.table(STATE)
+    columns = '"only" BOOLEAN PRIMARY KEY CHECK ("only"), analyzer TEXT NOT NULL, complete BOOLEAN NOT NULL'
+    comment = "Whose rules the full text follows and whether it is whole; no row without one."
+    return (
+        f"CREATE TABLE {table} ({columns}, generation BIGINT NOT NULL, build UUID)",
+        f"COMMENT ON TABLE {table} IS '{comment}'",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KindPlans:
+    """The statements that keep the entries of one relation."""
+
+    lock: str
+    enter: Plan
+    forget: Plan
+    entries: Plan
+    unlike: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class FullTextPlans:
+    """The statements that keep the full text of one schema."""
+
+    lock: str
+    create: tuple[str, ...]
+    drop: tuple[str, ...]
+    state: Plan
+    begin: Plan
+    built_by: Plan
+    finish: Plan
+    spoil: Plan
+    unhurried: Plan
+    of: dict[str, KindPlans]
+
+
+def _create(kind: str, dialect: PostgresDialect) -> Iterator[str]:
+    words, entries = dialect.table(f"text_{kind}"), dialect.table(f"text_{kind}_entry")
+    yield (
+        f"CREATE TABLE {entries} (ordinal BIGINT PRIMARY KEY, terms INT NOT NULL, digest BYTEA NOT NULL,"
+        ' tokens TEXT COLLATE "C" NOT NULL)'
+    )
+    # All that ranking asks of a term stands in the index: the table beside it is not read.
+    yield (
+        f'CREATE TABLE {words} (term TEXT COLLATE "C" NOT NULL, ordinal BIGINT NOT NULL, hits INT NOT NULL,'
+        " terms INT NOT NULL, PRIMARY KEY (term, ordinal) INCLUDE (hits, terms))"
+    )
+    yield f"COMMENT ON TABLE {entries} IS 'What each {kind} was indexed as by full text.'"
+    yield f"COMMENT ON TABLE {words} IS 'Which {kind}s hold a term, and how often.'"
+
+
+def _kind_plans(kind: str, dialect: PostgresDialect) -> KindPlans:
+    words, entries = dialect.table(f"text_{kind}"), dialect.table(f"text_{kind}_entry")
+    counted = (
+        "SELECT t.term, e.ordinal, count(*)::int AS hits, e.terms FROM {} AS e"
+        " CROSS JOIN LATERAL unnest(string_to_array(e.tokens, ' ')) AS t (term) GROUP BY t.term, e.ordinal, e.terms"
+    )
+    enter = (
+        f"WITH entered AS (INSERT INTO {entries} (ordinal, terms, digest, tokens)"
+        " SELECT ordinal::bigint, terms::int, decode(digest, 'hex'), tokens"
+        " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS given (ordinal, terms, digest, tokens)"
+        " ON CONFLICT (ordinal) DO NOTHING RETURNING ordinal, terms, tokens)"
+        f" INSERT INTO {words} (term, ordinal, hits, terms) {counted.format('entered')} ORDER BY 1, 2"
+    )
+    # The rows of a text are found one by one, by term and number: a plan that joins might read all there are.
+    forget = (
+        f"WITH gone AS (DELETE FROM {entries} AS e"
+        " USING unnest($1::text[], $2::text[]) AS given (ordinal, digest)"
+        " WHERE e.ordinal = given.ordinal::bigint AND encode(e.digest, 'hex') <> given.digest"
+        " RETURNING e.ordinal, e.tokens),"
+        " doomed AS (SELECT w.place FROM gone CROSS JOIN LATERAL"
+        f" (SELECT ctid AS place FROM {words} WHERE ordinal = gone.ordinal"
+        " AND term = ANY (string_to_array(gone.tokens, ' ')) OFFSET 0) AS w)"
+        f" DELETE FROM {words} WHERE ctid = ANY (ARRAY(SELECT place FROM doomed))"
+    )
+    recounted = counted.format(entries)
+    held = f"SELECT term, ordinal, hits, terms FROM {words}"
+    return KindPlans(
+        lock=f"LOCK TABLE {entries} IN SHARE ROW EXCLUSIVE MODE",
+        enter=Plan(f"text.enter_{kind}", enter, ("ordinals", "terms", "digests", "tokens")),
+        forget=Plan(f"text.forget_{kind}", forget, ("ordinals", "digests")),
+        entries=Plan(
+            f"text.entries_{kind}",
+            f"SELECT ordinal, digest FROM {entries} WHERE ordinal > $1::bigint AND ordinal <= $2::bigint"
+            " ORDER BY ordinal",
+            ("after", "last"),
+            ("ordinal", "digest"),
+        ),
+        unlike=Plan(
+            f"text.unlike_{kind}",
+            f"SELECT count(DISTINCT ordinal) FROM (({recounted} EXCEPT {held})"
+            f" UNION ALL ({held} EXCEPT {recounted})) AS unlike",
+            (),
+            ("texts",),
+        ),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def full_text_plans(dialect: PostgresDialect) -> FullTextPlans:
+    """Return the statements that keep full text, for one schema."""
+    kinds = [relation.name for relation in TEXTS]
+    state = dialect.table(STATE)
+    generation = f"coalesce(to_regclass('{dialect.table(f'text_{kinds[0]}_entry')}')::oid::bigint, 0)"
+    tables = ", ".join(dialect.table(f"text_{kind}{part}") for kind in kinds for part in ("_entry", ""))
+    return FullTextPlans(
+        lock=f"LOCK TABLE {state} IN ACCESS EXCLUSIVE MODE",
+        create=tuple(text for kind in kinds for text in _create(kind, dialect)),
+        drop=(f"DROP TABLE IF EXISTS {tables}", f"DELETE FROM {state}"),
+        state=Plan(
+            "text.state",
+            f"SELECT analyzer, complete AND generation = {generation} FROM {state}",
+            (),
+            ("analyzer", "complete"),
+        ),
+        begin=Plan(
+            "text.begin", f"INSERT INTO {state} VALUES (true, $1, false, {generation}, $2)", ("analyzer", "build")
+        ),
+        built_by=Plan("text.built_by", f"SELECT 1 FROM {state} WHERE build = $1", ("build",), ("found",)),
+        finish=Plan("text.finish", f"UPDATE {state} SET complete = true, build = NULL WHERE build = $1", ("build",)),
+        # Whoever is building an index that somebody else left a text out of must not call it complete.
+        spoil=Plan(
+            "text.spoil",
+            f"UPDATE {state} SET complete = false, build = NULL WHERE complete OR build IS NOT NULL",
+            (),
+        ),
+        unhurried=Plan("text.unhurried", "SELECT set_config('statement_timeout', '0', true)", (), ("limit",)),
+        of={kind: _kind_plans(kind, dialect) for kind in kinds},
+    )

@@ -1,0 +1,187 @@
+"""The statements of full text in PostgreSQL's words; contracts in ``caliber.storage.full_text``.
+
+Each searched relation K has a table ``text_K`` of terms, one row for each text that holds one, and ``text_K_entry``,
+which says what a text was indexed as. Terms are bound values that a B-tree is asked for: there is no ``tsquery``, hence
+no query syntax. Why terms and not a ``tsvector``: docs/decisions/0120.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relations import BY_NAME
+from caliber.storage.codec import codec_of
+from caliber.storage.full_text import FULL_TEXT, TEXTS, filterable
+from caliber.storage.plan import Plan, quote
+
+# As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. Each parameter is
+# named for every relation, also for those that have no use for it, so that all take the same ones.
+_MAY_SEE: Final = (
+    "({o}.visible_to IS NULL OR {o}.visible_to IN (SELECT ARRAY(SELECT jsonb_array_elements_text(list::jsonb))"
+    " FROM jsonb_array_elements_text({seen}::jsonb) AS lists (list)))"
+)
+_IN_FORCE: Final = {
+    "note": (
+        "{o}.archived_at IS NULL AND {o}.superseded_by IS NULL"
+        " AND ({o}.valid_from IS NULL OR {o}.valid_from <= {at}::timestamptz)"
+        " AND ({o}.valid_until IS NULL OR {o}.valid_until > {at}::timestamptz) AND " + _MAY_SEE
+    ),
+    "artifact": (
+        "{o}.superseded_by IS NULL AND {o}.rolled_back_at IS NULL AND {o}.retired_at IS NULL"
+        " AND ({o}.expires_at IS NULL OR {o}.expires_at > {at}::timestamptz) AND {seen}::jsonb IS NOT NULL"
+    ),
+    "turn": "{at}::timestamptz IS NOT NULL AND {seen}::jsonb IS NOT NULL",
+    "scope": "{o}.summary_tokens > 0 AND {at}::timestamptz IS NOT NULL AND {seen}::jsonb IS NOT NULL",
+}
+_IDS: Final = "SELECT id::uuid FROM jsonb_array_elements_text({0}::jsonb) AS ids (id)"
+_ANY_OF: Final = {
+    ColumnType.UUID: "{column} IN (" + _IDS.format("{mark}") + ")",
+    ColumnType.TEXT: "{column} IN (SELECT jsonb_array_elements_text({mark}::jsonb))",
+    ColumnType.ENUM: "{column} IN (SELECT jsonb_array_elements_text({mark}::jsonb))",
+    # A list holds a number whichever way it is spelt: 3 and 3.0 are the same to JSONB.
+    ColumnType.INT: "{mark}::jsonb @> to_jsonb({column})",
+    ColumnType.FLOAT: "{mark}::jsonb @> to_jsonb({column})",
+    ColumnType.INSTANT: "{mark}::jsonb @> to_jsonb((extract(epoch FROM {column}) * 1000000)::bigint)",
+}
+
+
+def in_sight(kind: str, seen: str = "$2", at: str = "$3", row: str = "o") -> str:
+    """Return the condition under which row ``o`` of a relation is in force and may be seen."""
+    return _IN_FORCE[kind].format(o=row, seen=seen, at=at)
+
+
+def filters(relation: Relation, first: int) -> str:
+    """Return the conditions of every column that can be filtered by; one whose parameter is NULL holds."""
+    parts = []
+    for at, name in enumerate(filterable(relation), start=first):
+        any_of = _ANY_OF[relation.column(name).type].format(column=f"o.{quote(name)}", mark=f"${at}")
+        parts.append(f"(${at}::jsonb IS NULL OR {any_of})")
+    return " AND ".join(parts)
+
+
+def _time(kind: str) -> str:
+    return "o.opened_at" if kind == "scope" else "coalesce(o.occurred_at, o.created_at)"
+
+
+def _row(relation: str, table: str) -> str:
+    return ", ".join(f"{table}.{quote(column)}" for column in codec_of(BY_NAME[relation]).names)
+
+
+def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
+    kind, key = relation.name, relation.key[0]
+    records, embedding, usage = dialect.table(kind), dialect.table("embedding"), dialect.table("usage")
+    words, entries = dialect.table(f"text_{kind}"), dialect.table(f"text_{kind}_entry")
+    importance = "coalesce(o.importance, $5::float8)" if kind == "note" else "$5::float8"
+    last_used = f"greatest({_time(kind)}, u.last_accessed_at)"
+    age_us = f"greatest(extract(epoch FROM $1::timestamptz - {last_used}) * 1000000, 0)::float8"
+    sight = in_sight(kind)
+    return {
+        f"search.readers_{kind}": (
+            f"SELECT DISTINCT o.visible_to FROM {records} AS o WHERE o.visible_to IS NOT NULL"
+            if kind == "note"
+            else "SELECT NULL::text WHERE false"
+        ),
+        f"search.figures_{kind}": (
+            f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({_time(kind)}) FROM {records} AS o"
+            f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(kind, '$1', '$2')}"
+        ),
+        f"search.count_{kind}": (
+            f"SELECT count(*) FROM {words} AS v JOIN {records} AS o ON o.ordinal = v.ordinal"
+            f" WHERE v.term = $1::text AND {sight}"
+        ),
+        f"search.best_{kind}": (
+            f"SELECT v.ordinal, v.hits, v.terms FROM {words} AS v JOIN {records} AS o ON o.ordinal = v.ordinal"
+            f" WHERE v.term = $1::text AND {sight} AND {filters(relation, 7)}"
+            " ORDER BY v.hits / (v.hits + $4::float8 + $5::float8 * v.terms) DESC, v.ordinal DESC LIMIT $6::bigint"
+        ),
+        # From one term to the next, however many texts hold it.
+        f"search.tokens_{kind}": (
+            "WITH RECURSIVE found (term) AS ("
+            f"(SELECT term FROM {words} WHERE term >= $1::text AND term > $2::text AND term < $3::text"
+            " ORDER BY term LIMIT 1)"
+            f" UNION ALL SELECT (SELECT w.term FROM {words} AS w WHERE w.term > f.term AND w.term < $3::text"
+            " ORDER BY w.term LIMIT 1) FROM found AS f WHERE f.term IS NOT NULL)"
+            " SELECT term FROM found WHERE term IS NOT NULL LIMIT $4::bigint"
+        ),
+        f"search.recent_{kind}": (
+            f"SELECT o.ordinal FROM {records} AS o LEFT JOIN {usage} AS u ON u.owner_id = o.{key}"
+            f" WHERE {sight} AND {filters(relation, 7)}"
+            f" ORDER BY 0.5::float8 / (1.0::float8 + {age_us} / $4::float8) + 0.05::float8 * {importance} DESC,"
+            " o.ordinal DESC LIMIT $6::bigint"
+        ),
+        f"search.of_days_{kind}": (
+            f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {filters(relation, 6)}"
+            f" AND {_time(kind)} BETWEEN $1::timestamptz AND $4::timestamptz"
+            f" ORDER BY {_time(kind)} DESC, o.ordinal DESC LIMIT $5::bigint"
+        ),
+        f"search.vectors_{kind}": (
+            f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM {embedding} AS e"
+            f" JOIN {records} AS o ON o.{key} = e.owner_id"
+            f" WHERE e.ordinal > $4::bigint AND e.space_id = $1::uuid AND e.owner_type = '{kind}'"
+            f" AND {sight} AND {filters(relation, 6)} ORDER BY e.ordinal LIMIT $5::bigint"
+        ),
+        f"search.by_key_{kind}": (
+            f"SELECT {_row(kind, 'o')} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('$1')}) AND {sight}"
+        ),
+    }
+
+
+def _end_in_sight(end: str, dialect: PostgresDialect) -> str:
+    """Return whether a principal may see one end of edge ``l``, whatever kind of record it is."""
+    return " OR ".join(
+        f"(l.{end}_type = '{relation.name}' AND EXISTS (SELECT 1 FROM {dialect.table(relation.name)} AS o"
+        f" WHERE o.{relation.key[0]} = l.{end}_id"
+        f" AND {in_sight(relation.name, '$1', '$2' if relation.name == 'note' else '$3')}))"
+        for relation in TEXTS
+    )
+
+
+def _across(dialect: PostgresDialect) -> dict[str, str]:
+    turn, edge = dialect.table("turn"), dialect.table("edge")
+    beside = (
+        f"(SELECT b.ordinal FROM {turn} AS b WHERE b.scope_id = s.scope_id AND b.sequence {{0}} s.sequence"
+        " ORDER BY b.sequence {1} LIMIT $2::bigint)"
+    )
+    return {
+        "search.newest_note": (
+            f"SELECT o.ordinal FROM {dialect.table('note')} AS o WHERE {in_sight('note', '$1', '$2')}"
+            " ORDER BY o.created_at DESC, o.note_id LIMIT $3::bigint"
+        ),
+        "search.around": (
+            f"SELECT DISTINCT t.ordinal FROM {turn} AS s CROSS JOIN LATERAL"
+            f" ({beside.format('<', 'DESC')} UNION ALL {beside.format('>', 'ASC')}) AS t"
+            f" WHERE s.ordinal IN ({dialect.in_integers(1)})"
+        ),
+        "search.vectors_of": (
+            f"SELECT {_row('embedding', 'e')} FROM {dialect.table('embedding')} AS e"
+            f" WHERE e.space_id = $1::uuid AND e.owner_id IN ({_IDS.format('$2')}) ORDER BY e.ordinal"
+        ),
+        "search.usage_of": (
+            f"SELECT {_row('usage', 'u')} FROM {dialect.table('usage')} AS u"
+            f" WHERE u.owner_id IN ({_IDS.format('$1')}) ORDER BY u.ordinal"
+        ),
+        "search.edges_of": (
+            f"SELECT {_row('edge', 'l')} FROM {edge} AS l WHERE l.removed_at IS NULL"
+            f" AND l.ordinal IN (SELECT ordinal FROM {edge} WHERE source_id IN ({_IDS.format('$1')})"
+            f" UNION SELECT ordinal FROM {edge} WHERE target_id IN ({_IDS.format('$1')}))"
+        ),
+        # Links count only between two records that may be seen: hidden ones must not show in the weights.
+        "search.linked": (
+            f"SELECT EXISTS (SELECT 1 FROM {edge} AS l WHERE l.removed_at IS NULL"
+            f" AND ({_end_in_sight('source', dialect)}) AND ({_end_in_sight('target', dialect)}))"
+        ),
+    }
+
+
+@functools.lru_cache(maxsize=64)
+def full_text_statements(dialect: PostgresDialect) -> dict[str, Plan]:
+    """Return the statements that search, for one schema."""
+    texts = {name: text for relation in TEXTS for name, text in _of(relation, dialect).items()} | _across(dialect)
+    out = {}
+    for name, contract in FULL_TEXT.items():
+        results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
+        out[name] = Plan(name, texts[name], contract.parameters, results)
+    return out
