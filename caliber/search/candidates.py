@@ -8,6 +8,7 @@ Source: design, section 5; docs/decisions/0082.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class Sight:
         self._instants = {"note": asked.as_of_us}
         self.now_us = asked.now_us
         lists = [row[0] for row in self.ask("search.readers_note")]
-        self.seen = dump_json(asked.notes.among(lists))
+        self.seen = dump_json([json.loads(text) for text in asked.notes.among(lists)])
         self._filters = {kind: encoded_filter(kind, asked.conditions) for kind in asked.kinds}
         self.kinds = tuple(kind for kind in asked.kinds if self._filters[kind] is not None)
         self.filtered = bool(asked.conditions)

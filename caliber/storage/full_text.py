@@ -114,7 +114,7 @@ def filterable(relation: Relation) -> tuple[str, ...]:
 def _of(relation: Relation) -> dict[str, Irregular]:
     """Return the statements that search one relation.
 
-    ``seen`` are the lists of readers that the principal is on, as JSON; ``at_us`` the instant at which records must be
+    ``seen`` are the lists of readers that the principal is on, a JSON list of lists; ``at_us`` the instant at which records must be
     in force; a filter is a JSON list of values, bytes in hexadecimal digits, or None. All count and find only what is
     in force and may be seen.
     """

@@ -418,6 +418,18 @@ def _elsewhere(backend: Any) -> dict[str, Any]:
     return {"storage__path": backend.path if backend.path == ":memory:" else f"{backend.path}-other"}
 
 
+def test_readers_and_entities_of_any_name_are_matched(backend: Any, start: Any) -> None:
+    agent = start(words_only(backend, "backend"))
+    names = ("x\0y", 'q"u\\u0000', "\ufdd0z", "é", "a,b")
+    for who in names:
+        agent.note("a lake", entity=who, visible_to=[f"agent:{who}", "agent:another"])
+    for who in names:
+        reader = agent.memory.acting_as(Principal(PrincipalKind.AGENT, who, AgentRole.EXECUTOR))
+        for filtered in ({}, {"entity": who}):
+            assert len(reader.search("lake", filter=filtered).hits) == 1
+            assert agent.memory.acting_as(READER).search("lake", filter=filtered).hits == ()
+
+
 def test_each_result_is_true_for_the_position_it_names(backend: Any, start: Any) -> None:
     agent = start(words_only(backend, "backend"))
     agent.say("lake 0")

@@ -1900,8 +1900,8 @@ SELECT (pg_control_system()).system_identifier::text || ' ' || pg_postmaster_sta
 
 -- session.write
 --   takes: statement_timeout, lock_timeout
---   gives: xid, statement_timeout, lock_timeout, synchronous_commit
-SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true), set_config('synchronous_commit', 'on', true);
+--   gives: xid, statement_timeout, lock_timeout, synchronous_commit, analyzer
+SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true), set_config('synchronous_commit', 'on', true), (SELECT analyzer FROM "tenant_a"."text_state");
 
 -- store.bytes
 --   takes: schema

@@ -185,7 +185,7 @@ class PostgresFullText:
             return None
         connection.exchange(*(simple(text) for text in (*own.drop, *own.create)))
         connection.run(own.begin, (name, build))
-        return sum(connection.run(self._plans[kind].count, ())[0][0] for kind in _KINDS)
+        return sum(int(connection.run(self._plans[kind].count, ())[0][0]) for kind in _KINDS)
 
     def _index_page(
         self, indexer: TextIndexer, build: bytes, kind: str, last: int, connection: PgConnection
@@ -221,7 +221,8 @@ class PostgresFullText:
             upto = rows[-1][0] if len(rows) == _BATCH_ROWS else 2**62
             entered: dict[int, bytes] = dict(session.run(of.entries, (last, upto)))
             for row in rows:
-                if entered.pop(row[0], None) != indexer.digest(kind, row):
+                digest = indexer.digest(kind, row)
+                if entered.pop(row[0], None) != digest:
                     found.append(f"full text of {kind} {row[0]}: says something else than the record")
             found += [f"full text of {kind} {ordinal}: there is no such record" for ordinal in entered]
             if len(rows) < _BATCH_ROWS:

@@ -20,8 +20,8 @@ from caliber.storage.plan import Plan, quote
 # As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. Each parameter is
 # named for every relation, also for those that have no use for it, so that all take the same ones.
 _MAY_SEE: Final = (
-    "({o}.visible_to IS NULL OR {o}.visible_to IN (SELECT ARRAY(SELECT jsonb_array_elements_text(list::jsonb))"
-    " FROM jsonb_array_elements_text({seen}::jsonb) AS lists (list)))"
+    "({o}.visible_to IS NULL OR {o}.visible_to IN (SELECT ARRAY(SELECT jsonb_array_elements_text(list))"
+    " FROM jsonb_array_elements({seen}::jsonb) AS lists (list)))"
 )
 _IN_FORCE: Final = {
     "note": (
