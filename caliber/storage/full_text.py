@@ -114,9 +114,9 @@ def filterable(relation: Relation) -> tuple[str, ...]:
 def _of(relation: Relation) -> dict[str, Irregular]:
     """Return the statements that search one relation.
 
-    ``seen`` are the lists of readers that the principal is on, a JSON list of lists; ``at_us`` the instant at which records must be
-    in force; a filter is a JSON list of values, bytes in hexadecimal digits, or None. All count and find only what is
-    in force and may be seen.
+    ``seen`` are the lists of readers that the principal is on, a JSON list of lists; ``at_us`` the instant at which
+    records must be in force; a filter is a JSON list of values, bytes in hexadecimal digits, or None. All count and
+    find only what is in force and may be seen.
     """
     name = relation.name
     filters = tuple(f"filter_{column}" for column in filterable(relation))

@@ -1814,6 +1814,11 @@ SELECT pg_current_snapshot()::text, coalesce((SELECT max(sequence) FROM "tenant_
 --   gives: foreign
 SELECT EXISTS (SELECT 1 FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) AND writer <> $2);
 
+-- feed.notify
+--   takes: channel, writer
+--   gives: told
+SELECT 1::bigint FROM pg_notify($1::text, $2::text);
+
 -- feed.reach
 --   takes: snapshot
 --   gives: cut

@@ -431,7 +431,7 @@ class PostgresBulk:
         with self._working() as connection, self.connection() as numbers:
 
             def index(ordinals: Sequence[int]) -> None:
-                connection.pg.enter_pipeline_mode()  # what plans run in
+                connection.work()
                 try:
                     self._full_text(connection, relation, ordinals)
                 finally:
