@@ -23,6 +23,7 @@ from caliber.config import CaliberConfig, PostgresConfig, StorageConfig
 from caliber.model import Clock, SystemClock
 from caliber.schema.relations import RELATIONS
 from caliber.storage.protocol import Store
+from caliber.testing import ContractTarget
 
 ABILITIES = {
     "reopen": "what was stored can be opened again",
@@ -130,9 +131,21 @@ class PostgresBackend(Backend):
     def __init__(self) -> None:
         super().__init__("postgres", f"env:{DSN}", frozenset({"reopen", "sharing", "snapshots", "full text", "bulk"}))
         self._schema = f"test_{uuid.uuid4().hex[:20]}"
-        if self.ready:
+        self.recycled = bool(self.ready)
+        if self.recycled:
             self._schema = self.ready.pop()
-            self._created.add(self.store_of(self.config()))
+            self.adopt(self.config())
+
+    def adopt(self, settings: CaliberConfig) -> None:
+        """Take note of a store that somebody else has created."""
+        self._created.add(self.store_of(settings))
+
+    def forsake(self) -> None:
+        """Give up a recycled store."""
+        self.recycled = False
+        self._created.clear()
+        with psycopg.connect(os.environ[DSN]) as connection:
+            connection.execute(f'DROP SCHEMA "{self._schema}" CASCADE')
 
     def config(self, **overrides: Any) -> CaliberConfig:
         known = {name: value for name, value in overrides.items() if name not in SQLITE_KNOBS}
@@ -234,6 +247,67 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
     made = BACKENDS[request.param](tmp_path)
     yield made
     made.close()
+
+
+class RecycledSchemas:
+    """The backend of PostgreSQL, for which creating a store is done when a test before has left one that is empty."""
+
+    def __init__(self) -> None:
+        self._module = backend_module("postgres")
+        self._backends: dict[str, PostgresBackend] = {}
+
+    def fresh(self, folder: Path) -> CaliberConfig:
+        made = PostgresBackend()
+        settings = made.config()
+        self._backends[made.store_of(settings)] = made
+        return settings
+
+    def create(self, config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None:
+        made = self._backends[config.storage.shown]
+        if not made.recycled:
+            self._module.create(config, exist_ok=exist_ok, clock_us=clock_us)
+            made.adopt(config)
+        made.recycled = False
+
+    def migrate(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
+        return self._module.migrate(config, clock_us=clock_us)
+
+    def open_store(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> Store:
+        made = self._backends[config.storage.shown]
+        if made.recycled:  # it must look as if nobody had created it
+            made.forsake()
+        return self._module.open_store(config, clock_us=clock_us)
+
+    def discard(self, config: CaliberConfig) -> None:
+        self._backends.pop(config.storage.shown).close()
+
+
+@pytest.fixture(params=sorted(BACKENDS), scope="module")
+def contract_target(request: pytest.FixtureRequest) -> ContractTarget:
+    """The backend that the shipped suite proves."""
+    name: str = request.param
+    if name == "postgres":
+        request.getfixturevalue("postgres")
+        schemas = RecycledSchemas()
+        return ContractTarget(
+            name=name,
+            module=schemas,
+            fresh=schemas.fresh,
+            discard=schemas.discard,
+            lacks={
+                "gapless": "a rolled back transaction keeps its number; readers go by snapshots",
+                "full text": "texts are searched in memory",
+            },
+        )
+    in_memory = "it ends with its handle"
+    return ContractTarget(
+        name=name,
+        module=backend_module("sqlite"),
+        fresh=lambda folder: config(":memory:" if name == "sqlite-memory" else str(folder / "store.db")),
+        lacks={}
+        if name == "sqlite"
+        else {"reopen": in_memory, "sharing": in_memory, "snapshots": "a reader keeps writers waiting in memory"},
+    )
 
 
 @pytest.fixture

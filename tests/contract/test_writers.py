@@ -144,41 +144,6 @@ def test_group_is_no_larger_than_its_limit(backend: Any) -> None:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_no_update_is_lost_between_threads(durability: str, backend: Any) -> None:
-    # C-469, K-082: read, add one, write; 8 threads of 25
-    store = backend.store(storage__durability=durability)
-    trajectory = plain(TRAJECTORY)
-    store.write(lambda uow: uow.insert(TRAJECTORY, trajectory))
-
-    def work(uow: UnitOfWork) -> None:
-        import dataclasses
-
-        current = uow.get(TRAJECTORY, trajectory.trajectory_id.bytes)
-        uow.update(TRAJECTORY, dataclasses.replace(current, turn_count=current.turn_count + 1))
-
-    results = together(8, lambda at: [store.write(work) for _ in range(25)])
-    assert not [result for result in results if isinstance(result, BaseException)]
-    final = store.write(lambda uow: uow.get(TRAJECTORY, trajectory.trajectory_id.bytes))
-    assert (final.turn_count, final.version) == (200, 201)
-
-
-@pytest.mark.parametrize("durability", DURABILITIES)
-def test_deadline_passes_while_others_write(durability: str, backend: Any) -> None:
-    if durability == "commit":
-        backend.needs("one writer")
-    store = backend.store(storage__durability=durability)
-    gate = Gate(store)
-    started = time.monotonic()
-    with pytest.raises(Unavailable, match="nothing was written") as caught:
-        store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)), deadline_ms=50)
-    assert time.monotonic() - started < 5
-    assert caught.value.retryable
-    gate.open()
-    store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)), deadline_ms=60_000)
-    assert count(store, TRAJECTORY) == 1, "what gave up was not written later"
-
-
-@pytest.mark.parametrize("durability", DURABILITIES)
 def test_deadline_that_is_none_is_refused_before_anything_is_written(durability: str, backend: Any) -> None:
     # issue, Bad input: a negative budget of time
     memory = backend.open(storage__durability=durability)
@@ -226,13 +191,6 @@ def test_short_deadline_of_one_does_not_fail_its_group(file_backend: Any) -> Non
         assert isinstance(outcomes["hurried"], Unavailable)
         assert outcomes["hurried"].retryable
     assert count(store, TRAJECTORY) == sum(isinstance(outcome, int) for outcome in outcomes.values())
-
-
-def test_result_of_a_work_is_its_own(backend: Any) -> None:
-    store = backend.store(storage__durability="group")
-    results = together(16, lambda at: store.write(lambda uow: (uow.insert(TRAJECTORY, plain(TRAJECTORY)), at)))
-    assert [result[1] for result in results] == list(range(16))
-    assert len({result[0] for result in results}) == 16
 
 
 def test_idempotent_insert_under_concurrency_stores_one_row(backend: Any) -> None:

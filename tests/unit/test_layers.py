@@ -78,6 +78,8 @@ DOORS: dict[str, frozenset[str]] = {
     "typer": frozenset({"cli"}),
     "rich": frozenset({"cli"}),
     "opentelemetry": frozenset({"integrations"}),
+    "pytest": frozenset({"testing"}),
+    "hypothesis": frozenset({"testing"}),
 }
 """Which room may import what is not the standard library; what is not listed has no door yet."""
 

@@ -1,0 +1,208 @@
+"""The dataset of the irregular statements, and what each that reads must answer on it; written out once, for all.
+
+Source: design section 3.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from caliber.model.enums import ArtifactType, EntityType, EventFamily, NoteType
+from caliber.model.time import from_us
+from caliber.schema.relation import Relation
+from caliber.schema.relations import (
+    ARTIFACT,
+    CHECKPOINT,
+    CONTENT_VERSION,
+    CONTEXT_WINDOW,
+    EMBEDDING,
+    EMBEDDING_CACHE,
+    EMBEDDING_SPACE,
+    EVENT,
+    LOCK,
+    NOTE,
+    SCOPE,
+    TRAJECTORY,
+    TURN,
+    USAGE,
+)
+from caliber.storage.codec import Row, codec_of
+from caliber.testing.entities import plain
+
+
+def uid(number: int) -> uuid.UUID:
+    """Return the id with a number."""
+    return uuid.UUID(int=number)
+
+
+T1, T2, S1, S2 = uid(1), uid(2), uid(11), uid(12)
+SPACE = uid(90)
+EMPTY = uid(91)
+"""A space that holds nothing."""
+
+LAST: Final = 2**62
+"""Beyond every ordinal."""
+
+
+class At(NamedTuple):
+    """Stands for the ordinal of the row whose id has a number: databases may begin to count where they like."""
+
+    number: int
+
+
+def resolved(parameters: tuple[Any, ...], ordinals: Mapping[int, int]) -> tuple[Any, ...]:
+    """Return parameters with ordinals in the places of rows."""
+    return tuple(ordinals[each.number] if isinstance(each, At) else each for each in parameters)
+
+
+def unnumbered(rows: list[Row]) -> list[Any]:
+    """Return rows without their ordinals."""
+    return [tuple(row[1:]) for row in rows]
+
+
+def dataset() -> list[tuple[Relation, Any]]:
+    """Return every row, in an order in which references already exist."""
+    hash_a, hash_b = b"a" * 32, b"b" * 32
+    key = {"trajectory_id": T1, "scope_id": S1}
+    return [
+        (TRAJECTORY, plain(TRAJECTORY, trajectory_id=T1)),
+        (TRAJECTORY, plain(TRAJECTORY, trajectory_id=T2)),
+        (SCOPE, plain(SCOPE, scope_id=S1, trajectory_id=T1, sequence_number=4, next_sequence=2, summary="said")),
+        (SCOPE, plain(SCOPE, scope_id=S2, trajectory_id=T1, sequence_number=2, closed_at=from_us(5))),
+        (TURN, plain(TURN, turn_id=uid(21), **key, sequence=0, turn_number=0, content=b"one", idempotency_key="k")),
+        (TURN, plain(TURN, turn_id=uid(22), **key, sequence=1, turn_number=1, content=b"")),
+        (TURN, plain(TURN, turn_id=uid(23), **key, sequence=2, turn_number=2, content=b"three")),
+        (ARTIFACT, plain(ARTIFACT, artifact_id=uid(31), **key, content_hash=hash_a, artifact_type=ArtifactType.FACT,
+                         expires_at=from_us(100), content=b"A", idempotency_key="k")),
+        (ARTIFACT, plain(ARTIFACT, artifact_id=uid(32), **key, content_hash=hash_a, artifact_type=ArtifactType.FACT,
+                         expires_at=from_us(50), retired_at=from_us(60), content=b"old A")),
+        (ARTIFACT, plain(ARTIFACT, artifact_id=uid(33), **key, content_hash=hash_b, artifact_type=ArtifactType.FACT,
+                         rolled_back_at=from_us(1), expires_at=from_us(50))),
+        (ARTIFACT, plain(ARTIFACT, artifact_id=uid(34), **key, content_hash=hash_b, artifact_type=ArtifactType.CUSTOM,
+                         content=b"B")),
+        (NOTE, plain(NOTE, note_id=uid(41), fingerprint=b"1" * 32, entity="e", entity_type="t", content="n1",
+                     note_type=NoteType.FACT, created_at=from_us(9), source_trajectory_ids=(T2, T1))),
+        (NOTE, plain(NOTE, note_id=uid(42), fingerprint=b"2" * 32, entity="e", entity_type="t", content="n2",
+                     note_type=NoteType.FACT, created_at=from_us(3))),
+        (NOTE, plain(NOTE, note_id=uid(43), fingerprint=b"1" * 32, entity="e", entity_type="t", content="gone",
+                     note_type=NoteType.FACT, archived_at=from_us(4), source_trajectory_ids=(T1,))),
+        (NOTE, plain(NOTE, note_id=uid(44), fingerprint=b"1" * 32, entity="e", entity_type="t", content="keyed",
+                     note_type=NoteType.META, idempotency_key="k")),
+        (LOCK, plain(LOCK, lock_id=uid(51), resource="r", token=1, expires_at=from_us(10))),
+        (LOCK, plain(LOCK, lock_id=uid(52), resource="r", token=3, expires_at=from_us(100))),
+        (LOCK, plain(LOCK, lock_id=uid(53), resource="q", token=7, expires_at=from_us(10))),
+        (CONTENT_VERSION, plain(CONTENT_VERSION, owner_type=EntityType.NOTE, owner_ordinal=1, owner_version=2,
+                                owner_id=uid(41), body="v2", replaced_at=from_us(20))),
+        (CONTENT_VERSION, plain(CONTENT_VERSION, owner_type=EntityType.NOTE, owner_ordinal=1, owner_version=5,
+                                owner_id=uid(41), body="v5", replaced_at=from_us(40))),
+        (CONTEXT_WINDOW, plain(CONTEXT_WINDOW, window_id=uid(61), trajectory_id=T1, assembled_at=from_us(30))),
+        (CONTEXT_WINDOW, plain(CONTEXT_WINDOW, window_id=uid(62), trajectory_id=T1, assembled_at=from_us(70),
+                               expires_at=from_us(80))),
+        (EVENT, plain(EVENT, event_id=uid(71), family=EventFamily.TRACE, created_at=from_us(10))),
+        (EVENT, plain(EVENT, event_id=uid(72), family=EventFamily.AUDIT, created_at=from_us(10))),
+        (EVENT, plain(EVENT, event_id=uid(73), family=EventFamily.TRACE, created_at=from_us(50))),
+        (EMBEDDING_CACHE, plain(EMBEDDING_CACHE, content_hash=hash_a, dimensions=4, created_at=from_us(10))),
+        (EMBEDDING_CACHE, plain(EMBEDDING_CACHE, content_hash=hash_b, dimensions=4, created_at=from_us(50))),
+        (EMBEDDING_SPACE, plain(EMBEDDING_SPACE, space_id=SPACE)),
+        (EMBEDDING, plain(EMBEDDING, space_id=SPACE, owner_type=EntityType.TURN, owner_id=uid(21), chunk_index=0)),
+        (EMBEDDING, plain(EMBEDDING, space_id=SPACE, owner_type=EntityType.NOTE, owner_id=uid(41), chunk_index=0)),
+        (USAGE, plain(USAGE, owner_type=EntityType.NOTE, owner_id=uid(41), access_count=5,
+                      last_accessed_at=from_us(50))),
+        (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(81), trajectory_id=T1, created_at=from_us(1))),
+        (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(82), trajectory_id=T1, created_at=from_us(3))),
+        (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(83), trajectory_id=T1, created_at=from_us(2))),
+        (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(84), trajectory_id=T2, created_at=from_us(1))),
+    ]  # fmt: skip
+
+
+def ids(relation: Relation, rows: list[Row]) -> list[int]:
+    """Return the numbers of the rows' ids."""
+    place = codec_of(relation).index(relation.key[0])
+    return [uuid.UUID(bytes=row[place]).int for row in rows]
+
+
+def argument(name: str) -> Any:
+    """Return something that a statement's parameter of this name can be."""
+    if name == "ordinals":
+        return "[1]"
+    texts = {"model_id", "resource", "idempotency_key", "entity", "entity_type", "note_type", "artifact_type"}
+    if name in texts:
+        return "r"
+    if name.endswith("_id"):
+        return uid(1).bytes
+    if name == "owner_type":
+        return "note"
+    if name in ("content_hash", "fingerprint"):
+        return b"a" * 32
+    if name == "writer":
+        return b"w" * 16
+    return b"" if name == "entries" else 1
+
+
+READS: Final[list[tuple[str, tuple[Any, ...], Callable[[list[Row]], Any], Any]]] = [
+    ("scope.next_sequence", (T1.bytes,), lambda rows: rows, [(5,)]),
+    ("scope.next_sequence", (T2.bytes,), lambda rows: rows, [(0,)]),
+    ("turn.by_idempotency", (T1.bytes, "k"), lambda rows: ids(TURN, rows), [21]),
+    ("turn.by_idempotency", (T2.bytes, "k"), lambda rows: ids(TURN, rows), []),
+    ("artifact.by_idempotency", (T1.bytes, "k"), lambda rows: ids(ARTIFACT, rows), [31]),
+    ("artifact.active_by_hash", (T1.bytes, b"a" * 32, "fact"), lambda rows: ids(ARTIFACT, rows), [31]),
+    ("artifact.active_by_hash", (T1.bytes, b"b" * 32, "fact"), lambda rows: ids(ARTIFACT, rows), []),
+    ("artifact.active_by_hash", (T2.bytes, b"a" * 32, "fact"), lambda rows: ids(ARTIFACT, rows), []),
+    ("artifact.expiring", (99,), lambda rows: ids(ARTIFACT, rows), []),
+    ("artifact.expiring", (100,), lambda rows: ids(ARTIFACT, rows), [31]),
+    ("note.by_idempotency", ("k",), lambda rows: ids(NOTE, rows), [44]),
+    ("note.by_fingerprint", (b"1" * 32,), lambda rows: ids(NOTE, rows), [41]),
+    ("note.of_trajectory", (T1.bytes,), lambda rows: sorted(ids(NOTE, rows)), [41, 43]),
+    ("note.of_trajectory", (T1.bytes[8:] + T1.bytes[:8],), lambda rows: ids(NOTE, rows), []),
+    ("lock.held", ("r", 3, 99), lambda rows: rows, [(3,)]),
+    ("lock.held", ("r", 3, 100), lambda rows: rows, []),
+    ("lock.held", ("r", 1, 5), lambda rows: rows, [(1,)]),
+    ("lock.last_token", ("r",), lambda rows: rows, [(3,)]),
+    ("lock.last_token", ("nothing",), lambda rows: rows, [(0,)]),
+    ("content.at", ("note", 1, 1), lambda rows: rows, [("v2",)]),
+    ("content.at", ("note", 1, 2), lambda rows: rows, [("v2",)]),
+    ("content.at", ("note", 1, 3), lambda rows: rows, [("v5",)]),
+    ("content.at", ("note", 1, 6), lambda rows: rows, []),
+    ("content.owner", ("note", 1), lambda rows: rows, [(uid(41).bytes,)]),
+    ("content.owner", ("turn", 1), lambda rows: rows, []),
+    ("embedding.pending_turn", (SPACE.bytes, LAST, 9), unnumbered, [(uid(23).bytes, None, b"three")]),
+    ("embedding.pending_turn", (SPACE.bytes, LAST, 0), lambda rows: rows, []),
+    ("embedding.pending_turn", (SPACE.bytes, At(23), 9), lambda rows: rows, []),
+    ("embedding.pending_artifact", (SPACE.bytes, LAST, 9), lambda rows: [row[3] for row in rows], [b"B", b"A"]),
+    ("embedding.pending_artifact", (SPACE.bytes, At(34), 9), lambda rows: [row[3] for row in rows], [b"A"]),
+    ("embedding.pending_note", (SPACE.bytes, LAST, 9), unnumbered,
+     [(uid(44).bytes, "e", "keyed"), (uid(42).bytes, "e", "n2")]),
+    ("embedding.pending_scope", (SPACE.bytes, LAST, 9), unnumbered, [(S1.bytes, None, "said")]),
+    ("embedding.pending_up_turn", (SPACE.bytes, -1, 9), unnumbered, [(uid(23).bytes, None, b"three")]),
+    ("embedding.pending_up_turn", (SPACE.bytes, At(23), 9), lambda rows: rows, []),
+    ("embedding.pending_up_artifact", (SPACE.bytes, -1, 9), lambda rows: [row[3] for row in rows], [b"A", b"B"]),
+    ("embedding.pending_up_artifact", (SPACE.bytes, At(31), 9), lambda rows: [row[3] for row in rows], [b"B"]),
+    ("embedding.pending_up_note", (SPACE.bytes, -1, 1), unnumbered, [(uid(42).bytes, "e", "n2")]),
+    ("embedding.pending_up_scope", (SPACE.bytes, -1, 9), unnumbered, [(S1.bytes, None, "said")]),
+    ("embedding.unmoved_turn", (EMPTY.bytes, SPACE.bytes, -1, 9), unnumbered, [(uid(21).bytes,)]),
+    ("embedding.unmoved_turn", (EMPTY.bytes, SPACE.bytes, At(21), 9), lambda rows: rows, []),
+    ("embedding.unmoved_turn", (SPACE.bytes, EMPTY.bytes, -1, 9), lambda rows: rows, []),
+    ("embedding.unmoved_note", (EMPTY.bytes, SPACE.bytes, -1, 9), unnumbered, [(uid(41).bytes,)]),
+    ("embedding.unmoved_artifact", (EMPTY.bytes, SPACE.bytes, -1, 9), lambda rows: rows, []),
+    ("embedding.unmoved_scope", (EMPTY.bytes, SPACE.bytes, -1, 9), lambda rows: rows, []),
+    ("embedding.hashes_turn", (SPACE.bytes, -1, 9), lambda rows: [row[1:4] for row in rows],
+     [(uid(21).bytes, None, b"one")]),
+    ("embedding.hashes_turn", (SPACE.bytes, At(21), 9), lambda rows: rows, []),
+    ("embedding.hashes_note", (SPACE.bytes, -1, 9), lambda rows: [row[1:4] for row in rows],
+     [(uid(41).bytes, "e", "n1")]),
+    ("embedding.hashes_scope", (SPACE.bytes, -1, 9), lambda rows: rows, []),
+    ("embedding.hashes_artifact", (SPACE.bytes, -1, 9), lambda rows: rows, []),
+    ("embedding.progress_turn", (SPACE.bytes,), lambda rows: rows, [(2, 1)]),
+    ("embedding.progress_turn", (EMPTY.bytes,), lambda rows: rows, [(2, 2)]),
+    ("embedding.progress_artifact", (SPACE.bytes,), lambda rows: rows, [(2, 2)]),
+    ("embedding.progress_note", (SPACE.bytes,), lambda rows: rows, [(3, 2)]),
+    ("embedding.progress_scope", (SPACE.bytes,), lambda rows: rows, [(1, 1)]),
+    ("embedding.of_space", (EMPTY.bytes,), lambda rows: rows, []),
+    ("embedding.strays_turn", (-1, 9), lambda rows: rows, []),
+    ("embedding.strays_artifact", (-1, 9), lambda rows: rows, []),
+    ("embedding.strays_note", (-1, 9), lambda rows: rows, []),
+    ("embedding.strays_scope", (-1, 9), lambda rows: rows, []),
+    ("embedding.spaceless", (-1, 9), lambda rows: rows, []),
+]  # fmt: skip

@@ -1,0 +1,28 @@
+"""The fixtures of the suite; ``contract_target`` is the one that a backend's own tests define."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from caliber.testing.target import ContractTarget
+from caliber.testing.world import Contract, World
+
+NAMES = ("contract", "world")
+
+
+@pytest.fixture
+def contract(contract_target: ContractTarget, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contract]:
+    """What makes stores for one test."""
+    made = Contract(contract_target, lambda: tmp_path_factory.mktemp("contract"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def world(contract_target: ContractTarget, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A store that the tests of a module share."""
+    made = Contract(contract_target, lambda: tmp_path_factory.mktemp("world"))
+    yield World(made.store())
+    made.close()

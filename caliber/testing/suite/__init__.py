@@ -1,0 +1,30 @@
+"""Every test of the contract, and its fixtures: ``from caliber.testing.suite import *`` in a test module takes them."""
+
+from __future__ import annotations
+
+from caliber.testing import fixtures
+from caliber.testing.suite import (
+    bulk,
+    changes,
+    declared,
+    errors,
+    irregular,
+    races,
+    rules,
+    statements,
+    transactions,
+    values,
+)
+
+MODULES = (declared, values, rules, statements, irregular, transactions, races, changes, errors, bulk)
+
+_FOUND = {
+    name: getattr(module, name)
+    for module in MODULES
+    for name in vars(module)
+    if name.startswith(("test_", "contract_"))
+}
+_FOUND.update({name: getattr(fixtures, name) for name in fixtures.NAMES})
+globals().update(_FOUND)
+
+__all__ = sorted(_FOUND)

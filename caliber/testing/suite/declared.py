@@ -1,0 +1,63 @@
+"""What a backend says of itself: nothing mandatory is lacking, and what is said to be lacking really is."""
+
+from __future__ import annotations
+
+import pytest
+
+from caliber.schema.relations import BY_NAME, RELATIONS
+from caliber.storage.codec import codec_of
+from caliber.storage.statements import IRREGULAR
+from caliber.testing.target import CAPABILITIES, ContractTarget
+from caliber.testing.world import World
+
+
+@pytest.mark.parametrize("capability", [name for name, each in CAPABILITIES.items() if each.mandatory])
+def test_mandatory_capability_is_there(capability: str, contract_target: ContractTarget) -> None:
+    contract_target.needs(capability)
+
+
+def test_declared_capabilities_are_those_of_the_store(contract_target: ContractTarget, world: World) -> None:
+    """What a store offers without being asked to prove it would be used all the same."""
+    assert (world.store.full_text is not None) == contract_target.has("full text")
+    assert ("bulk" in world.store.capabilities) == contract_target.has("bulk")
+
+
+def test_store_names_itself(world: World) -> None:
+    # K-178; doctor and stats show it
+    facts = world.store.facts()
+    assert facts["adapter"] == world.store.adapter
+    assert isinstance(facts["summary"], str)
+    assert isinstance(facts["commits"], int)
+    assert world.store.epoch
+    assert world.store.integrity() == []
+
+
+def test_every_statement_is_there_with_its_contract(world: World) -> None:
+    # design section 3: a pair shares name, parameters and result columns
+    assert set(world.store.statements) == set(IRREGULAR)
+    for name, contract in IRREGULAR.items():
+        plan = world.store.statements[name]
+        expected = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
+        assert (plan.name, plan.binds, plan.results) == (name, contract.parameters, expected)
+
+
+def test_every_relation_has_its_regular_statements(world: World) -> None:
+    assert set(world.store.plans) == {relation.name for relation in RELATIONS}
+    for relation in RELATIONS:
+        plans = world.store.plans[relation.name]
+        assert plans.relation is relation
+        assert (plans.update is not None) == relation.versioned
+        assert (plans.get_many is not None) == relation.ordinal
+        assert set(plans.lists) == set(plans.counts) == {path.name for path in relation.paths}
+        wanted = {key.column for key in relation.foreign_keys} if relation.mirrored else set()
+        assert set(plans.references) == wanted
+
+
+def test_statements_are_counted_by_thread(world: World) -> None:
+    # design section 5: "zero SQL on the calling path" is proven by this count
+    before = world.store.statement_count()
+    with world.store.read() as session:
+        session.run(world.store.plans["note"].count, ())
+    assert world.store.statement_count() > before
+    after = world.store.statement_count()
+    assert world.store.statement_count() == after
