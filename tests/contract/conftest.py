@@ -294,10 +294,7 @@ def contract_target(request: pytest.FixtureRequest) -> ContractTarget:
             module=schemas,
             fresh=schemas.fresh,
             discard=schemas.discard,
-            lacks={
-                "gapless": "a rolled back transaction keeps its number; readers go by snapshots",
-                "full text": "texts are searched in memory",
-            },
+            lacks={"gapless": "a rolled back transaction keeps its number; readers go by snapshots"},
         )
     in_memory = "it ends with its handle"
     return ContractTarget(
