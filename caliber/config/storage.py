@@ -32,6 +32,9 @@ def _path(value: str) -> str:
         raise PydanticCustomError("secret", "an address may hold credentials: name it as env:MY_DSN")
     if value.startswith(PREFIX) and not is_reference(value):
         raise PydanticCustomError("path", "expected env: and the name of an environment variable")
+    if value.startswith("file:"):
+        # SQLite would take parameters from it that switch locking off, or keep nothing.
+        raise PydanticCustomError("path", "expected a path, not a URI; leave out file:")
     if "\0" in value:
         raise PydanticCustomError("path", "a path cannot contain a zero byte")
     return value

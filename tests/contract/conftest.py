@@ -22,6 +22,7 @@ from caliber.backends.postgres.local_server import LocalServer
 from caliber.config import CaliberConfig, PostgresConfig, StorageConfig
 from caliber.model import Clock, SystemClock
 from caliber.schema.relations import RELATIONS
+from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION
 from caliber.storage.protocol import Store
 from caliber.testing import ContractTarget
 
@@ -186,8 +187,11 @@ class PostgresBackend(Backend):
         with psycopg.connect(os.environ[DSN]) as connection:
             connection.execute("; ".join(statements))
             if own in self._created:
-                versions = connection.execute(f'SELECT name FROM "{self._schema}".schema_migration').fetchall()
-                if versions == [("baseline",)]:
+                names = "name, schema_version, min_reader_version, min_writer_version"
+                versions = connection.execute(f'SELECT {names} FROM "{self._schema}".schema_migration').fetchall()
+                step = MIGRATIONS[SCHEMA_VERSION]
+                expected = ("baseline", SCHEMA_VERSION, step.min_reader_version, step.min_writer_version)
+                if versions == [expected]:
                     self.ready.append(self._schema)
                 else:  # the test wrote there
                     connection.execute(f'DROP SCHEMA "{self._schema}" CASCADE')

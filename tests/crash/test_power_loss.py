@@ -44,9 +44,17 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         # Pages are never mapped into memory: the VFS would not see what is written there.
         settings = settings_for(
-            f"file:{folder / 'store.db'}?vfs={NAME}", storage__durability=durability, storage__mmap_bytes=0,
+            str(folder / "store.db"), storage__durability=durability, storage__mmap_bytes=0,
             storage__wal_autocheckpoint_pages=25,
         )  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection, "VFS", NAME)
+            self._use(settings, disk, durability, steps, threads)
+        self._cut("the end")
+        disk.at_sync = lambda _: None
+        disk.files.clear()
+
+    def _use(self, settings: Any, disk: Disk, durability: str, steps: int, threads: int) -> None:
         disk.at_sync = lambda name: self._cut(f"sync of {Path(name).name}")
         caliber.create(settings)
         self.while_creating, self.cuts = self.cuts, []
@@ -59,9 +67,6 @@ class Run:
                     worker.start()
                 for worker in workers:
                     worker.join(120)
-        self._cut("the end")
-        disk.at_sync = lambda _: None
-        disk.files.clear()
 
     def _work(self, memory: caliber.Caliber, number: int, steps: int) -> None:
         worker = Worker(memory, random.Random(seed() + number), f"w{number}", self._acknowledge)

@@ -23,6 +23,11 @@ _UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
         True,
         "the server takes no more connections: raise its max_connections, lower storage.pool_max, or use PgBouncer",
     ),
+    "53400": (
+        "limit reached",
+        False,
+        "a limit of the server was reached, such as temp_file_limit: raise it; nothing was written",
+    ),
     "55P03": ("locked", True, "another transaction holds what is needed; try again, or raise storage.lock_timeout_ms"),
     "57014": ("timeout", True, "the statement took longer than allowed; nothing was written"),
     "25P03": ("timeout", True, "the transaction was idle for longer than the server allows; nothing was written"),
@@ -100,18 +105,21 @@ def _translated(error: StatementError, store: str) -> CaliberError:
     if state in ("40001", "40P01"):
         return Conflict(entity_type="transaction", id="", reason="another writer was first", retryable=True)
     if state in ("42P01", "3F000", "42703"):
-        return SchemaMismatch(store=store, reason="a table or column is missing; run `caliber db migrate`")
+        return SchemaMismatch(store=store, reason=_MISSING)
     if state.startswith("08"):
         return lost(store)
     if state.startswith("22"):
         return StorageError("a value does not fit its column", reason="type")
-    if state.startswith(("54", "53")):
+    if state.startswith("53"):
+        return Unavailable(f"{store} is unavailable (out of resources): try again", reason="out of resources")
+    if state.startswith("54"):
         return StorageError("a value is larger than the database allows", reason="too big")
     if state in ("XX001", "XX002"):
         return StorageError(f"{store} is damaged; restore a backup", reason="corrupt")
     return TransactionFailed(reason=f"SQLSTATE {state}")
 
 
+_MISSING: Final = "a table or column is missing; run `caliber db migrate`, or upgrade the package caliber-memory"
 _CLASSES: Final = {"23502": "NOT NULL", "23503": "FOREIGN KEY", "23514": "CHECK"}
 
 
@@ -147,11 +155,11 @@ _WORDS: Final = (
     ("no password supplied", "28P01"),
     ("no pg_hba.conf entry", "28000"),
     ("authentication failed", "28000"),
-    ('role "', "28000"),  # does not exist, or may not log in
     ("permission denied for database", "42501"),
     ("too many clients", "53300"),
     ("too many connections", "53300"),
     ("remaining connection slots", "53300"),
+    ('role "', "28000"),  # does not exist, or may not log in
     ("does not exist", "3D000"),
     ("starting up", "57P03"),
     ("shutting down", "57P03"),

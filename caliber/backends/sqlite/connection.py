@@ -38,6 +38,10 @@ class Counter:
         return self._by_thread.get(threading.get_ident(), 0)
 
 
+VFS: str | None = None
+"""Which of SQLite's own ways to the disk files go; tests put one there that forgets what was not synced."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenOptions:
     """Knobs of a connection, from ``storage.*`` of the configuration."""
@@ -55,8 +59,8 @@ class OpenOptions:
 
     @property
     def shown(self) -> str:
-        """The path as messages show it: without the parameters of a URI."""
-        return self.path.split("?", 1)[0]
+        """The path as messages show it."""
+        return self.path
 
 
 def check_version() -> None:
@@ -81,11 +85,14 @@ class SqliteConnection:
         self._options = options
         self.closed = False
         path = f"file:/{memory_name}?vfs=memdb" if options.in_memory else options.path
-        flags = apsw.SQLITE_OPEN_URI | (apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE)
+        flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
         if create or options.in_memory:
-            flags = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+            flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        if options.in_memory:
+            flags |= apsw.SQLITE_OPEN_URI  # only for names of our own: a path is taken as it is
         try:
-            self.raw = apsw.Connection(path, flags=flags, statementcachesize=options.statement_cache)
+            vfs = None if options.in_memory else VFS
+            self.raw = apsw.Connection(path, flags=flags, vfs=vfs, statementcachesize=options.statement_cache)
             self.raw.set_busy_timeout(options.busy_timeout_ms)
             for pragma in (
                 "foreign_keys = ON",

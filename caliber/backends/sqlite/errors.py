@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from typing import Final
+
 import apsw
 
 from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, StorageError, TransactionFailed, Unavailable
@@ -14,7 +18,6 @@ _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
         "another process holds the write lock; try again, or raise storage.busy_timeout_ms",
     ),
     (apsw.LockedError, "locked", True, "another connection of this process holds the lock; try again"),
-    (apsw.FullError, "disk full", True, "free disk space and try again; nothing was written"),
     (apsw.ReadOnlyError, "read-only", False, "the file or its folder is read-only for this user; make both writable"),
     (
         apsw.CantOpenError,
@@ -28,8 +31,13 @@ _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
 )
 
 
+_MISSING: Final = ("no such table", "no such column", "has no column named")
+
+
 def translate(error: apsw.Error, store: str) -> CaliberError:
     """Return the error of ours for one of apsw's; never with row values in it."""
+    if isinstance(error, apsw.FullError):
+        return _full(store)
     for kind, reason, retryable, advice in _UNAVAILABLE:
         if isinstance(error, kind):
             return Unavailable(f"{store} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
@@ -39,6 +47,11 @@ def translate(error: apsw.Error, store: str) -> CaliberError:
         if "UNIQUE" in text or "PRIMARY" in text:
             return Conflict(entity_type="row", id="", reason=text)
         return StorageError(f"a rule of the schema was broken: {text}", reason=text)
+    if isinstance(error, apsw.SQLError) and any(words in str(error) for words in _MISSING):
+        return SchemaMismatch(
+            store=store,
+            reason="a table or column is missing; run `caliber db migrate`, or upgrade the package caliber-memory",
+        )
     if isinstance(error, apsw.NotADBError):
         return SchemaMismatch(store=store, reason="the file is not a CALIBER store; choose another path")
     if isinstance(error, apsw.CorruptError):
@@ -48,3 +61,17 @@ def translate(error: apsw.Error, store: str) -> CaliberError:
     if isinstance(error, apsw.TooBigError):
         return StorageError("a value is larger than the database allows", reason="too big")
     return TransactionFailed(reason=type(error).__name__)
+
+
+def _full(store: str) -> Unavailable:
+    free: int | None
+    try:
+        free = shutil.disk_usage(Path(store).parent).free
+    except OSError:
+        free = None
+    left = "" if free is None else f" ({free} bytes are free there)"
+    return Unavailable(
+        f"{store} is unavailable (disk full): free disk space{left} and try again; nothing was written",
+        reason="disk full",
+        free_bytes=free,
+    )

@@ -61,8 +61,10 @@ def _settings(config: CaliberConfig) -> StorageConfig:
 def options_of(config: CaliberConfig) -> OpenOptions:
     """Return the connection's knobs from the configuration."""
     storage = _settings(config)
+    path = storage.resolve_path()
     return OpenOptions(
-        path=storage.resolve_path(),
+        # Absolute: connections are made later too, when the program may have changed its directory.
+        path=path if storage.in_memory else os.path.abspath(path),  # noqa: PTH100  (links stay as they are)
         busy_timeout_ms=storage.busy_timeout_ms,
         mmap_bytes=storage.mmap_bytes,
         cache_kib=storage.cache_kib,
@@ -72,8 +74,20 @@ def options_of(config: CaliberConfig) -> OpenOptions:
 
 
 def _file_of(options: OpenOptions) -> Path:
-    path = options.shown
-    return Path(path.removeprefix("file:"))
+    return Path(options.path)
+
+
+def _exists(file: Path) -> bool:
+    """Return whether there is something at a path. Raises: Unavailable where that cannot be asked."""
+    try:
+        return file.exists()
+    except OSError as error:
+        raise Unavailable(
+            f"{file.name[:100]} is unavailable (cannot open): the path cannot be looked up; correct storage.path, or"
+            " make its folders accessible",
+            reason="cannot open",
+            retryable=False,
+        ) from error
 
 
 def _checksum(statements: list[str]) -> bytes:
@@ -116,7 +130,7 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     if options.in_memory:
         raise SchemaMismatch(store=":memory:", reason="a store in memory is created by opening it; just open it")
     file = _file_of(options)
-    if file.exists() and not _is_blank(file, options):
+    if _exists(file) and not _is_blank(file, options):
         if not exist_ok:
             raise Conflict(
                 entity_type="store", id=str(file), reason="it exists already; open it, or pass exist_ok=True"
@@ -235,7 +249,7 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
 def _open_existing(options: OpenOptions, counter: Counter | None = None) -> SqliteConnection:
     if not options.in_memory:
         file = _file_of(options)
-        if not file.exists():
+        if not _exists(file):
             raise Unavailable(
                 f"there is no store at {file}; run `caliber create`, or check storage.path",
                 reason="missing",

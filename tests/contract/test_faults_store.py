@@ -1,0 +1,164 @@
+"""Bad stores and bad names, on both databases: refused with an error that says what to do, and nothing touched.
+
+Source: issue 5, Bad input and faults; design section 10.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configs import USER, config
+
+import caliber
+from caliber.model.errors import MultipleErrors, SchemaMismatch, Unavailable
+from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION
+
+NEXT = SCHEMA_VERSION + 1
+
+
+def spoiled(backend: Any, statement: str) -> Any:
+    """Return the configuration of a store that a statement was run on, behind everybody's back."""
+    backend.needs("reopen")
+    memory = backend.open()
+    memory.start_trajectory("goal", initiator=USER)
+    backend.tamper(memory, statement)
+    memory.close()
+    if backend.adapter == "postgres" and statement.startswith("UPDATE"):  # its schema serves the next test too
+        step = MIGRATIONS[SCHEMA_VERSION]
+        restored = (
+            f"UPDATE schema_migration SET schema_version = {SCHEMA_VERSION},"
+            f" min_reader_version = {step.min_reader_version}, min_writer_version = {step.min_writer_version}"
+        )
+        backend._close.append(lambda: backend.tamper(memory, restored))
+    return backend.config()
+
+
+# --- schemas of other versions ------------------------------------------------------------------------
+
+
+def test_store_of_a_newer_version_asks_for_an_upgrade(backend: Any) -> None:
+    # issue, Bad input: schema of another version
+    settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {NEXT}, min_writer_version = {NEXT}")
+    for call in (caliber.open, lambda config: caliber.create(config, exist_ok=True)):
+        with pytest.raises(SchemaMismatch, match="upgrade the package caliber-memory") as caught:
+            call(settings)
+        assert not caught.value.retryable
+
+
+def test_newer_store_that_still_lets_us_write_is_opened(backend: Any) -> None:
+    settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {NEXT}")
+    with caliber.open(settings) as memory:
+        memory.start_trajectory("another", initiator=USER)
+        assert memory.storage.trajectories.count() == 2
+        assert memory.verify() == []
+
+
+def test_store_of_an_older_version_says_how_to_migrate(backend: Any) -> None:
+    settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {SCHEMA_VERSION - 1}")
+    with pytest.raises(SchemaMismatch, match="caliber db migrate") as caught:
+        caliber.open(settings)
+    assert not caught.value.retryable
+
+
+def test_unfinished_schema_is_refused(backend: Any) -> None:
+    settings = spoiled(backend, "DELETE FROM schema_migration")
+    with pytest.raises(SchemaMismatch, match="never finished"):
+        caliber.open(settings)
+
+
+def test_table_that_is_gone_is_said(backend: Any) -> None:
+    """Not as a fault of the transaction: the schema is what is wrong."""
+    backend.needs("reopen")
+    memory = backend.open()
+    memory.start_trajectory("goal", initiator=USER)
+    memory.flush()
+    backend.tamper(memory, "ALTER TABLE lock RENAME TO gone")
+    try:
+        with pytest.raises(SchemaMismatch, match="caliber db") as caught:
+            memory.agents.acquire("resource", holder="me")
+        assert not caught.value.retryable
+        memory.start_trajectory("what needs no locks goes on", initiator=USER)
+    finally:
+        backend.tamper(memory, "ALTER TABLE gone RENAME TO lock")
+    assert memory.agents.acquire("resource", holder="me").holder == "me"
+
+
+# --- paths -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a?b.db", "a?mode=memory", "a%2e%2e%2fb.db", "a#b.db", "a'; DROP TABLE note; --.db"])
+def test_path_is_taken_as_it_is(tmp_path: Path, name: str) -> None:
+    # issue, Bad input: paths that try to escape
+    settings = config(str(tmp_path / name))
+    caliber.create(settings)
+    with caliber.open(settings) as memory:
+        memory.start_trajectory("goal", initiator=USER)
+    with caliber.open(settings) as memory:
+        assert memory.storage.trajectories.count() == 1
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("parameters", ["", "?nolock=1", "?immutable=1", "?vfs=unix-none", "?mode=memory"])
+def test_uri_is_refused(tmp_path: Path, parameters: str) -> None:
+    """Its parameters would switch off what keeps two processes apart, or keep nothing at all."""
+    with pytest.raises(MultipleErrors, match="expected a path, not a URI"):
+        config(f"file:{tmp_path / 'a.db'}{parameters}")
+
+
+def test_uri_in_a_variable_is_a_path_like_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CALIBER_TEST_PATH", "file:a.db?nolock=1")
+    settings = config("env:CALIBER_TEST_PATH")
+    caliber.create(settings)
+    caliber.open(settings).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["file:a.db?nolock=1"]
+
+
+def test_a_program_may_change_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are made later too: to the file that was opened, and to no other of that name."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    caliber.create(config("store.db"))
+    monkeypatch.chdir(tmp_path)
+    caliber.create(config("store.db"))
+    with caliber.open(config("store.db")) as memory:
+        os.chdir(elsewhere)
+        memory.start_trajectory("goal", initiator=USER)
+        with memory._engine.store.read(), memory._engine.store.read():  # more than there are by now
+            assert memory.storage.trajectories.count() == 1
+        assert memory.verify() == []
+    with caliber.open(config("store.db")) as other:
+        assert other.storage.trajectories.count() == 0
+
+
+def test_path_that_no_file_system_takes_is_said(tmp_path: Path) -> None:
+    settings = config(str(tmp_path / ("a" * 300)))
+    for call in (caliber.create, caliber.open, caliber.migrate):
+        with pytest.raises(Unavailable, match=r"correct storage\.path") as caught:
+            call(settings)
+        assert not caught.value.retryable
+
+
+# --- the disk ----------------------------------------------------------------------------------------
+
+
+def test_full_disk_says_what_is_free(file_backend: Any) -> None:
+    # issue, Bad input: out of disk (free bytes said)
+    memory = file_backend.open(embedding_provider=None)
+    task = memory.start_trajectory("goal", initiator=USER)
+    scope = memory.current_scope(task.trajectory_id)
+    connection = memory._engine.store._connection
+    connection.command(f"PRAGMA max_page_count = {connection.pragma('page_count') + 5}")
+    with pytest.raises(Unavailable, match=r"\d+ bytes are free there") as caught:
+        memory.append_turn(scope.scope_id, role="user", content=b"x" * 200_000)
+    assert caught.value.context["reason"] == "disk full"
+    assert caught.value.context["free_bytes"] > 0
+    assert caught.value.retryable
+    connection.command("PRAGMA max_page_count = 1000000")
+    memory.append_turn(scope.scope_id, role="user", content="after")
+    assert memory.storage.turns.count() == 1
+    assert memory.verify() == []
