@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from caliber import dsl, kernels, model
+    from caliber import kernels, model
     from caliber.config import CaliberConfig, profiles
     from caliber.model.access import Principal
     from caliber.model.entities import EntityRef, LockToken, ToolCall
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from caliber.runtime import aio
     from caliber.runtime.caliber import Caliber
     from caliber.runtime.opening import create, load_config, migrate, open  # noqa: A004  (the pinned name)
+    from caliber.runtime.tenants import Tenants
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ _HOME = {
     "LockToken": "caliber.model.entities",
     "Principal": "caliber.model.access",
     "SearchResult": "caliber.model.windows",
+    "Tenants": "caliber.runtime.tenants",
     "ToolCall": "caliber.model.entities",
     "create": "caliber.runtime.opening",
     "load_config": "caliber.runtime.opening",
@@ -48,7 +50,6 @@ _HOME = {
 }
 _MODULES = {
     "aio": "caliber.runtime.aio",
-    "dsl": "caliber.dsl",
     "kernels": "caliber.kernels",
     "model": "caliber.model",
     "profiles": "caliber.config.profiles",
@@ -64,10 +65,10 @@ __all__ = [
     "LockToken",
     "Principal",
     "SearchResult",
+    "Tenants",
     "ToolCall",
     "aio",
     "create",
-    "dsl",
     "kernels",
     "load_config",
     "migrate",

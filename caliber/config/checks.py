@@ -18,6 +18,7 @@ from caliber.config.context import SECTION_NAMES
 from caliber.config.faults import section_in, wrong
 from caliber.config.search import WEIGHT_TOLERANCE
 from caliber.config.secret import readable
+from caliber.config.tenancy import TenancyConfig
 from caliber.model.enums import ContextPersistence, EmbedMode, PrincipalKind, VectorIndexType
 from caliber.model.errors import ConfigError, IncompatibleOptions, InternalError, InvalidConfigValue, MissingRequired
 
@@ -62,6 +63,30 @@ def _stale(threshold: int, most: int) -> Iterator[ConfigError]:
 def _dosage(budget: int, most: int) -> Iterator[ConfigError]:
     if most > budget:
         yield _clash("pcp.dosage.max_context_tokens", "token_budget", f"{most} must not exceed {budget}")
+
+
+# --- stores and tenants --------------------------------------------------------------------------
+
+
+@check("storage")
+def _login(storage: Any) -> Iterator[ConfigError]:
+    yield from _login_of("storage", storage)
+
+
+@check("tenancy")
+def _tenancy(tenancy: Any) -> Iterator[ConfigError]:
+    if not isinstance(tenancy, TenancyConfig):
+        return  # not there, or wrong by itself
+    if tenancy.new_tenants not in tenancy.sources:
+        names = ", ".join(readable(name) for name in tenancy.sources)
+        yield wrong("tenancy.new_tenants", tenancy.new_tenants, f"names no data source; there are {names}")
+    for name, source in tenancy.sources.items():
+        yield from _login_of(f"tenancy.sources.{readable(name)}", source)
+
+
+def _login_of(path: str, storage: Any) -> Iterator[ConfigError]:
+    if getattr(storage, "login_role", None) is not None and storage.login_secret is None:
+        yield MissingRequired(field=f"{path}.login_secret")
 
 
 # --- providers and vectors -----------------------------------------------------------------------

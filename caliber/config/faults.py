@@ -103,6 +103,11 @@ def _without_tags(location: Location, root: type[BaseModel]) -> Location:
     field = root.model_fields.get(str(location[0])) if len(location) > 1 else None
     if field is not None and location[1] in variants_in(field):
         return (location[0], *location[2:])
+    if len(location) > 2 and location[0] == "tenancy":
+        # tenancy.directory.TAG.knob, tenancy.sources.NAME.TAG.knob
+        at = 3 if location[1] == "sources" else 2
+        if location[at : at + 1] in (("sqlite",), ("postgres",)):
+            return (*location[:at], *location[at + 1 :])
     return location
 
 

@@ -40,10 +40,24 @@ def anchor(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     out = dict(data)
     if isinstance(out.get("cache_dir"), str):
         out["cache_dir"] = _anchored(out["cache_dir"], folder)
-    storage = out.get("storage")
-    if isinstance(storage, dict) and isinstance(storage.get("path"), str):
-        out["storage"] = {**storage, "path": _anchored(storage["path"], folder)}
+    out["storage"] = _with_path(out.get("storage"), folder)
+    if out["storage"] is None:
+        del out["storage"]
+    tenancy = out.get("tenancy")
+    if isinstance(tenancy, dict):
+        out["tenancy"] = {**tenancy}
+        if "directory" in tenancy:
+            out["tenancy"]["directory"] = _with_path(tenancy["directory"], folder)
+        sources = tenancy.get("sources")
+        if isinstance(sources, dict):
+            out["tenancy"]["sources"] = {name: _with_path(source, folder) for name, source in sources.items()}
     return out
+
+
+def _with_path(section: Any, folder: Path) -> Any:
+    if isinstance(section, dict) and isinstance(section.get("path"), str):
+        return {**section, "path": _anchored(section["path"], folder)}
+    return section
 
 
 def _anchored(path: str, folder: Path) -> str:

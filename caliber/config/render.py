@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from caliber.config.faults import section_in
-from caliber.config.knobs import INT64_MAX, Section
+from caliber.config.knobs import INT64_MAX, FrozenMap, Section
 from caliber.config.policies import PolicyConfig
 from caliber.config.tree import CaliberConfig, plain
 
@@ -72,6 +72,10 @@ def _section(section: Section, path: tuple[str, ...]) -> Iterator[str]:
         value = getattr(section, name)
         if value is None:
             yield from _absent(field, (*path, name))
+        elif isinstance(value, FrozenMap):
+            for key, part in value.items():
+                yield from ("", f"# {field.description}", f"[{'.'.join((*path, name, _key(key)))}]")
+                yield from _section(part, (*path, name, _key(key)))
         else:
             yield from ("", f"# {field.description}", f"[{'.'.join((*path, name))}]")
             yield from _section(value, (*path, name))
@@ -91,7 +95,7 @@ def _absent(field: FieldInfo, path: tuple[str, ...]) -> Iterator[str]:
             later = " Not read yet." if _about(knob)["later"] else ""
             yield from (f"#   {meaning}{later}{'' if knob.is_required() else ' (optional)'}", f"# {name} =")
     for name, knob in inner:
-        yield from _absent(knob, (*path, name))
+        yield from _absent(knob, (*path, name, "NAME") if "FrozenMap" in str(knob.annotation) else (*path, name))
 
 
 def _knob(name: str, field: FieldInfo, value: Any) -> Iterator[str]:

@@ -27,7 +27,8 @@ def _adapter(value: Any) -> Any:
     return value
 
 
-def _path(value: str) -> str:
+def path_text(value: str) -> str:
+    """Refuse what is no path of a file."""
     if "://" in value:
         raise PydanticCustomError("secret", "an address may hold credentials: name it as env:MY_DSN")
     if value.startswith(PREFIX) and not is_reference(value):
@@ -40,7 +41,8 @@ def _path(value: str) -> str:
     return value
 
 
-def _schema_name(value: str) -> str:
+def schema_text(value: str) -> str:
+    """Refuse what no schema may be called."""
     if not _SCHEMA_NAME.match(value) or value == "information_schema":
         raise PydanticCustomError(
             "schema", "must be lower-case letters, digits and _, at most 63, not beginning with a digit or pg_"
@@ -48,11 +50,17 @@ def _schema_name(value: str) -> str:
     return value
 
 
+def resolved(path: str) -> str:
+    """Return a file's path with the variable read and ``~`` expanded. Raises: MissingRequired."""
+    path = SecretRef(path).resolve() if path.startswith(PREFIX) else path
+    return str(Path(path).expanduser()) if path.startswith("~") else path
+
+
 class StorageConfig(Section):
     """The durable store in SQLite."""
 
     adapter: Annotated[Literal["sqlite"], BeforeValidator(_adapter)] = knob("Which database holds everything.", "O-3")
-    path: Annotated[Name, AfterValidator(_path)] = knob(
+    path: Annotated[Name, AfterValidator(path_text)] = knob(
         "File of the store, relative to this file, or env:NAME for a variable that holds it.", "K-072"
     )
     durability: Durability = knob(
@@ -79,8 +87,7 @@ class StorageConfig(Section):
 
         Raises: MissingRequired when the named variable is unset.
         """
-        path = SecretRef(self.path).resolve() if self.path.startswith(PREFIX) else self.path
-        return str(Path(path).expanduser()) if path.startswith("~") else path
+        return resolved(self.path)
 
     @property
     def in_memory(self) -> bool:
@@ -103,7 +110,7 @@ class PostgresConfig(Section):
         "design",
         optional=True,
     )
-    schema_name: Annotated[Name, AfterValidator(_schema_name)] = knob("Schema of the tenant in it.", "O-1")
+    schema_name: Annotated[Name, AfterValidator(schema_text)] = knob("Schema of the tenant in it.", "O-1")
     durability: Durability = knob(
         "When a write returns: after its own commit on disk, or after one shared by concurrent writers.", "design"
     )
@@ -124,6 +131,12 @@ class PostgresConfig(Section):
     )
     serialization_retries: Int = knob(
         "Times a transaction that lost a race is tried again before Conflict.", "ours", ge=0, le=1_000
+    )
+    login_role: Annotated[Name, AfterValidator(schema_text)] | None = knob(
+        "Role to log in as, instead of the user of the DSN.", "O-1", optional=True
+    )
+    login_secret: SecretRef | None = knob(
+        "env:NAME of a variable that holds the secret of which login roles' passwords are made.", "O-1", optional=True
     )
 
     @property

@@ -56,6 +56,7 @@ from caliber.config.storage import (
     WriteBehindConfig,
     expand_dir,
 )
+from caliber.config.tenancy import TenancyConfig
 from caliber.model.enums import ValidationMode
 from caliber.model.errors import ConfigError, MultipleErrors
 
@@ -100,6 +101,7 @@ class CaliberConfig(Section):
     persona: Text | None = knob("Text of section persona.", "design", optional=True)
 
     storage: AnyStorage = knob("The durable store.", "C-004")
+    tenancy: TenancyConfig | None = knob("Many tenants, spread over several databases.", "O-1", optional=True)
     resident: ResidentConfig = knob("The native mirror that reads are answered from.", "design")
     write_behind: WriteBehindConfig = knob("What a read leaves behind.", "design")
     retention: RetentionConfig = knob("How long records of operation stay.", "design")

@@ -70,6 +70,7 @@ class _Pool:
 async def open(  # noqa: A001  (the pinned name)
     config: ConfigSource,
     *,
+    tenant: str | None = None,
     principal: Principal | None = None,
     embedding_provider: EmbeddingProvider | None = None,
     previous_embedding_provider: EmbeddingProvider | None = None,
@@ -81,6 +82,7 @@ async def open(  # noqa: A001  (the pinned name)
     call = functools.partial(
         opening.open,
         config,
+        tenant=tenant,
         principal=principal,
         embedding_provider=embedding_provider,
         previous_embedding_provider=previous_embedding_provider,
@@ -93,9 +95,10 @@ async def open(  # noqa: A001  (the pinned name)
     return AsyncCaliber(memory, _Pool(settings.workers, settings.queue))
 
 
-async def create(config: ConfigSource, *, exist_ok: bool = False) -> None:
+async def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = False) -> None:
     """Create an empty store. Raises: as ``caliber.create``."""
-    await asyncio.get_running_loop().run_in_executor(None, functools.partial(opening.create, config, exist_ok=exist_ok))
+    call = functools.partial(opening.create, config, tenant=tenant, exist_ok=exist_ok)
+    await asyncio.get_running_loop().run_in_executor(None, call)
 
 
 class AsyncCaliber:

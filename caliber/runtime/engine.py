@@ -59,6 +59,7 @@ from caliber.runtime.stored_records import StoredRecords
 from caliber.runtime.support import refusals
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING, MIRRORED
 from caliber.search.searcher import Searcher
+from caliber.storage.moved import MOVED
 from caliber.storage.protocol import ConnectionPool
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory import inputs
@@ -88,6 +89,7 @@ class Engine:
         self.clock = clock
         self.estimator = estimator_of(config)
         self._state = "open"
+        self._moved: Unavailable | None = None
         self.unrecorded_errors = 0
         self._closing = threading.Lock()
         self._stopped = threading.Event()
@@ -272,8 +274,20 @@ class Engine:
 
     def _follow(self) -> None:
         """Bring other processes' commits into memory."""
-        if self.store.changed_elsewhere():
+        if self._has_news():
             self._catch_up()
+
+    def _has_news(self) -> bool:
+        try:
+            return self.store.changed_elsewhere()
+        except Unavailable as error:
+            self._notice(error)
+            raise
+
+    def _notice(self, error: Unavailable) -> None:
+        """Take note when the tenant turns out to have moved: from then on nothing is read here either."""
+        if error.context.get("reason") == MOVED[0]:
+            self._moved = error
 
     def _catch_up(self) -> None:
         self.store.catch_up()
@@ -300,6 +314,8 @@ class Engine:
                 "forked": "the handle was opened before fork(); open the store again in this process",
             }[self._state]
             raise Unavailable(advice, reason=self._state, retryable=False)
+        if self._moved is not None:
+            raise Unavailable(self._moved.message, reason=MOVED[0], retryable=False)
 
     @property
     def state(self) -> str:
@@ -320,7 +336,7 @@ class Engine:
         if consistency is not None:
             wanted = inputs.as_enum(consistency, ReadConsistency, "consistency")
         if wanted is ReadConsistency.LATEST:
-            if self.store.changed_elsewhere():
+            if self._has_news():
                 self._catch_up()
             else:
                 self.memory.settle()  # another thread may have read the news, and be about to apply them
@@ -366,7 +382,11 @@ class Engine:
             events[:] = uow.events  # work that lost a race is done again
             return result
 
-        result = self.store.write(run, deadline_ms=deadline_ms)
+        try:
+            result = self.store.write(run, deadline_ms=deadline_ms)
+        except Unavailable as error:
+            self._notice(error)
+            raise
         for event in events:
             self.publish(event)
         return result
@@ -462,10 +482,19 @@ class Engine:
                 repeating.stop()
             self._close_providers()
             try:
-                self.behind.close(self.config.write_behind.shutdown_ms)
+                self._close_behind()
             finally:
                 _engines.discard(self)
                 self.store.close()
+
+    def _close_behind(self) -> None:
+        """Drain what reads left behind; where the tenant has moved away, nobody takes it any more."""
+        try:
+            self.behind.close(0 if self._moved is not None else self.config.write_behind.shutdown_ms)
+        except Unavailable as error:
+            cause = error.__cause__
+            if self._moved is None and not (isinstance(cause, Unavailable) and cause.context["reason"] == MOVED[0]):
+                raise
 
     def forked(self) -> None:
         """Take note that this process is a child of the one that opened the store."""

@@ -27,7 +27,8 @@ def load_config(path: str | os.PathLike[str]) -> CaliberConfig:
     return load_config_file(path)
 
 
-def _config(source: ConfigSource) -> CaliberConfig:
+def config_of(source: ConfigSource) -> CaliberConfig:
+    """Return a configuration, read where it is a file's. Raises: MultipleErrors, DTypeError."""
     if isinstance(source, CaliberConfig):
         return source
     if isinstance(source, str | os.PathLike):
@@ -35,25 +36,40 @@ def _config(source: ConfigSource) -> CaliberConfig:
     raise DTypeError(field="config", expected="a CaliberConfig or the path of one", got=type(source).__name__)
 
 
-def create(config: ConfigSource, *, exist_ok: bool = False) -> None:
-    """Create an empty store.
+def _of_tenant(config: CaliberConfig, tenant: str | None) -> CaliberConfig:
+    if tenant is None:
+        return config
+    from caliber.runtime.tenants import tenant_config
 
-    Raises: Conflict when it exists and ``exist_ok`` is false, Unavailable, SchemaMismatch, MultipleErrors.
+    return tenant_config(config, tenant)
+
+
+def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = False) -> None:
+    """Create an empty store: the configured one, or that of a new tenant, which the directory then knows.
+
+    Raises: Conflict when it exists and ``exist_ok`` is false, Unavailable, SchemaMismatch, MultipleErrors;
+        MissingRequired for a tenant without the section tenancy.
     """
-    settings = _config(config)
+    settings = config_of(config)
+    if tenant is not None:
+        from caliber.runtime.tenants import Tenants
+
+        with Tenants(settings, create=True) as tenants:
+            tenants.create(tenant, exist_ok=exist_ok)
+        return
     backend(settings.storage.adapter).create(settings, exist_ok=exist_ok, clock_us=SystemClock().now_us)
 
 
-def migrate(config: ConfigSource) -> list[int]:
+def migrate(config: ConfigSource, *, tenant: str | None = None) -> list[int]:
     """Bring a store up to this version's schema; return the versions applied. Raises: as ``create``."""
-    settings = _config(config)
+    settings = _of_tenant(config_of(config), tenant)
     return backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us)
 
 
 @contextmanager
 def bare_store(config: ConfigSource) -> Iterator[Store]:
     """Open a store without memory or anything behind: for looking after it. Raises: as ``open``."""
-    settings = _config(config)
+    settings = config_of(config)
     store = backend(settings.storage.adapter).open_store(settings, clock_us=SystemClock().now_us)
     try:
         yield store
@@ -68,6 +84,7 @@ def _retain(engine: Engine) -> None:
 def open(  # noqa: A001  (the pinned name)
     config: ConfigSource,
     *,
+    tenant: str | None = None,
     principal: Principal | None = None,
     embedding_provider: EmbeddingProvider | None = None,
     previous_embedding_provider: EmbeddingProvider | None = None,
@@ -77,13 +94,16 @@ def open(  # noqa: A001  (the pinned name)
 ) -> Caliber:
     """Open an existing store; what is None comes from the configuration.
 
+    ``tenant`` opens the store of a tenant, wherever the directory of ``tenancy`` says it is; without it ``storage`` is
+    opened.
+
     ``connection_pool`` is a pool of the caller's, such as ``psycopg_pool.ConnectionPool``, that a store in PostgreSQL
     is to take its connections from (decision 0098); whoever made it closes it.
 
-    Raises: Unavailable (missing, locked, read-only), SchemaMismatch (not a store, another version: it says what
-        to run), MultipleErrors, ExtraNotInstalled.
+    Raises: Unavailable (missing, locked, read-only, a tenant that is moving or was dropped), NotFound (no such tenant),
+        SchemaMismatch (not a store, another version: it says what to run), MultipleErrors, ExtraNotInstalled.
     """
-    settings = _config(config)
+    settings = _of_tenant(config_of(config), tenant)
     who = settings.principal.to_principal() if principal is None else inputs.as_principal(principal)
     if clock is not None and not callable(getattr(clock, "now_us", None)):
         raise DTypeError(field="clock", expected="a Clock", got=type(clock).__name__)

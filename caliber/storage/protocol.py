@@ -16,6 +16,8 @@ from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig
+    from caliber.storage.directory import Records
+    from caliber.storage.moving import Replica
 
 T = TypeVar("T")
 
@@ -127,3 +129,11 @@ class BackendModule(Protocol):
     def open_store(
         self, config: CaliberConfig, *, clock_us: Callable[[], int], connection_pool: ConnectionPool | None = None
     ) -> Store: ...
+
+    def open_records(self, settings: Any, *, create: bool, clock_us: Callable[[], int]) -> Records: ...
+
+    def open_replica(self, settings: Any, *, clock_us: Callable[[], int]) -> Replica: ...
+
+    def create_role(self, settings: Any) -> None: ...
+
+    def drop_role(self, settings: Any) -> None: ...

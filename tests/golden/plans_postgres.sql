@@ -1811,8 +1811,8 @@ SELECT pg_current_snapshot()::text, coalesce((SELECT max(sequence) FROM "tenant_
 
 -- feed.foreign
 --   takes: snapshot, writer
---   gives: foreign
-SELECT EXISTS (SELECT 1 FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) AND writer <> $2);
+--   gives: foreign, moved
+SELECT EXISTS (SELECT 1 FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) AND writer <> $2), to_regproc('"tenant_a"."caliber_moved"') IS NOT NULL;
 
 -- feed.notify
 --   takes: channel, writer

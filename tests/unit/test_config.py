@@ -29,8 +29,20 @@ from caliber.model.errors import (
 
 PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 64, "options": {"seed": 7}, "http": services.http()}
 MODEL = services.SUMMARIZATION["anthropic"]
+TENANCY = {
+    "new_tenants": "files",
+    "fence_ms": "10s",
+    "verify_in_fence": True,
+    "batch_rows": 2_048,
+    "directory": {"adapter": "sqlite", "path": "tenants.db", "busy_timeout_ms": "5s"},
+    "sources": {"files": {**profiles.reference("a.db").to_mapping()["storage"], "path": "{tenant}.db"}},
+}
 SAMPLE = profiles.reference(
-    "store.db", embedding_provider=PROVIDER, previous_embedding_provider=PROVIDER, summarization_provider=MODEL
+    "store.db",
+    embedding_provider=PROVIDER,
+    previous_embedding_provider=PROVIDER,
+    summarization_provider=MODEL,
+    tenancy=TENANCY,
 )
 
 
@@ -63,12 +75,12 @@ def only(data: Any) -> ConfigError:
 
 
 def knobs(section: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and field of every knob and every section, lists of policies aside."""
+    """Yield the path and field of every knob and every section, what there may be many of aside."""
     for name, field in section.model_fields.items():
         path = f"{prefix}{name}"
         yield path, field
         inner = section_in(field.annotation)
-        if inner is not None and name != "policies":
+        if inner is not None and name not in ("policies", "sources"):
             yield from knobs(inner, f"{path}.")
 
 
@@ -101,6 +113,7 @@ def test_only_the_named_few_may_be_left_out() -> None:
         [
             "system_instructions",
             "persona",
+            "tenancy",  # a store alone needs no directory
             "embedding_provider",
             *(f"embedding_provider.{name}" for name in provider),
             "previous_embedding_provider",  # nothing was before the first model

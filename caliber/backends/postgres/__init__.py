@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 from caliber.model.errors import ExtraNotInstalled
 
 if TYPE_CHECKING:
+    from caliber.backends.postgres.directory import PostgresRecords
+    from caliber.backends.postgres.moving import PostgresReplica
     from caliber.backends.postgres.store import PostgresStore
     from caliber.config import CaliberConfig
+    from caliber.config.storage import PostgresConfig
+    from caliber.config.tenancy import PostgresDirectory
     from caliber.storage.protocol import ConnectionPool
 
-__all__ = ["create", "migrate", "open_store"]
+__all__ = ["create", "create_role", "drop_role", "migrate", "open_records", "open_replica", "open_store"]
 
 
 def _require_driver() -> None:
@@ -45,3 +49,35 @@ def open_store(
     from caliber.backends.postgres import store
 
     return store.PostgresStore(config, clock_us=clock_us, connection_pool=connection_pool)
+
+
+def open_records(settings: PostgresDirectory, *, create: bool, clock_us: Callable[[], int]) -> PostgresRecords:
+    """Open the directory of tenants, and make it first where ``create`` says so and it is not there."""
+    _require_driver()
+    from caliber.backends.postgres.directory import PostgresRecords
+
+    return PostgresRecords(settings, create=create, clock_us=clock_us)
+
+
+def open_replica(settings: PostgresConfig, *, clock_us: Callable[[], int]) -> PostgresReplica:
+    """Return one side of a move."""
+    _require_driver()
+    from caliber.backends.postgres.moving import PostgresReplica
+
+    return PostgresReplica(settings, clock_us=clock_us)
+
+
+def create_role(settings: PostgresConfig) -> None:
+    """Make the login role of a store and an empty schema that it owns, as the user of the DSN."""
+    _require_driver()
+    from caliber.backends.postgres.roles import create_role as make
+
+    make(settings)
+
+
+def drop_role(settings: PostgresConfig) -> None:
+    """Remove the login role of a store whose schema is gone, as the user of the DSN."""
+    _require_driver()
+    from caliber.backends.postgres.roles import drop_role as remove
+
+    remove(settings)

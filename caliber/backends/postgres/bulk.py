@@ -344,7 +344,7 @@ def read(connection: Connection, target: Target, relation: Relation, batch_rows:
     with connection.transaction(), connection.cursor() as cursor:
         limit(connection, target)
         with cursor.copy(text) as copy:
-            for piece in _joined(copy):
+            for piece in joined(copy):
                 for part in reader.feed(piece, rows_max=batch_rows):
                     columns = {column.field.name: column for column in part.columns}
                     for declared in relation.columns:
@@ -353,7 +353,7 @@ def read(connection: Connection, target: Target, relation: Relation, batch_rows:
     reader.close()
 
 
-def _joined(copy: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
+def joined(copy: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
     """Yield what the server sends, a row at a time, in larger pieces."""
     pieces: list[bytes | bytearray | memoryview] = []
     size = 0

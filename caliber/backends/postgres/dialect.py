@@ -14,7 +14,7 @@ from typing import Final
 
 from caliber.model.errors import InvalidValue
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.schema.relations import RELATIONS
+from caliber.schema.relations import RELATIONS, TENANT
 from caliber.storage.plan import quote
 
 NAME_PATTERN: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}\Z")
@@ -81,7 +81,7 @@ class PostgresDialect:
         )
         self.own_statements: Mapping[str, tuple[str, ...]] = {
             relation.name: (*self._comments(relation), *(self._feed() if relation.name == "change" else ()))
-            for relation in RELATIONS
+            for relation in (*RELATIONS, TENANT)
         }
 
     def table(self, name: str) -> str:

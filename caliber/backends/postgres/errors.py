@@ -14,6 +14,7 @@ from psycopg.pq import DiagnosticField
 from psycopg.pq.abc import PGresult
 
 from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, StorageError, TransactionFailed, Unavailable
+from caliber.storage.moved import MOVED, MOVING
 
 _UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
     "53100": ("disk full", True, "the server's disk is full: free space there and try again; nothing was written"),
@@ -45,6 +46,8 @@ _UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
     "57P01": ("connection lost", True, "the server ended the connection; try again"),
     "57P02": ("connection lost", True, "the server crashed and is recovering; try again"),
     "57P03": ("starting", True, "the server is starting or stopping; try again"),
+    "CBM01": MOVING,
+    "CBM02": MOVED,
     "57P05": ("connection lost", True, "the connection was idle for longer than the server allows; try again"),
 }
 _RACES: Final = frozenset(("40001", "40P01", "23505", "23503"))

@@ -131,6 +131,11 @@ def check_schema(connection: PgConnection, plans: dict[str, RelationPlans], stor
     return str(applied[0].epoch)
 
 
+def dialect_for(connection: PgConnection, schema: str, store: str) -> PostgresDialect:
+    """Return the dialect of a schema that need not be there; pgvector is installed where it is not."""
+    return dialect_of(schema, find_vector(connection, store) or _install_vector(connection, store))
+
+
 def require_store(connection: PgConnection, schema: str, store: str) -> PostgresDialect:
     """Return the dialect of an existing store.
 

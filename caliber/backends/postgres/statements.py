@@ -95,6 +95,8 @@ _TEXTS: Final = {
     ),
 }
 
+MOVED: Final = "caliber_moved"
+"""A function that is in a schema once its tenant is elsewhere: readers ask for it by name."""
 ADVISORY_CLASS: Final = 0x43414C42
 """``CALB``: the first key of every advisory lock of ours."""
 
@@ -107,6 +109,7 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("statement_timeout", "lock_timeout"),
     ),
     # The transaction's own number, before anything is written: it tells after a cut what became of a COMMIT.
+    # It also waits here where a fence is being put up (``fence``): it holds nothing yet that others want.
     "session.write": (
         (
             "SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true),"
@@ -141,9 +144,11 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("sequence", "writer", "entries", "xid"),
     ),
     "feed.foreign": (
-        "SELECT EXISTS (SELECT 1 FROM {change} WHERE " + _NOT_SEEN.replace("$1::", "$1::text::") + " AND writer <> $2)",
+        "SELECT EXISTS (SELECT 1 FROM {change} WHERE "
+        + _NOT_SEEN.replace("$1::", "$1::text::")
+        + " AND writer <> $2), to_regproc({moved}) IS NOT NULL",
         ("snapshot", "writer"),
-        ("foreign",),
+        ("foreign", "moved"),
     ),
     "feed.notify": ("SELECT 1::bigint FROM pg_notify($1::text, $2::text)", ("channel", "writer"), ("told",)),
     "store.bytes": (
@@ -181,6 +186,7 @@ def _names(dialect: PostgresDialect) -> dict[str, str]:
     names = {name: dialect.table(name) for name in (*BY_NAME, "feed", "text_state")}
     for name, relation in BY_NAME.items():
         names[f"{name}_row"] = ", ".join(quote(column) for column in codec_of(relation).names)
+    names["moved"] = f"'{dialect.table(MOVED)}'"
     names["advisory_class"] = str(ADVISORY_CLASS)
     names["advisory_schema"] = f"'{dialect.schema}/'"
     return names

@@ -20,6 +20,7 @@ from caliber.backends.postgres.feed import SnapshotFeed
 from caliber.backends.postgres.full_text import FullTextWriter, PostgresFullText
 from caliber.backends.postgres.lent import LentPool
 from caliber.backends.postgres.listener import Listener, channel_of, place_of
+from caliber.backends.postgres.logins import dsn_of
 from caliber.backends.postgres.pool import Pool
 from caliber.backends.postgres.statements import irregular, own, reserving
 from caliber.backends.postgres.writer import Limits, PostgresWriter
@@ -29,6 +30,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import RELATIONS
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.full_text import FULL_TEXT, TEXTS, FullText
+from caliber.storage.moved import elsewhere
 from caliber.storage.plan import Plan, quote
 from caliber.storage.protocol import ConnectionPool, Follower
 from caliber.storage.session import StatementSession
@@ -53,10 +55,14 @@ def _settings(config: CaliberConfig) -> PostgresConfig:
 
 def shared_of(config: CaliberConfig, *, lent: bool = False) -> Shared:
     """Return what the connections of a configured store have in common; those that are ``lent`` need no DSN."""
-    settings = _settings(config)
+    return shared_for(_settings(config), lent=lent)
+
+
+def shared_for(settings: PostgresConfig, *, lent: bool = False) -> Shared:
+    """As ``shared_of``, of the section alone."""
     return Shared(
         store=f"PostgreSQL schema {settings.schema_name}",
-        dsn="" if lent else settings.dsn.resolve(),
+        dsn="" if lent else dsn_of(settings),
         connect_timeout_ms=settings.connect_timeout_ms,
         # A pool between us and the server may lend one connection to several stores, one after the other.
         prefix=f"caliber_{os.getpid()}_{next(_opened)}_".encode(),
@@ -94,7 +100,7 @@ class PostgresStore:
         self._shared = shared_of(config, lent=connection_pool is not None)
         self._limits = Limits(settings.statement_timeout_ms, settings.lock_timeout_ms)
         self._closed = False
-        self._feed_dsn = None if settings.feed_dsn is None else settings.feed_dsn.resolve()
+        self._feed_dsn = None if settings.feed_dsn is None else dsn_of(settings, settings.feed_dsn.resolve())
         self._polls = config.resident.feed_poll_ms > 0
         self._listener: Listener | None = None
         self._identity = identity = os.urandom(16)
@@ -214,7 +220,10 @@ class PostgresStore:
         with self._pool.connection(ask=True) as connection:
             if question is None or self.feed.must_reload:
                 return True
-            return bool(connection.run(self._own["feed.foreign"], question)[0][0])
+            foreign, moved = connection.run(self._own["feed.foreign"], question)[0]
+        if moved:
+            raise elsewhere(self._shared.store)
+        return bool(foreign)
 
     def catch_up(self) -> None:
         follower = self._writer.follower

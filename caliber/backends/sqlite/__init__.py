@@ -9,10 +9,14 @@ from caliber.backends.sqlite.store import SqliteStore, create, migrate
 from caliber.model.errors import IncompatibleOptions
 
 if TYPE_CHECKING:
+    from caliber.backends.sqlite.directory import SqliteRecords
+    from caliber.backends.sqlite.moving import SqliteReplica
     from caliber.config import CaliberConfig
+    from caliber.config.storage import StorageConfig
+    from caliber.config.tenancy import SqliteDirectory
     from caliber.storage.protocol import ConnectionPool
 
-__all__ = ["SqliteStore", "create", "migrate", "open_store"]
+__all__ = ["SqliteStore", "create", "create_role", "drop_role", "migrate", "open_records", "open_replica", "open_store"]
 
 
 def open_store(
@@ -26,3 +30,25 @@ def open_store(
             reason="a file takes no connections from it",
         )
     return SqliteStore(config, clock_us=clock_us)
+
+
+def open_records(settings: SqliteDirectory, *, create: bool, clock_us: Callable[[], int]) -> SqliteRecords:
+    """Open the directory of tenants, and make it first where ``create`` says so and it is not there."""
+    from caliber.backends.sqlite.directory import SqliteRecords
+
+    return SqliteRecords(settings, create=create, clock_us=clock_us)
+
+
+def open_replica(settings: StorageConfig, *, clock_us: Callable[[], int]) -> SqliteReplica:
+    """Return one side of a move."""
+    from caliber.backends.sqlite.moving import SqliteReplica
+
+    return SqliteReplica(settings, clock_us=clock_us)
+
+
+def create_role(settings: StorageConfig) -> None:
+    """Do nothing: files have no logins."""
+
+
+def drop_role(settings: StorageConfig) -> None:
+    """Do nothing: files have no logins."""

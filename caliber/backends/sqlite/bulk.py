@@ -10,7 +10,7 @@ import apsw
 from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
-from caliber.model.errors import CaliberError, Conflict, InvalidRow
+from caliber.model.errors import CaliberError, Conflict, InvalidRow, Unavailable
 from caliber.schema.relation import ColumnType, Relation
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import rows_of
@@ -102,6 +102,8 @@ def _named(error: CaliberError, row: int) -> CaliberError:
     """Return an error about a rule of the schema, with the row that broke it."""
     reason = error.context.get("reason", "")
     columns = ", ".join(part.rpartition(".")[2] for part in reason.rpartition(": ")[2].split(", "))
+    if isinstance(error, Unavailable):
+        return error  # no row's fault
     if isinstance(error, Conflict):
         return Conflict(
             f"row {row}, {columns}: there is such a row already; on_existing='skip' passes over it",
@@ -131,7 +133,7 @@ def read(session: StatementSession, plans: RelationPlans, batch_rows: int) -> It
     """Yield the rows that a session sees as record batches."""
     relation = plans.relation
     places = [plans.codec.index(name) for name in plans.page.binds[:-1]]
-    after: tuple[Any, ...] = _before_all(relation, plans.page.binds[:-1])
+    after: tuple[Any, ...] = before_all(relation, plans.page.binds[:-1])
     while True:
         rows = session.run(plans.page, (*after, batch_rows))
         if rows:
@@ -141,6 +143,6 @@ def read(session: StatementSession, plans: RelationPlans, batch_rows: int) -> It
         after = tuple(rows[-1][place] for place in places)
 
 
-def _before_all(relation: Relation, names: Iterable[str]) -> tuple[Any, ...]:
+def before_all(relation: Relation, names: Iterable[str]) -> tuple[Any, ...]:
     """Return a key before every other."""
     return tuple(-1 if name == "ordinal" else _LEAST[relation.column(name).type] for name in names)

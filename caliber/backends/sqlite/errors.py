@@ -9,6 +9,7 @@ from typing import Final
 import apsw
 
 from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, StorageError, TransactionFailed, Unavailable
+from caliber.storage.moved import MOVED, MOVING
 
 _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
     (
@@ -30,6 +31,8 @@ _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
     (apsw.NoMemError, "out of memory", True, "the machine has no memory left"),
 )
 
+_FENCED = {said[0]: said for said in (MOVING, MOVED)}
+
 
 _MISSING: Final = ("no such table", "no such column", "has no column named")
 
@@ -44,6 +47,10 @@ def translate(error: apsw.Error, store: str) -> CaliberError:
     if isinstance(error, apsw.ConstraintError):
         # SQLite names the constraint or the columns, never the values.
         text = str(error)
+        fenced = _FENCED.get(text.rpartition("caliber: ")[2])
+        if fenced is not None:
+            reason, retryable, advice = fenced
+            return Unavailable(f"{store} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
         if "UNIQUE" in text or "PRIMARY" in text:
             return Conflict(entity_type="row", id="", reason=text)
         return StorageError(f"a rule of the schema was broken: {text}", reason=text)

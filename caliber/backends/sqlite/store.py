@@ -22,6 +22,7 @@ from caliber.backends.sqlite.connection import (
     check_version,
 )
 from caliber.backends.sqlite.dialect import DIALECT
+from caliber.backends.sqlite.fence import has_moved
 from caliber.backends.sqlite.full_text import SqliteFullText
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
@@ -34,6 +35,7 @@ from caliber.schema.relations.runtime import Migration
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.feed import SequenceFeed
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
+from caliber.storage.moved import elsewhere
 from caliber.storage.plan import RelationPlans, compile_relation
 from caliber.storage.protocol import Follower
 from caliber.storage.session import StatementSession
@@ -60,7 +62,11 @@ def _settings(config: CaliberConfig) -> StorageConfig:
 
 def options_of(config: CaliberConfig) -> OpenOptions:
     """Return the connection's knobs from the configuration."""
-    storage = _settings(config)
+    return options_for(_settings(config))
+
+
+def options_for(storage: StorageConfig) -> OpenOptions:
+    """As ``options_of``, of the section alone."""
     path = storage.resolve_path()
     return OpenOptions(
         # Absolute: connections are made later too, when the program may have changed its directory.
@@ -90,7 +96,8 @@ def _exists(file: Path) -> bool:
         ) from error
 
 
-def _checksum(statements: list[str]) -> bytes:
+def checksum(statements: list[str]) -> bytes:
+    """Return what a schema version's statements are known by."""
     return hashlib.sha256("\n".join(statements).encode()).digest()
 
 
@@ -104,7 +111,7 @@ def _baseline(connection: SqliteConnection, now_us: int) -> None:
         row = Migration(
             schema_version=SCHEMA_VERSION,
             name="baseline",
-            checksum=_checksum(statements),
+            checksum=checksum(statements),
             min_reader_version=MIGRATIONS[SCHEMA_VERSION].min_reader_version,
             min_writer_version=MIGRATIONS[SCHEMA_VERSION].min_writer_version,
             epoch=str(uuid.uuid4()),
@@ -154,7 +161,7 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
         connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         connection.close()
-    _sync_folder(file.parent)
+    sync_folder(file.parent)
 
 
 def _is_blank(file: Path, options: OpenOptions) -> bool:
@@ -178,7 +185,8 @@ def _holds_nothing(connection: SqliteConnection) -> bool:
     return not objects and connection.pragma("application_id") == 0
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have what was created or removed in a folder survive the loss of power."""
     # A new file survives a crash only once its directory entry is on disk too.
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -228,7 +236,7 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
                 row = Migration(
                     version,
                     step.name,
-                    _checksum(list(step.statements(DIALECT.name))),
+                    checksum(list(step.statements(DIALECT.name))),
                     step.min_reader_version,
                     step.min_writer_version,
                     applied[0].epoch,
@@ -374,7 +382,11 @@ class SqliteStore:
         if self._options.in_memory:
             return False
         with self._exclusive():
-            return self._ask_data_version() != self._data_version
+            changed = self._ask_data_version() != self._data_version
+            moved = changed and has_moved(self._connection)
+        if moved:
+            raise elsewhere(self._options.shown)
+        return changed
 
     def catch_up(self) -> None:
         if self._writer.follower is None or self._options.in_memory:

@@ -5,6 +5,7 @@ from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
 from caliber.schema.relations.runtime import CHANGE, CONFIG_DOCUMENT, EVENT, LOCK, SCHEMA_MIGRATION
+from caliber.schema.relations.tenancy import TENANT
 from caliber.schema.relations.trajectory import ARTIFACT, CHECKPOINT, SCOPE, SESSION, TRAJECTORY, TURN
 
 RELATIONS: tuple[Relation, ...] = (
@@ -29,6 +30,9 @@ RELATIONS: tuple[Relation, ...] = (
     SCHEMA_MIGRATION,
 )
 
+DIRECTORY: tuple[Relation, ...] = (TENANT, SCHEMA_MIGRATION)
+"""What the directory of tenants holds; a store of its own, beside those of the tenants."""
+
 MIRRORED: tuple[Relation, ...] = tuple(relation for relation in RELATIONS if relation.mirrored)
 
 BY_CODE: dict[int, Relation] = {relation.code: relation for relation in RELATIONS}
@@ -43,6 +47,7 @@ __all__ = [
     "CONFIG_DOCUMENT",
     "CONTENT_VERSION",
     "CONTEXT_WINDOW",
+    "DIRECTORY",
     "EDGE",
     "EMBEDDING",
     "EMBEDDING_CACHE",
@@ -55,6 +60,7 @@ __all__ = [
     "SCHEMA_MIGRATION",
     "SCOPE",
     "SESSION",
+    "TENANT",
     "TRAJECTORY",
     "TURN",
     "USAGE",

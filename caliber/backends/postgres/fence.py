@@ -1,0 +1,111 @@
+"""The fence around a schema that is about to move: the database itself refuses to write there.
+
+Triggers refuse, whoever writes and by whatever means. Write transactions begin by reading ``text_state``: whoever
+holds that table alone has waited for all of them and holds up the next ones before they hold anything, so that no two
+wait for each other. Source: docs/decisions/0131.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import psycopg
+
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.listener import channel_of
+from caliber.backends.postgres.statements import MOVED
+from caliber.model.errors import Unavailable
+from caliber.schema.relations import RELATIONS
+from caliber.storage.moved import FenceState
+from caliber.storage.plan import quote
+
+CODES: Final = {FenceState.MOVING: "CBM01", FenceState.MOVED: "CBM02"}
+"""SQLSTATEs of ours; ``errors`` has what is made of them."""
+NAME: Final = "caliber_fence"
+LIFTING_MS: Final = 30_000
+_PATIENCE_MS: Final = 300
+"""How long others wait for us, who wait for somebody else, before they are let past."""
+_PAUSE_S: Final = 0.2
+GATE: Final = "text_state"
+"""What write transactions read as they begin."""
+_AGAIN: Final = frozenset({"55P03", "40P01"})
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+
+def fence(connection: Connection, dialect: PostgresDialect, state: FenceState, token: str, wait_ms: int) -> None:
+    """Refuse all writes from now on. Raises: Unavailable when writes under way do not end in time."""
+
+    def work() -> None:
+        table = dialect.table
+        connection.execute(f"LOCK TABLE {table(GATE)} IN ACCESS EXCLUSIVE MODE".encode())
+        name = table(NAME)
+        body = f"BEGIN RAISE EXCEPTION 'caliber: {state.value}' USING ERRCODE = '{CODES[state]}'; END"
+        connection.execute(
+            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $fence$ {body} $fence$".encode()
+        )
+        connection.execute(f"COMMENT ON FUNCTION {name}() IS '{token}'".encode())
+        if state is FenceState.MOVED:
+            moved = f"{table(MOVED)}() RETURNS boolean LANGUAGE sql AS 'SELECT true'"
+            connection.execute(f"CREATE OR REPLACE FUNCTION {moved}".encode())
+            connection.execute(b"SELECT pg_notify(%s, %s)", (channel_of(dialect.schema), token))
+        else:
+            connection.execute(f"DROP FUNCTION IF EXISTS {table(MOVED)}()".encode())
+        events = "INSERT OR UPDATE OR DELETE OR TRUNCATE"
+        for relation in RELATIONS:
+            connection.execute(
+                f"CREATE OR REPLACE TRIGGER {quote(NAME)} BEFORE {events} ON {table(relation.name)}"
+                f" FOR EACH STATEMENT EXECUTE FUNCTION {name}()".encode()
+            )
+
+    _patiently(connection, work, wait_ms)
+
+
+def lift(connection: Connection, dialect: PostgresDialect, token: str | None) -> None:
+    """Let writes in again, unless the fence is another attempt's."""
+
+    def work() -> None:
+        connection.execute(f"LOCK TABLE {dialect.table(GATE)} IN ACCESS EXCLUSIVE MODE".encode())
+        standing = token_of(connection, dialect)
+        if standing is not None and token in (None, standing):
+            connection.execute(f"DROP FUNCTION {dialect.table(NAME)}() CASCADE".encode())
+            connection.execute(f"DROP FUNCTION IF EXISTS {dialect.table(MOVED)}()".encode())
+
+    _patiently(connection, work, LIFTING_MS)
+
+
+def token_of(connection: Connection, dialect: PostgresDialect) -> str | None:
+    """Return the token of the fence that stands."""
+    row = connection.execute(
+        b"SELECT obj_description(p.oid, 'pg_proc') FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace"
+        b" WHERE n.nspname = %s AND p.proname = %s",
+        (dialect.schema, NAME),
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _patiently(connection: Connection, work: Callable[[], None], wait_ms: int) -> None:
+    """Run ``work`` in a transaction that never holds others up for long."""
+    until = time.monotonic() + wait_ms / 1_000
+    while True:
+        left_ms = max(1, int((until - time.monotonic()) * 1_000))
+        try:
+            with connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = {min(_PATIENCE_MS, left_ms)}".encode())
+                connection.execute(b"SET LOCAL statement_timeout = 0")
+                connection.execute(b"SET LOCAL synchronous_commit = on")
+                work()
+        except psycopg.Error as error:
+            if error.sqlstate not in _AGAIN or time.monotonic() >= until:
+                if error.sqlstate in _AGAIN:
+                    raise Unavailable(
+                        "a transaction that writes the tenant did not end in time: try again, or raise"
+                        " tenancy.fence_ms",
+                        reason="busy",
+                    ) from error
+                raise
+        else:
+            return
+        time.sleep(_PAUSE_S)

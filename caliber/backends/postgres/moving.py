@@ -1,0 +1,387 @@
+"""One side of a move in PostgreSQL: rows by COPY in one boundary, a copy without rules until it is complete.
+
+An unfinished copy is a schema whose comment names the move and the attempt; every transaction of an attempt looks first
+whether it still is the one. Its tables have their keys alone: rules and references that rows obey together would refuse
+them one by one, and indexes are made faster over rows that are there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+from psycopg import RawCursor
+
+from caliber.backends.postgres import fence as fences
+from caliber.backends.postgres import schema as schemas
+from caliber.backends.postgres.bulk import for_server, from_server, joined
+from caliber.backends.postgres.connection import connect
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.errors import StatementError, lost, translate
+from caliber.backends.postgres.full_text_plans import state_table
+from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED, own
+from caliber.backends.postgres.store import shared_for
+from caliber.config.storage import PostgresConfig
+from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyReader, CopyRows, copy_tuples
+from caliber.model.errors import CaliberError, Conflict
+from caliber.model.time import from_us
+from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations.runtime import Migration
+from caliber.storage import arrow
+from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION
+from caliber.storage.moved import FenceState
+from caliber.storage.moving import Key
+from caliber.storage.plan import compile_relation, quote
+
+Connection = psycopg.Connection[Any]
+
+_CHUNK_BYTES: Final = 1 << 18
+_MARK: Final = "caliber move "
+_ORDINAL: Final = Column("ordinal", ColumnType.INT)
+_TEXTUAL: Final = frozenset({ColumnType.TEXT, ColumnType.ENUM})
+
+
+def _keys(relation: Relation) -> list[str]:
+    """Return what orders rows, in the order of their bytes whatever the database's language."""
+    if relation.ordinal:
+        return [quote("ordinal")]
+    return [quote(name) + (' COLLATE "C"' if relation.column(name).type in _TEXTUAL else "") for name in relation.key]
+
+
+def _columns(relation: Relation) -> list[Column]:
+    return [_ORDINAL, *relation.columns] if relation.ordinal else list(relation.columns)
+
+
+class _Reading:
+    """See ``Reading``; one REPEATABLE READ transaction."""
+
+    def __init__(self, connection: Connection, dialect: PostgresDialect, finished: bool) -> None:
+        self._connection = connection
+        self._dialect = dialect
+        self._own = own(dialect)
+        self.mark: str = self._one("SELECT pg_current_snapshot()::text") if finished else ""
+
+    def _one(self, text: str, *parameters: Any) -> Any:
+        with RawCursor(self._connection) as cursor:
+            row = cursor.execute(text, parameters).fetchone()
+        return None if row is None else row[0]
+
+    def rows(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
+        order = ", ".join(_keys(relation))
+        return self._copied(relation, f"ORDER BY {order}", batch_rows)
+
+    def some(self, relation: Relation, ordinals: list[int]) -> Any:
+        wanted = ", ".join(str(int(ordinal)) for ordinal in ordinals)
+        batches = list(self._copied(relation, f"WHERE ordinal IN ({wanted}) ORDER BY ordinal", len(ordinals) + 1))
+        return arrow.joined_batches(relation, batches)
+
+    def _copied(self, relation: Relation, which: str, batch_rows: int) -> Iterator[Any]:
+        columns = _columns(relation)
+        names = ", ".join(quote(column.name) for column in columns)
+        table = self._dialect.table(relation.name)
+        text = f"COPY (SELECT {names} FROM {table} {which}) TO STDOUT (FORMAT binary)"
+        reader = CopyReader([arrow.field_of(column) for column in columns])
+        with self._connection.cursor() as cursor, cursor.copy(text.encode()) as copy:
+            for piece in joined(copy):
+                for part in reader.feed(piece, rows_max=batch_rows):
+                    given = [
+                        from_server(column, declared, part.rows)
+                        for column, declared in zip(part.columns, columns, strict=True)
+                    ]
+                    yield arrow.batch_from_columns(relation, given, part.rows, numbered=True)
+        reader.close()
+
+    def changes_since(self, mark: Any) -> list[bytes] | None:
+        if self._one(self._own["feed.reach"].sql, mark):
+            return None
+        with RawCursor(self._connection) as cursor:
+            return [bytes(row[2]) for row in cursor.execute(self._own["feed.since"].sql, (mark,))]
+
+    def numbers(self) -> dict[str, int]:
+        out = {}
+        for relation in RELATIONS:
+            column = "ordinal" if relation.ordinal else "sequence" if relation.auto_key else None
+            if column is not None:
+                sequence = self._dialect.table(f"{relation.name}_{column}_seq")
+                text = f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}"
+                out[relation.name] = int(self._one(text))
+        return out
+
+
+class _Writing:
+    """See ``Writing``."""
+
+    def __init__(self, connection: Connection, dialect: PostgresDialect) -> None:
+        self._connection = connection
+        self._dialect = dialect
+
+    def remove_between(self, relation: Relation, after: Key | None, upto: Key | None) -> None:
+        keys = _keys(relation)
+        row = f"({', '.join(keys)})" if len(keys) > 1 else keys[0]
+        conditions: list[str] = []
+        values: list[Any] = []
+        for sign, bound in ((">", after), ("<=", upto)):
+            if bound is not None:
+                marks = ", ".join(f"${len(values) + at}" for at in range(1, len(bound) + 1))
+                conditions.append(f"{row} {sign} ({marks})" if len(bound) > 1 else f"{row} {sign} {marks}")
+                values += bound
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        self._execute(f"DELETE FROM {self._dialect.table(relation.name)}{where}", values)
+
+    def remove(self, relation: Relation, ordinals: list[int]) -> None:
+        table = self._dialect.table(relation.name)
+        self._execute(f"DELETE FROM {table} WHERE ordinal = ANY ($1::bigint[])", [ordinals])
+
+    def _execute(self, text: str, values: list[Any]) -> None:
+        with RawCursor(self._connection) as cursor:
+            cursor.execute(text.encode(), values)
+
+    def add(self, relation: Relation, batches: Iterable[Any]) -> None:
+        columns = _columns(relation)
+        names = ", ".join(quote(column.name) for column in columns)
+        text = f"COPY {self._dialect.table(relation.name)} ({names}) FROM STDIN (FORMAT binary)"
+        with self._connection.cursor() as cursor, cursor.copy(text.encode()) as copy:
+            copy.write(COPY_HEADER)
+            for batch in batches:
+                given = [
+                    for_server(arrow.column_from(batch, declared, first_row=0), declared, batch.num_rows)
+                    for declared in columns
+                ]
+                for piece in copy_tuples(CopyRows(given, batch.num_rows), chunk_bytes=_CHUNK_BYTES):
+                    copy.write(piece)
+            copy.write(COPY_TRAILER)
+
+
+class PostgresReplica:
+    """See ``Replica``."""
+
+    def __init__(self, settings: PostgresConfig, *, clock_us: Callable[[], int]) -> None:
+        self._schema = settings.schema_name
+        self._shared = shared_for(settings)
+        self._clock_us = clock_us
+        self._known: PostgresDialect | None = None
+        self.shown = self._shared.store
+
+    def close(self) -> None:
+        """Its connections end with what they are used for."""
+
+    # --- connections -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        opened = connect(self._shared)
+        failed: CaliberError
+        try:
+            if self._known is None:
+                schemas.check_server(opened, self._shared.store)
+                self._known = schemas.dialect_for(opened, self._schema, self._shared.store)
+            opened.pg.exit_pipeline_mode()  # where there can be no COPY
+            yield opened.raw
+        except psycopg.Error as error:
+            failed = self._translated(error)
+        else:
+            return
+        finally:
+            opened.close()
+        raise failed from failed.__cause__
+
+    def _translated(self, error: psycopg.Error) -> CaliberError:
+        if error.sqlstate is None:
+            return lost(self._shared.store, error)
+        said = StatementError(error.sqlstate, error.diag.message_primary or "", error.diag.constraint_name)
+        return translate(said, self._shared.store)
+
+    @property
+    def _dialect(self) -> PostgresDialect:
+        assert self._known is not None
+        return self._known
+
+    @contextmanager
+    def reading(self) -> Iterator[_Reading]:
+        with self._connection() as connection, connection.transaction():
+            connection.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            connection.execute(b"SET LOCAL statement_timeout = 0")
+            connection.execute(b"SET LOCAL idle_in_transaction_session_timeout = 0")
+            yield _Reading(connection, self._dialect, self._comment(connection) is None)
+
+    @contextmanager
+    def _alone(self, connection: Connection) -> Iterator[None]:
+        """Run a transaction that no other attempt's runs beside."""
+        with connection.transaction():
+            connection.execute(b"SET LOCAL statement_timeout = 0")
+            connection.execute(b"SET LOCAL synchronous_commit = on")
+            connection.execute(b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (ADVISORY_CLASS, self._schema))
+            yield
+
+    @contextmanager
+    def writing(self, token: str) -> Iterator[_Writing]:
+        with self._connection() as connection, self._alone(connection):
+            self._require_ours(connection, token)
+            yield _Writing(connection, self._dialect)
+
+    # --- the state of a copy ---------------------------------------------------------------------
+
+    def _comment(self, connection: Connection) -> str | None:
+        """Return what the schema's comment says of an unfinished move."""
+        row = connection.execute(
+            b"SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s", (self._schema,)
+        ).fetchone()
+        text = None if row is None else row[0]
+        return text.removeprefix(_MARK) if text is not None and text.startswith(_MARK) else None
+
+    def _require_ours(self, connection: Connection, token: str) -> None:
+        comment = self._comment(connection)
+        if comment is None or comment.split()[1] != token:
+            raise Conflict(
+                "another process has taken this move over", entity_type="tenant", id=self._schema, reason="taken over"
+            )
+
+    def _mark(self, connection: Connection, epoch: str, token: str) -> None:
+        schema = quote(self._schema)
+        connection.execute(f"COMMENT ON SCHEMA {schema} IS '{_MARK}{epoch} {token}'".encode())
+
+    def _epoch(self, connection: Connection) -> str | None:
+        """Return the epoch of a finished store, or None where there is none."""
+        tables = self._tables(connection)
+        if SCHEMA_MIGRATION.name not in tables:
+            return None
+        table = self._dialect.table(SCHEMA_MIGRATION.name)
+        row = connection.execute(f"SELECT epoch FROM {table} LIMIT 1".encode()).fetchone()
+        return None if row is None else str(row[0])
+
+    def _tables(self, connection: Connection) -> set[str]:
+        rows = connection.execute(
+            b"SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+            b" WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')",
+            (self._schema,),
+        )
+        return {row[0] for row in rows}
+
+    def _drop(self, connection: Connection) -> None:
+        """Empty the schema, and drop it where we may."""
+        connection.execute(f"DROP SCHEMA IF EXISTS {quote(self._schema)} CASCADE".encode())
+
+    # --- where it goes ---------------------------------------------------------------------------
+
+    def prepare(self, epoch: str, token: str) -> bool:
+        with self._connection() as connection, self._alone(connection):
+            comment = self._comment(connection)
+            if comment is not None and comment.split()[0] == epoch:
+                self._mark(connection, epoch, token)
+                return False
+            tables = self._tables(connection)
+            if tables and comment is None and self._epoch(connection) == epoch:
+                self._empty(connection, tables)  # an attempt that ended between its last two steps
+            elif tables or comment is not None:
+                raise Conflict(
+                    f"there is something else in {self.shown}: remove it, or move the tenant to another source",
+                    entity_type="store",
+                    id=self._schema,
+                    reason="exists",
+                )
+            found = connection.execute(b"SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).fetchone()
+            if found is None:
+                connection.execute(f"CREATE SCHEMA {quote(self._schema)}".encode())
+            self._mark(connection, epoch, token)
+            for relation in RELATIONS:
+                bare = dataclasses.replace(relation, uniques=(), foreign_keys=(), paths=(), _by_name={})
+                connection.execute(compile_relation(bare, self._dialect).create[0].encode())
+        return True
+
+    def _empty(self, connection: Connection, tables: Iterable[str]) -> None:
+        for name in sorted(tables):
+            connection.execute(f"DROP TABLE IF EXISTS {self._dialect.table(name)} CASCADE".encode())
+        for name in (fences.NAME, MOVED):
+            connection.execute(f"DROP FUNCTION IF EXISTS {self._dialect.table(name)}() CASCADE".encode())
+
+    def finish(self, epoch: str, token: str, numbers: Mapping[str, int]) -> None:
+        with self._connection() as connection:
+            with self._alone(connection):
+                self._require_ours(connection, token)
+                plans = schemas.compile_plans(self._dialect)
+                own_tables = state_table(self._dialect)
+                statements = [statement for plan in plans.values() for statement in plan.create]
+                for statement in own_tables:
+                    connection.execute(statement.encode())
+                for relation in RELATIONS:
+                    for statement in plans[relation.name].create[1:]:
+                        connection.execute(statement.encode())
+                for relation in RELATIONS:
+                    for statement in self._references(relation):
+                        connection.execute(statement.encode())
+                self._go_on_from(connection, numbers)
+                self._record(connection, epoch, schemas.checksum([*statements, *own_tables]))
+                connection.execute(f"COMMENT ON SCHEMA {quote(self._schema)} IS NULL".encode())
+            for relation in RELATIONS:
+                connection.execute(f"ANALYZE {self._dialect.table(relation.name)}".encode())
+
+    def _references(self, relation: Relation) -> Iterator[str]:
+        for key in relation.foreign_keys:
+            yield (
+                f"ALTER TABLE {self._dialect.table(relation.name)} ADD FOREIGN KEY ({quote(key.column)})"
+                f" REFERENCES {self._dialect.table(key.relation)} ({quote(key.target)})"
+                f" ON DELETE {key.on_delete.upper()}"
+            )
+
+    def _go_on_from(self, connection: Connection, numbers: Mapping[str, int]) -> None:
+        """Give out no ordinal again, and number changes on from the last one, which readers look for."""
+        for name, last in numbers.items():
+            column = "sequence" if name == CHANGE.name else "ordinal"
+            sequence = self._dialect.table(f"{name}_{column}_seq")
+            if last:
+                connection.execute(b"SELECT setval(%s::regclass, %s)", (sequence, last))
+        last = numbers.get(CHANGE.name, 0)
+        if last:
+            table = self._dialect.table(CHANGE.name)
+            connection.execute(
+                f"INSERT INTO {table} (sequence, writer, entries, created_at) VALUES (%s, %s, %s, %s)".encode(),
+                (last, os.urandom(16), b"", from_us(self._clock_us())),
+            )
+
+    def _record(self, connection: Connection, epoch: str, checksum: bytes) -> None:
+        step = MIGRATIONS[SCHEMA_VERSION]
+        values = {
+            "schema_version": SCHEMA_VERSION,
+            "name": "baseline",
+            "checksum": checksum,
+            "min_reader_version": step.min_reader_version,
+            "min_writer_version": step.min_writer_version,
+            "epoch": epoch,
+            "applied_at": from_us(self._clock_us()),
+        }
+        Migration(**values)  # type: ignore[arg-type]  # says so if the relation has changed
+        names = ", ".join(quote(name) for name in values)
+        marks = ", ".join(["%s"] * len(values))
+        table = self._dialect.table(SCHEMA_MIGRATION.name)
+        connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})".encode(), tuple(values.values()))
+
+    def discard(self, epoch: str) -> None:
+        with self._connection() as connection, self._alone(connection):
+            comment = self._comment(connection)
+            unfinished = comment is not None and comment.split()[0] == epoch
+            if unfinished or (comment is None and self._epoch(connection) == epoch):
+                self._drop(connection)
+
+    # --- where it leaves -------------------------------------------------------------------------
+
+    def fence(self, state: FenceState, token: str, wait_ms: int) -> None:
+        with self._connection() as connection:
+            fences.fence(connection, self._dialect, state, token, wait_ms)
+
+    def lift(self, token: str | None) -> None:
+        with self._connection() as connection:
+            if fences.GATE in self._tables(connection):
+                fences.lift(connection, self._dialect, token)
+
+    def fenced_by(self) -> str | None:
+        with self._connection() as connection:
+            return fences.token_of(connection, self._dialect)
+
+    def drop(self) -> None:
+        with self._connection() as connection, self._alone(connection):
+            self._drop(connection)

@@ -1,0 +1,96 @@
+"""The directory of tenants in a SQLite file."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from caliber.backends.sqlite.connection import Counter, OpenOptions, SqliteConnection, check_version
+from caliber.backends.sqlite.dialect import DIALECT
+from caliber.model.errors import SchemaMismatch, Unavailable
+from caliber.model.time import from_us
+from caliber.schema.relations import DIRECTORY, SCHEMA_MIGRATION
+from caliber.schema.relations.runtime import Migration
+from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
+from caliber.storage.plan import RelationPlans, compile_relation
+from caliber.storage.unit_of_work import UnitOfWork
+
+if TYPE_CHECKING:
+    from caliber.config.tenancy import SqliteDirectory
+
+T = TypeVar("T")
+
+APPLICATION_ID: Final = 0x43414C44
+"""``CALD``: a directory is not a tenant's store."""
+_PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DIALECT) for relation in DIRECTORY}
+
+
+class SqliteRecords:
+    """See ``Records``."""
+
+    def __init__(self, settings: SqliteDirectory, *, create: bool, clock_us: Callable[[], int]) -> None:
+        check_version()
+        self.plans = _PLANS
+        self._clock_us = clock_us
+        self._lock = threading.Lock()
+        path = settings.resolve_path()
+        self._shown = f"the directory of tenants {path}"
+        file = Path(path)
+        if not create and not file.exists():
+            raise Unavailable(
+                f"{self._shown} is not there; create a tenant, or check tenancy.directory.path",
+                reason="missing",
+                retryable=False,
+            )
+        options = OpenOptions(path, settings.busy_timeout_ms, 0, 1_024, 1_000, 32)
+        self._connection = SqliteConnection(options, Counter(), memory_name="", create=create)
+        try:
+            if create:
+                self._connection.command("PRAGMA journal_mode = WAL")
+                self.work(self._baseline)
+            self.work(self._check)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _baseline(self, _: UnitOfWork) -> None:
+        connection = self._connection
+        if connection.command("SELECT 1 FROM sqlite_schema LIMIT 1"):
+            return
+        for plans in _PLANS.values():
+            for statement in plans.create:
+                connection.command(statement)
+        step = MIGRATIONS[SCHEMA_VERSION]
+        now = from_us(self._clock_us())
+        readers, writers = step.min_reader_version, step.min_writer_version
+        row = Migration(SCHEMA_VERSION, "baseline", bytes(32), readers, writers, str(uuid.uuid4()), now)
+        plans = _PLANS[SCHEMA_MIGRATION.name]
+        connection.run(plans.insert, plans.codec.encode(row))
+        connection.command(f"PRAGMA application_id = {APPLICATION_ID}")
+
+    def _check(self, _: UnitOfWork) -> None:
+        if self._connection.pragma("application_id") != APPLICATION_ID:
+            raise SchemaMismatch(store=self._shown, reason="the file is no directory of tenants; choose another path")
+        plans = _PLANS[SCHEMA_MIGRATION.name]
+        rows = self._connection.run(plans.lists["list_all"], ())
+        check_versions(self._shown, [plans.codec.decode(row) for row in rows], writing=True)
+
+    def work(self, work: Callable[[UnitOfWork], T]) -> T:
+        with self._lock:
+            connection = self._connection
+            connection.command("BEGIN IMMEDIATE")
+            try:
+                result = work(UnitOfWork(connection, _PLANS, {}, self._clock_us(), False))
+                connection.command("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.command("ROLLBACK")
+            return result
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._connection.closed:
+                self._connection.close()

@@ -1,0 +1,62 @@
+"""The fence around a file that is about to move: triggers refuse, whoever writes and by whatever means.
+
+They are made in a write transaction, which is alone: what was written before is there, what comes after is refused.
+Source: docs/decisions/0131.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from caliber.backends.sqlite.connection import SqliteConnection
+from caliber.schema.relations import RELATIONS
+from caliber.storage.moved import FenceState
+from caliber.storage.plan import quote
+
+_TOKEN: Final = re.compile(r"/\* ([0-9a-f-]+) \*/")
+_PREFIX: Final = "caliber_fence_"
+_STANDING: Final = f"SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND name GLOB '{_PREFIX}*'"
+
+
+def _triggers(state: FenceState, token: str) -> Iterator[str]:
+    for relation in RELATIONS:
+        for event in ("INSERT", "UPDATE", "DELETE"):
+            name = quote(f"{_PREFIX}{relation.name}_{event.lower()}")
+            yield (
+                f"CREATE TRIGGER {name} BEFORE {event} ON {quote(relation.name)} BEGIN"
+                f" SELECT /* {token} */ RAISE(ABORT, 'caliber: {state.value}'); END"
+            )
+
+
+def fence(connection: SqliteConnection, state: FenceState, token: str) -> None:
+    """Refuse all writes; inside the caller's write transaction."""
+    _drop(connection)
+    for statement in _triggers(state, token):
+        connection.command(statement)
+
+
+def lift(connection: SqliteConnection, token: str | None) -> None:
+    """Let writes in again, unless the fence is another attempt's; inside the caller's write transaction."""
+    standing = token_of(connection)
+    if standing is not None and token in (None, standing):
+        _drop(connection)
+
+
+def _drop(connection: SqliteConnection) -> None:
+    for name, _ in connection.command(_STANDING):
+        connection.command(f"DROP TRIGGER {quote(name)}")
+
+
+def token_of(connection: SqliteConnection) -> str | None:
+    """Return the token of the fence that stands."""
+    rows = connection.command(f"{_STANDING} LIMIT 1")
+    found = _TOKEN.search(rows[0][1]) if rows else None
+    return None if found is None else found[1]
+
+
+def has_moved(connection: SqliteConnection) -> bool:
+    """Return whether the tenant in this file is somewhere else now."""
+    rows = connection.command(f"{_STANDING} LIMIT 1")
+    return bool(rows) and f"'caliber: {FenceState.MOVED.value}'" in rows[0][1]

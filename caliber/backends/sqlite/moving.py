@@ -1,0 +1,306 @@
+"""One side of a move in SQLite. An unfinished copy is a file beside the place it will take, by renaming, once complete.
+
+Its ``user_version`` says which attempt fills it; each transaction of one looks first whether it still is the one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from caliber.backends.sqlite import fence as fences
+from caliber.backends.sqlite.bulk import before_all
+from caliber.backends.sqlite.connection import APPLICATION_ID, Counter, SqliteConnection, check_version
+from caliber.backends.sqlite.dialect import DIALECT
+from caliber.backends.sqlite.errors import translate
+from caliber.backends.sqlite.statements import STATEMENTS
+from caliber.backends.sqlite.store import PLANS, checksum, options_for, sync_folder
+from caliber.config.storage import StorageConfig
+from caliber.model.errors import Conflict, StorageError, Unavailable
+from caliber.model.time import from_us
+from caliber.schema.relation import Relation
+from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations.runtime import Migration
+from caliber.storage import arrow
+from caliber.storage.bulk.columns import values_of
+from caliber.storage.codec import dump_json
+from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION
+from caliber.storage.moved import FenceState
+from caliber.storage.moving import Key
+from caliber.storage.plan import compile_relation, quote
+
+UNFINISHED: Final = ".moving"
+_MARK: Final = "caliber_move"
+
+
+def _number(token: str) -> int:
+    """Return a token as ``user_version`` holds it, never 0."""
+    return zlib.crc32(token.encode()) >> 1 or 1
+
+
+class _Reading:
+    """See ``Reading``; one read transaction."""
+
+    def __init__(self, connection: SqliteConnection) -> None:
+        self._connection = connection
+        self.mark: int = connection.run(STATEMENTS["change.bounds"], ())[0][1]
+
+    def rows(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
+        plans = PLANS[relation.name]
+        names = plans.page.binds[:-1]
+        places = [plans.codec.index(name) for name in names]
+        after: tuple[Any, ...] = before_all(relation, names)
+        while True:
+            rows = self._connection.run(plans.page, (*after, batch_rows))
+            if rows:
+                yield arrow.batch_from_rows(relation, rows, numbered=True)
+            if len(rows) < batch_rows:
+                return
+            after = tuple(rows[-1][place] for place in places)
+
+    def some(self, relation: Relation, ordinals: list[int]) -> Any:
+        plan = PLANS[relation.name].get_many
+        assert plan is not None
+        rows = sorted(self._connection.run(plan, (dump_json(ordinals),)))
+        return arrow.batch_from_rows(relation, rows, numbered=True)
+
+    def changes_since(self, mark: Any) -> list[bytes] | None:
+        rows = self._connection.run(STATEMENTS["change.since"], (mark,))
+        if rows and rows[0][0] != mark + 1:
+            return None
+        return [row[2] for row in rows]
+
+    def numbers(self) -> dict[str, int]:
+        known: dict[str, int] = dict(self._connection.command("SELECT name, seq FROM sqlite_sequence"))
+        out = {relation.name: int(known.get(relation.name, 0)) for relation in RELATIONS if relation.ordinal}
+        return {**out, CHANGE.name: self.mark}
+
+
+class _Writing:
+    """See ``Writing``."""
+
+    def __init__(self, connection: SqliteConnection) -> None:
+        self._connection = connection
+
+    def _many(self, text: str, rows: Iterable[Any], relation: Relation) -> None:
+        try:
+            self._connection.raw.executemany(text, rows).fetchall()
+        except apsw.Error as error:
+            raise translate(error, relation.name) from error
+
+    def remove_between(self, relation: Relation, after: Key | None, upto: Key | None) -> None:
+        keys = ["ordinal"] if relation.ordinal else list(relation.key)
+        row = f"({', '.join(quote(key) for key in keys)})"
+        conditions: list[str] = []
+        values: list[Any] = []
+        for sign, bound in ((">", after), ("<=", upto)):
+            if bound is not None:
+                marks = ", ".join("?" for _ in bound)
+                conditions.append(f"{row} {sign} ({marks})")
+                values += bound
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        self._many(f"DELETE FROM {quote(relation.name)}{where}", [tuple(values)], relation)
+
+    def remove(self, relation: Relation, ordinals: list[int]) -> None:
+        text = f"DELETE FROM {quote(relation.name)} WHERE ordinal IN (SELECT value FROM json_each(?))"
+        self._many(text, [(dump_json(ordinals),)], relation)
+
+    def add(self, relation: Relation, batches: Iterable[Any]) -> None:
+        names = ["ordinal"] if relation.ordinal else []
+        names += [column.name for column in relation.columns]
+        marks = ", ".join("?" for _ in names)
+        text = f"INSERT INTO {quote(relation.name)} ({', '.join(map(quote, names))}) VALUES ({marks})"
+        for batch in batches:
+            columns = [batch.column("ordinal").to_pylist()] if relation.ordinal else []
+            columns += [
+                values_of(declared, arrow.column_from(batch, declared, first_row=0), batch.num_rows)
+                for declared in relation.columns
+            ]
+            self._many(text, zip(*columns, strict=True), relation)
+
+
+class SqliteReplica:
+    """See ``Replica``."""
+
+    def __init__(self, settings: StorageConfig, *, clock_us: Callable[[], int]) -> None:
+        check_version()
+        self._options = options_for(settings)
+        self._file = Path(self._options.path)
+        self._unfinished = Path(f"{self._file}{UNFINISHED}")
+        self._clock_us = clock_us
+        self.shown = self._options.shown
+
+    def close(self) -> None:
+        """Its connections end with what they are used for."""
+
+    # --- connections -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _connected(self, file: Path, begin: str, *, create: bool = False) -> Iterator[SqliteConnection]:
+        if not create and not file.exists():
+            raise Unavailable(f"there is no store at {file}", reason="missing", retryable=False)
+        options = dataclasses.replace(self._options, path=str(file))
+        connection = SqliteConnection(options, Counter(), memory_name="", create=create)
+        try:
+            # A copy takes rows one relation after the other, whatever they refer to.
+            connection.command("PRAGMA foreign_keys = OFF")
+            if create:
+                connection.command("PRAGMA journal_mode = WAL")
+            connection.command(begin)
+            yield connection
+            if connection.in_transaction:
+                connection.command("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.command("ROLLBACK")
+            connection.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[_Reading]:
+        file = self._file if self._file.exists() else self._unfinished
+        with self._connected(file, "BEGIN") as connection:
+            yield _Reading(connection)
+
+    @contextmanager
+    def writing(self, token: str) -> Iterator[_Writing]:
+        with self._connected(self._unfinished, "BEGIN IMMEDIATE") as connection:
+            self._require_ours(connection, token)
+            yield _Writing(connection)
+
+    # --- where it goes ---------------------------------------------------------------------------
+
+    def _require_ours(self, connection: SqliteConnection, token: str) -> None:
+        if connection.pragma("user_version") != _number(token):
+            raise Conflict(
+                "another process has taken this move over", entity_type="tenant", id=self.shown, reason="taken over"
+            )
+
+    def _epoch_of(self, file: Path, *tables_of_epochs: str) -> str | None:
+        """Return the epoch that one of the tables of a file names, or None."""
+        if not file.exists():
+            return None
+        with self._connected(file, "BEGIN") as connection:
+            tables = {row[0] for row in connection.command("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+            for name in tables_of_epochs:
+                rows = connection.command(f"SELECT epoch FROM {name} LIMIT 1") if name in tables else []
+                if rows:
+                    return str(rows[0][0])
+        return None
+
+    def prepare(self, epoch: str, token: str) -> bool:
+        if self._file.exists():
+            if self._epoch_of(self._file, SCHEMA_MIGRATION.name) != epoch:
+                raise Conflict(
+                    f"there is something else at {self.shown}: remove it, or move the tenant to another source",
+                    entity_type="store",
+                    id=self.shown,
+                    reason="exists",
+                )
+            _remove(self._file)  # an attempt that ended between its last two steps
+            _remove(self._unfinished)
+        if not self._file.parent.exists():
+            raise Unavailable(
+                f"cannot create {self._file.name}: its folder does not exist; create the folder first",
+                reason="cannot open",
+                retryable=False,
+            )
+        known = self._epoch_of(self._unfinished, _MARK)
+        if known != epoch:
+            _remove(self._unfinished)  # of a move that was given up, or an attempt that ended in the last steps
+            known = None
+        with self._connected(self._unfinished, "BEGIN IMMEDIATE", create=True) as connection:
+            connection.command(f"PRAGMA user_version = {_number(token)}")
+            if known is None:
+                for relation in RELATIONS:
+                    bare = dataclasses.replace(relation, uniques=(), paths=(), _by_name={})
+                    connection.command(compile_relation(bare, DIALECT).create[0])
+                connection.command(f"CREATE TABLE {_MARK} (epoch TEXT NOT NULL) STRICT")
+                connection.command(f"INSERT INTO {_MARK} VALUES ('{epoch}')")
+        return known is None
+
+    def finish(self, epoch: str, token: str, numbers: Mapping[str, int]) -> None:
+        with self._connected(self._unfinished, "BEGIN IMMEDIATE") as connection:
+            self._require_ours(connection, token)
+            statements = [statement for plans in PLANS.values() for statement in plans.create]
+            for relation in RELATIONS:
+                for statement in PLANS[relation.name].create[1:]:
+                    connection.command(statement)
+            dangling = connection.command("PRAGMA foreign_key_check")
+            if dangling:
+                raise StorageError(f"a row of {dangling[0][0]} refers to nothing", reason="verification")
+            self._go_on_from(connection, numbers)
+            step = MIGRATIONS[SCHEMA_VERSION]
+            now = from_us(self._clock_us())
+            readers, writers = step.min_reader_version, step.min_writer_version
+            row = Migration(SCHEMA_VERSION, "baseline", checksum(statements), readers, writers, epoch, now)
+            plans = PLANS[SCHEMA_MIGRATION.name]
+            connection.run(plans.insert, plans.codec.encode(row))
+            connection.command(f"DROP TABLE {_MARK}")
+            connection.command("PRAGMA user_version = 0")
+            connection.command(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.command("COMMIT")
+            # The file alone goes on: nothing may be left beside it.
+            connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
+        os.link(self._unfinished, self._file)  # unlike renaming, it takes no other file's place
+        self._unfinished.unlink()
+        for part in ("-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                Path(f"{self._unfinished}{part}").unlink()
+        sync_folder(self._file.parent)
+
+    def _go_on_from(self, connection: SqliteConnection, numbers: Mapping[str, int]) -> None:
+        """Give out no ordinal again, and number changes on from the last one, which readers look for."""
+        for relation in RELATIONS:
+            last = numbers.get(relation.name, 0)
+            if relation.ordinal and last:
+                connection.command(f"DELETE FROM sqlite_sequence WHERE name = '{relation.name}'")
+                connection.command(f"INSERT INTO sqlite_sequence VALUES ('{relation.name}', {last})")
+        last = numbers.get(CHANGE.name, 0)
+        if last:
+            now_us = self._clock_us()
+            connection.command(
+                f"INSERT INTO {CHANGE.name} (sequence, writer, entries, created_at)"
+                f" VALUES ({last}, randomblob(16), x'', {now_us})"
+            )
+
+    def discard(self, epoch: str) -> None:
+        for file in (self._unfinished, self._file):
+            if self._epoch_of(file, _MARK, SCHEMA_MIGRATION.name) == epoch:
+                _remove(file)
+
+    # --- where it leaves -------------------------------------------------------------------------
+
+    def fence(self, state: FenceState, token: str, wait_ms: int) -> None:
+        options, self._options = self._options, dataclasses.replace(self._options, busy_timeout_ms=wait_ms)
+        try:
+            with self._connected(self._file, "BEGIN IMMEDIATE") as connection:
+                fences.fence(connection, state, token)
+        finally:
+            self._options = options
+
+    def lift(self, token: str | None) -> None:
+        if self._file.exists():
+            with self._connected(self._file, "BEGIN IMMEDIATE") as connection:
+                fences.lift(connection, token)
+
+    def fenced_by(self) -> str | None:
+        with self._connected(self._file, "BEGIN") as connection:
+            return fences.token_of(connection)
+
+    def drop(self) -> None:
+        _remove(self._file)
+
+
+def _remove(file: Path) -> None:
+    # The file first: what is left beside it belongs to nothing then, and the next creation may meet it.
+    for part in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            Path(f"{file}{part}").unlink()
+    sync_folder(file.parent)

@@ -1,0 +1,143 @@
+"""Sections of tenancy: where the directory of tenants is, and the data sources that tenants are spread over.
+
+A data source is a complete ``storage`` section whose file or schema is a pattern: ``{tenant}`` stands for the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
+
+from caliber.config.knobs import Duration, Flag, FrozenMap, Int, Name, Section, knob
+from caliber.config.secret import SecretRef
+from caliber.config.storage import MEMORY, AnyStorage, PostgresConfig, StorageConfig, path_text, resolved, schema_text
+
+MARK: Final = "{tenant}"
+
+
+def _marked(value: str) -> str:
+    if value.count(MARK) != 1:
+        raise PydanticCustomError("pattern", "must hold {tenant} once, where the tenant's name goes", {"tenant": MARK})
+    return value
+
+
+def _file_pattern(value: str) -> str:
+    return _marked(path_text(value))
+
+
+def _schema_pattern(value: str) -> str:
+    schema_text(_marked(value).replace(MARK, "a"))
+    return value
+
+
+def _file(value: str) -> str:
+    if value == MEMORY:
+        raise PydanticCustomError("path", "the directory must outlive the process: name a file")
+    return path_text(value)
+
+
+class SqliteSource(StorageConfig):
+    """A data source of SQLite files, one a tenant."""
+
+    path: Annotated[Name, AfterValidator(_file_pattern)] = knob(
+        "File of a tenant, with {tenant} for its name; its folder must be there.", "O-1"
+    )
+
+    def store_at(self, location: str) -> StorageConfig:
+        """Return the store of one tenant."""
+        return StorageConfig(**{**self.model_dump(), "path": location})
+
+    def location_of(self, tenant: str) -> str:
+        """Return where a new tenant goes."""
+        return self.path.replace(MARK, tenant)
+
+
+class PostgresSource(PostgresConfig):
+    """A data source of PostgreSQL schemas, one a tenant."""
+
+    schema_name: Annotated[Name, AfterValidator(_schema_pattern)] = knob(
+        "Schema of a tenant, with {tenant} for its name.", "O-1"
+    )
+    login_role: Annotated[Name, AfterValidator(_schema_pattern)] | None = knob(
+        "Login role of a tenant, with {tenant} for its name: it owns the schema, and sees no other. Without it all"
+        " tenants are used by the user of the DSN.",
+        "O-1",
+        optional=True,
+    )
+
+    def store_at(self, location: str, tenant: str) -> PostgresConfig:
+        """Return the store of one tenant."""
+        role = None if self.login_role is None else self.login_role.replace(MARK, tenant)
+        return PostgresConfig(**{**self.model_dump(), "schema_name": location, "login_role": role})
+
+    def location_of(self, tenant: str) -> str:
+        """Return where a new tenant goes."""
+        return self.schema_name.replace(MARK, tenant)
+
+
+class SqliteDirectory(Section):
+    """The directory of tenants in a SQLite file."""
+
+    adapter: Literal["sqlite"] = knob("Which database holds the directory.", "O-1")
+    path: Annotated[Name, AfterValidator(_file)] = knob(
+        "File of the directory, relative to this file, or env:NAME for a variable that holds it.", "O-1"
+    )
+    busy_timeout_ms: Duration = knob("How long to wait for another process's write lock.", "ours", unit="ms", ge=0)
+
+    def resolve_path(self) -> str:
+        """Return the path to open now. Raises: MissingRequired when the named variable is unset."""
+        return resolved(self.path)
+
+
+class PostgresDirectory(Section):
+    """The directory of tenants in a PostgreSQL schema."""
+
+    adapter: Literal["postgres"] = knob("Which database holds the directory.", "O-1")
+    dsn: SecretRef = knob("Where the database is: env:NAME of a variable that holds its DSN.", "K-072")
+    schema_name: Annotated[Name, AfterValidator(schema_text)] = knob("Schema of the directory in it.", "O-1")
+    connect_timeout_ms: Duration = knob("How long making a connection may take.", "ours", unit="ms", gt=0)
+    statement_timeout_ms: Duration = knob("Longest time of a statement; 0 sets no limit.", "ours", unit="ms", ge=0)
+    lock_timeout_ms: Duration = knob("Longest wait for another's row lock; 0 sets no limit.", "ours", unit="ms", ge=0)
+
+
+def _adapter_of(value: Any) -> str:
+    adapter = value.get("adapter") if isinstance(value, Mapping) else getattr(value, "adapter", None)
+    return "postgres" if adapter == "postgres" else "sqlite"
+
+
+AnySource = Annotated[
+    Annotated[SqliteSource, Tag("sqlite")] | Annotated[PostgresSource, Tag("postgres")], Discriminator(_adapter_of)
+]
+AnyDirectory = Annotated[
+    Annotated[SqliteDirectory, Tag("sqlite")] | Annotated[PostgresDirectory, Tag("postgres")],
+    Discriminator(_adapter_of),
+]
+
+
+class TenancyConfig(Section):
+    """Many tenants, spread over several databases."""
+
+    new_tenants: Name = knob("Data source that a new tenant goes to.", "O-1")
+    fence_ms: Duration = knob(
+        "How long a move waits, at its end, for writes under way and keeps new ones out, before it gives up.",
+        "ours",
+        unit="ms",
+        gt=0,
+    )
+    verify_in_fence: Flag = knob(
+        "Whether a move compares every row while writers wait (false: before, and then only what changed since).",
+        "ours",
+    )
+    batch_rows: Int = knob("Rows that a move holds at once.", "ours", unit="rows", ge=1, le=1 << 20)
+    directory: AnyDirectory = knob("Where it is written which tenant is where.", "O-1")
+    sources: Annotated[FrozenMap[AnySource], Field(min_length=1)] = knob("The data sources, by name.", "O-1")
+
+
+def storage_of(source: AnySource, location: str, tenant: str) -> AnyStorage:
+    """Return the store of a tenant in a data source."""
+    if isinstance(source, PostgresSource):
+        return source.store_at(location, tenant)
+    return source.store_at(location)

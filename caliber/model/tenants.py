@@ -1,0 +1,95 @@
+"""Tenants as the directory knows them: which place holds one, and what is being done with it. Source: O-1, P-006."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from caliber.model.errors import InvalidValue
+
+NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
+"""What a tenant may be called: it becomes part of file, schema and role names."""
+
+
+class TenantState(StrEnum):
+    """What may be done with a tenant.
+
+    CREATING: its place is being made. ACTIVE: open. COPYING: open, while its rows are copied to another place.
+    SWITCHING: nobody opens or writes it, for the moment in which it changes places. DROPPING, DROPPED: gone.
+    """
+
+    CREATING = "creating"
+    ACTIVE = "active"
+    COPYING = "copying"
+    SWITCHING = "switching"
+    DROPPING = "dropping"
+    DROPPED = "dropped"
+
+
+OPEN_STATES: Final = frozenset({TenantState.ACTIVE, TenantState.COPYING})
+MOVE_STATES: Final = frozenset({TenantState.COPYING, TenantState.SWITCHING})
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPlace:
+    """Where a tenant is: a data source of the configuration, and the file or schema in it."""
+
+    source: str
+    location: str
+
+    def __str__(self) -> str:
+        return f"{self.location} in {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One tenant. ``target_*`` are set while it moves, ``old_*`` until what it left behind is dropped."""
+
+    tenant_id: uuid.UUID
+    name: str
+    state: TenantState
+    source: str
+    location: str
+    created_at: datetime
+    updated_at: datetime
+    target_source: str | None = None
+    target_location: str | None = None
+    move_id: uuid.UUID | None = None
+    old_source: str | None = None
+    old_location: str | None = None
+    version: int = 1
+
+    @property
+    def place(self) -> TenantPlace:
+        """Where it is."""
+        return TenantPlace(self.source, self.location)
+
+    @property
+    def target(self) -> TenantPlace | None:
+        """Where it is going."""
+        if self.target_source is None or self.target_location is None:
+            return None
+        return TenantPlace(self.target_source, self.target_location)
+
+    @property
+    def old(self) -> TenantPlace | None:
+        """Where it was, as long as that is not dropped."""
+        if self.old_source is None or self.old_location is None:
+            return None
+        return TenantPlace(self.old_source, self.old_location)
+
+
+def check_tenant_name(name: object) -> str:
+    """Return ``name`` if a tenant may be called that.
+
+    Raises: InvalidValue. Source: O-1.
+    """
+    if not isinstance(name, str) or not NAME_PATTERN.match(name):
+        raise InvalidValue(
+            field="tenant", reason="must be a lower-case letter and then letters, digits or _, at most 40 together"
+        )
+    return name

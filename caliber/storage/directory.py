@@ -1,0 +1,28 @@
+"""A few small relations in a store of their own: what the directory of tenants asks of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from caliber.storage.plan import RelationPlans
+from caliber.storage.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+
+
+class Records(Protocol):
+    """An open directory. Safe to share between threads."""
+
+    plans: dict[str, RelationPlans]
+
+    def work(self, work: Callable[[UnitOfWork], T]) -> T:
+        """Run ``work`` in a transaction and return its result once it is durable. It is not tried again.
+
+        Raises: Conflict when another process was first; Unavailable
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...

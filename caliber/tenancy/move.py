@@ -1,0 +1,309 @@
+"""Moving a tenant while it is being written: copy, catch up, a short fence, switch; and going on after a break.
+
+Each step can be the last of a process. The directory says how far a tenant is and changes from the state that was read
+only; a copy is filled by the attempt that took it over last; a fence is lifted by the attempt that put it up. So going
+on is beginning again: what is there already is compared, not copied.
+
+Until the directory names the new place, the old one is where the tenant is, and nothing there was changed.
+
+Source: design section 3; docs/decisions/0131.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from caliber.backends import backend
+from caliber.model.errors import CaliberError, Conflict, InvalidValue
+from caliber.model.tenants import MOVE_STATES, Tenant, TenantPlace, TenantState
+from caliber.storage.moved import FenceState
+from caliber.storage.moving import COPIED, Proof, Reading, Replica, bring_up, copy_all, make_equal, named_since, verify
+from caliber.tenancy.directory import Directory
+
+ROUNDS_MOST: Final = 8
+"""How often a copy is brought up to date before writers have to wait for what is left."""
+FEW: Final = 2_000
+"""Rows written since the last round that are few enough to have writers wait for them."""
+_NOT_NAMED: Final = tuple(relation for relation in COPIED if not relation.mirrored)
+"""Relations that the change feed does not name the rows of."""
+
+Step = Callable[[str], None]
+Told = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReport:
+    """What a move did. ``rows`` and ``hashes`` are of every relation, equal in both places when writers waited."""
+
+    tenant: Tenant
+    left: TenantPlace
+    rounds: int
+    caught_up_rows: int
+    fence_ms: int
+    rows: Mapping[str, int] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Hooks:
+    """What others do or hear of during a move."""
+
+    step: Step = lambda _: None
+    """Called at the beginning of each step, with its name."""
+    told: Told = lambda _, __: None
+    complete: Callable[[Any, Any], None] = lambda _, __: None
+    """Called with the storage sections of both places once the new one is a store, before anybody uses it."""
+
+
+STEPS: Final = ("begin", "prepare", "copy", "catch up", "fence", "last rows", "finish", "tell writers", "switch", "end")
+
+
+def open_replica(storage: Any, clock_us: Callable[[], int]) -> Replica:
+    """Return one side of a move."""
+    return backend(storage.adapter).open_replica(storage, clock_us=clock_us)
+
+
+def make_role(storage: Any) -> None:
+    """Make the login role of a place, where its source has such roles."""
+    if getattr(storage, "login_role", None) is not None:
+        backend(storage.adapter).create_role(storage)
+
+
+def remove_role(storage: Any) -> None:
+    """Remove the login role of a place whose store is gone."""
+    if getattr(storage, "login_role", None) is not None:
+        backend(storage.adapter).drop_role(storage)
+
+
+class Move:
+    """One attempt to move one tenant."""
+
+    def __init__(self, directory: Directory, name: str, source: str, clock_us: Callable[[], int], hooks: Hooks) -> None:
+        self._directory = directory
+        self._hooks = hooks
+        self._token = uuid.uuid4().hex
+        self._rows = directory.config.batch_rows
+        hooks.step("begin")
+        self._tenant = self._begin(directory.get(name), directory.new_place(name, source))
+        assert self._tenant.target is not None
+        self._left_storage = directory.storage(self._tenant, self._tenant.place)
+        self._entered_storage = directory.storage(self._tenant, self._tenant.target)
+        self._left = open_replica(self._left_storage, clock_us)
+        self._entered = open_replica(self._entered_storage, clock_us)
+        self._epoch = str(self._tenant.move_id)
+        self._caught_up = 0
+
+    def _begin(self, tenant: Tenant, target: TenantPlace) -> Tenant:
+        """Write down where a tenant is going; take over from an attempt that was going there."""
+        name = tenant.name
+        if tenant.state in MOVE_STATES:
+            if tenant.target != target:
+                raise Conflict(
+                    f"tenant {name} is on its way to {tenant.target}: go on with that, or give it up with"
+                    " `caliber db tenant move --abort`",
+                    entity_type="tenant",
+                    id=name,
+                    reason="moving",
+                )
+            # The state stays: where a fence may stand, nobody opens the tenant.
+            return self._directory.change(tenant)
+        if tenant.state is not TenantState.ACTIVE:
+            raise Conflict(f"tenant {name} is {tenant.state.value}", entity_type="tenant", id=name, reason="state")
+        if tenant.place.source == target.source:
+            raise InvalidValue(field="source", reason=f"tenant {name} is in {target.source} already")
+        if tenant.old is not None:
+            raise Conflict(
+                f"what tenant {name} left behind in {tenant.old} is still there: `caliber db tenant drop {name} --old`",
+                entity_type="tenant",
+                id=name,
+                reason="old place",
+            )
+        return self._directory.change(
+            tenant,
+            state=TenantState.COPYING,
+            target_source=target.source,
+            target_location=target.location,
+            move_id=uuid.uuid4(),
+        )
+
+    # --- the steps -------------------------------------------------------------------------------
+
+    def run(self) -> MoveReport:
+        """Move the tenant. Raises: Conflict, Unavailable, StorageError; then it is where it was, open to writers."""
+        try:
+            self._hooks.step("prepare")
+            make_role(self._entered_storage)
+            empty = self._entered.prepare(self._epoch, self._token)
+            # What an attempt that broke off left standing; from now on it is ours to put up again.
+            self._left.lift(None)
+            if self._tenant.state is TenantState.SWITCHING:
+                self._tenant = self._directory.change(self._tenant, state=TenantState.COPYING)
+            mark, rounds = self._approach(empty)
+            return self._switch(mark, rounds)
+        except BaseException:
+            with contextlib.suppress(CaliberError):  # what went wrong first is what the caller hears
+                self._let_go()
+            raise
+        finally:
+            self._left.close()
+            self._entered.close()
+
+    def _approach(self, empty: bool) -> tuple[Any, int]:
+        """Copy, and bring the copy up to date until little is left; return the boundary it is at."""
+        self._hooks.step("copy")
+        with self._left.reading() as source:
+            if empty:
+                copy_all(source, self._entered, self._token, self._rows, self._hooks.told)
+            else:
+                make_equal(source, self._entered, self._token, COPIED, self._rows)
+            mark = source.mark
+        rounds = 0
+        while rounds < ROUNDS_MOST:
+            self._hooks.step("catch up")
+            rounds += 1
+            with self._left.reading() as source:
+                written = self._follow(source, mark)
+                mark = source.mark
+                last = written <= FEW or rounds == ROUNDS_MOST
+                if last and not self._directory.config.verify_in_fence:
+                    with self._entered.reading() as copy:
+                        verify(source, copy, self._rows)
+            if last:
+                break
+        return mark, rounds
+
+    def _follow(self, source: Reading, mark: Any) -> int:
+        """Bring the copy from one boundary to another; return how many rows that took."""
+        named = named_since(source, mark)
+        if named is None:
+            rows = make_equal(source, self._entered, self._token, COPIED, self._rows) * self._rows
+        else:
+            rows = bring_up(source, self._entered, self._token, named)
+            make_equal(source, self._entered, self._token, _NOT_NAMED, self._rows)
+        self._caught_up += rows
+        return rows
+
+    def _switch(self, mark: Any, rounds: int) -> MoveReport:
+        """Have writers wait, copy the last rows, prove it, and change places."""
+        config = self._directory.config
+        self._hooks.step("fence")
+        self._tenant = self._directory.change(self._tenant, state=TenantState.SWITCHING)
+        begun = time.monotonic()
+        self._left.fence(FenceState.MOVING, self._token, config.fence_ms)
+        self._hooks.step("last rows")
+        with self._left.reading() as source:
+            self._follow(source, mark)
+            numbers = source.numbers()
+            with self._entered.reading() as copy:
+                relations = COPIED if config.verify_in_fence else _NOT_NAMED
+                proof: Proof = verify(source, copy, self._rows, relations)
+        self._hooks.step("finish")
+        self._entered.finish(self._epoch, self._token, numbers)
+        self._hooks.complete(self._left_storage, self._entered_storage)
+        self._require_fence()
+        self._hooks.step("tell writers")
+        self._left.fence(FenceState.MOVED, self._token, config.fence_ms)
+        self._hooks.step("switch")
+        left, target = self._tenant.place, self._tenant.target
+        assert target is not None
+        tenant = self._directory.change(
+            self._tenant,
+            state=TenantState.ACTIVE,
+            source=target.source,
+            location=target.location,
+            target_source=None,
+            target_location=None,
+            move_id=None,
+            old_source=left.source,
+            old_location=left.location,
+        )
+        fence_ms = int((time.monotonic() - begun) * 1_000)
+        self._hooks.step("end")
+        return MoveReport(tenant, left, rounds, self._caught_up, fence_ms, proof.rows, proof.hashes)
+
+    def _require_fence(self) -> None:
+        if self._left.fenced_by() != self._token:
+            raise Conflict(
+                "another process has taken this move over",
+                entity_type="tenant",
+                id=self._tenant.name,
+                reason="taken over",
+            )
+
+    def _let_go(self) -> None:
+        """Let writers in again after a failure, unless the tenant has moved or another attempt goes on."""
+        known = self._directory.find(self._tenant.name)
+        if known is None or known.place != self._tenant.place:
+            return
+        self._left.lift(self._token)
+        if known.version == self._tenant.version and known.state is TenantState.SWITCHING:
+            self._directory.change(known, state=TenantState.COPYING)
+
+
+def abort(directory: Directory, name: str, clock_us: Callable[[], int]) -> Tenant:
+    """Give a move up: the tenant stays where it is, the copy goes. Raises: Conflict when it is not moving."""
+    tenant = directory.get(name)
+    if tenant.state not in MOVE_STATES or tenant.target is None:
+        if tenant.state is TenantState.ACTIVE and _lift_stray(directory, tenant, clock_us):
+            return tenant
+        raise Conflict(f"tenant {name} is not moving", entity_type="tenant", id=name, reason="state")
+    # An attempt that is still at work can change nothing in the directory from here on.
+    tenant = directory.change(tenant)
+    assert tenant.target is not None
+    left_storage = directory.storage(tenant, tenant.place)
+    entered_storage = directory.storage(tenant, tenant.target)
+    left = open_replica(left_storage, clock_us)
+    try:
+        discard(entered_storage, str(tenant.move_id), clock_us)
+        left.lift(None)
+    finally:
+        left.close()
+    return directory.change(tenant, state=TenantState.ACTIVE, target_source=None, target_location=None, move_id=None)
+
+
+def _lift_stray(directory: Directory, tenant: Tenant, clock_us: Callable[[], int]) -> bool:
+    """Lift a fence that nobody stands behind: of an attempt that was killed just after it was given up elsewhere."""
+    replica = open_replica(directory.storage(tenant, tenant.place), clock_us)
+    try:
+        if replica.fenced_by() is None:
+            return False
+        replica.lift(None)
+        return True
+    finally:
+        replica.close()
+
+
+def discard(storage: Any, epoch: str, clock_us: Callable[[], int]) -> None:
+    """Remove an unfinished copy, and the login role that was made for it."""
+    make_role(storage)  # without it nobody could log in to look
+    entered = open_replica(storage, clock_us)
+    try:
+        entered.discard(epoch)
+    finally:
+        entered.close()
+    remove_role(storage)
+
+
+def drop_old(directory: Directory, name: str, clock_us: Callable[[], int]) -> Tenant:
+    """Remove what a tenant left behind when it moved. Raises: Conflict when there is nothing."""
+    tenant = directory.get(name)
+    if tenant.old is None:
+        raise Conflict(f"tenant {name} left nothing behind", entity_type="tenant", id=name, reason="old place")
+    drop_store(directory.storage(tenant, tenant.old), clock_us)
+    return directory.change(tenant, old_source=None, old_location=None)
+
+
+def drop_store(storage: Any, clock_us: Callable[[], int]) -> None:
+    """Remove a store, and its login role."""
+    make_role(storage)
+    replica = open_replica(storage, clock_us)
+    try:
+        replica.drop()
+    finally:
+        replica.close()
+    remove_role(storage)
