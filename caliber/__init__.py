@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from caliber import kernels, model
+    from caliber import dsl, kernels, model
     from caliber.config import CaliberConfig, profiles
     from caliber.model.access import Principal
     from caliber.model.entities import EntityRef, LockToken, ToolCall
@@ -50,6 +50,7 @@ _HOME = {
 }
 _MODULES = {
     "aio": "caliber.runtime.aio",
+    "dsl": "caliber.dsl",
     "kernels": "caliber.kernels",
     "model": "caliber.model",
     "profiles": "caliber.config.profiles",
@@ -69,6 +70,7 @@ __all__ = [
     "ToolCall",
     "aio",
     "create",
+    "dsl",
     "kernels",
     "load_config",
     "migrate",

@@ -15,6 +15,7 @@ from caliber.cli.settings import DISTRIBUTION, PROGRAM, Settings, shared_options
 _COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("caliber.cli.setup:init", "Write a complete, commented configuration."),
     "check": ("caliber.cli.setup:check", "Check a configuration and sum it up."),
+    "fmt": ("caliber.cli.fmt:fmt", "Lay out .caliber files."),
     "create": ("caliber.cli.setup:create", "Create the store that the configuration names."),
     "demo": ("caliber.cli.demo:demo", "Remember a repository or folder, and show what that is like."),
     "ingest": ("caliber.cli.ingest:ingest", "Remember a git history, a conversation or files."),

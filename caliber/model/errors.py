@@ -23,6 +23,7 @@
     ├── ConfigError             CALIBER_CONFIG
     │   ├── MissingRequired, InvalidConfigValue, IncompatibleOptions
     │   ├── ProviderNotSupported, ExtraNotInstalled
+    │   ├── ProgramFault        something wrong in a .caliber file, and where
     │   └── MultipleErrors
     ├── VectorError             CALIBER_VECTOR
     │   └── DimensionMismatch, InvalidVector, ModelMismatch
@@ -300,6 +301,23 @@ class ExtraNotInstalled(ConfigError):
     template = "{feature} needs the extra '{extra}': pip install 'caliber-memory[{extra}]'"
 
 
+class ProgramFault(ConfigError):
+    """Something wrong in a ``.caliber`` file: where, the line itself, what was expected, what was probably meant.
+
+    Fields: file, line, column (from 1), reason, expected, suggestion, excerpt, severity (``error`` or ``warning``).
+    """
+
+    def _render(self) -> str:
+        text = "{file}:{line}:{column}: {severity}: {reason}".format_map(_Missing(self.context))
+        suggestion, expected = self.context.get("suggestion"), self.context.get("expected")
+        if suggestion:
+            text += f"; did you mean `{suggestion}`?"
+        elif expected:
+            text += f"; expected {one_of(expected)}"
+        excerpt = self.context.get("excerpt")
+        return f"{text}\n{excerpt}" if excerpt else text
+
+
 class MultipleErrors(ConfigError):
     """All faults of a configuration at once, each a ``ConfigError`` in ``errors``."""
 
@@ -311,8 +329,13 @@ class MultipleErrors(ConfigError):
     def _render(self) -> str:
         errors: list[ConfigError] = self.context["errors"]
         lines = [f"{len(errors)} fault{'s' if len(errors) != 1 else ''} in the configuration:"]
-        lines.extend(f"  - {error}" for error in errors)
+        lines.extend("  - " + str(error).replace("\n", "\n    ") for error in errors)
         return "\n".join(lines)
+
+
+def one_of(names: tuple[str, ...]) -> str:
+    """Return alternatives as a sentence names them: ``a, b or c``."""
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 # --- vectors -----------------------------------------------------------------------------------
