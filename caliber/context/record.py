@@ -76,7 +76,8 @@ class Record:
     Shapes: codes ``uint8[n]`` as finally decided; sizes ``int64[n]`` lengths, -1 where no text was looked at; shown
     the same after cuts.
     Units: ``ids`` and ``hashes`` by place in the canonical order, for what was included; ``cuts`` for what was cut, or
-    None in a record that does not say where; ``counts`` as in ``Decided``.
+    None in a record that does not say where; ``counts`` as in ``Decided``; ``erased`` the places whose content was
+    forgotten, ``erased_sections`` whether texts of the caller's own were.
     """
 
     facts: WindowFacts
@@ -89,6 +90,8 @@ class Record:
     cuts: Mapping[int, Cut] | None
     reserve: Reserve
     counts: Mapping[int, int] | None
+    erased: frozenset[int] = frozenset()
+    erased_sections: bool = False
 
     @property
     def known_cuts(self) -> Mapping[int, tuple[int, Cut]] | None:
@@ -333,6 +336,8 @@ class _Filling:
     cuts: Mapping[int, Cut] | None
     reserve: Reserve = NO_RESERVE
     counts: Mapping[int, int] | None = None
+    erased: frozenset[int] = frozenset()
+    erased_sections: bool = False
 
 
 def _filling(meta: Any) -> _Filling:
@@ -341,12 +346,15 @@ def _filling(meta: Any) -> _Filling:
         return _Filling({_typed(place, int): _typed(size, int) for place, size in rows}, None)
     total, sections = _typed(meta["reserve"], list)
     counts = meta["counts"]
+    erased, sections_too = _typed(meta.get("erased", [[], False]), list)
     cuts = {_typed(place, int): Cut(_typed(characters, int), _typed(dots, bool)) for place, _, characters, dots in rows}
     out = _Filling(
         cut={_typed(place, int): _typed(size, int) for place, size, _, _ in rows},
         cuts=cuts,
         reserve=Reserve(_typed(total, int), tuple((_typed(s, int), _typed(n, int)) for s, n in sections)),
         counts=None if counts is None else {_typed(s, int): _typed(n, int) for s, n in _typed(counts, list)},
+        erased=frozenset(_typed(place, int) for place in _typed(erased, list)),
+        erased_sections=_typed(sections_too, bool),
     )
     held = (out.reserve.total, *(length for _, length in out.reserve.sections), *(out.counts or {}).values())
     if min(held) < 0 or any(cut.characters < 0 for cut in cuts.values()):
@@ -416,6 +424,8 @@ def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling, names: tupl
         cuts=filling.cuts,
         reserve=filling.reserve,
         counts=filling.counts,
+        erased=filling.erased,
+        erased_sections=filling.erased_sections,
     )
 
 

@@ -109,6 +109,15 @@ def identity_of(record: Record, contents: ContentSource, place: int) -> uuid.UUI
 
 
 def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
+    if record.erased:
+        raise _gone(record, min(record.erased), "it was forgotten")
+    if record.erased_sections:
+        window_id = record.facts.window_id
+        raise NotFound(
+            "an extra section is gone: what it named was forgotten, so the window cannot be replayed",
+            entity_type="context_window",
+            id=window_id,
+        )
     ranked = record.ranked
     by_section = {item.section: item.text for item in fixed_texts(plan, dict(record.facts.extra_sections))}
     included = (record.codes == DecisionCode.INCLUDED) | (record.codes == DecisionCode.INCLUDED_TRUNCATED)
@@ -138,5 +147,5 @@ def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
 
 def _gone(record: Record, place: int, reason: str) -> NotFound:
     kind = SOURCES[int(record.ranked[SOURCE][place])].value
-    known = record.ids[place]
+    known = record.ids.get(place)
     return NotFound(f"{kind} {known} is gone: {reason}, so the window cannot be replayed", entity_type=kind, id=known)

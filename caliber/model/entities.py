@@ -18,6 +18,7 @@ from caliber.model.enums import (
     DistanceMetric,
     EdgeRelation,
     EntityType,
+    ErasureKind,
     EventFamily,
     ExtractionMethod,
     LockMode,
@@ -390,6 +391,18 @@ class Event:
     principal: str | None = None
     payload: dict[str, Any] = field(default_factory=dict)
     duration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """One act of forgetting: how far it is, and how much it took. It holds nothing of what was erased."""
+
+    erasure_id: uuid.UUID
+    kind: ErasureKind
+    counts: dict[str, int]
+    begun_at: datetime
+    finished_at: datetime | None = None
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,13 @@ class ResultStatus(StrEnum):
     DEGRADED = "degraded"
 
 
+class ErasureKind(StrEnum):
+    """What was erased: whoever was to be forgotten, or a task."""
+
+    SUBJECT = "subject"
+    TRAJECTORY = "trajectory"
+
+
 class LockMode(StrEnum):
     EXCLUSIVE = "exclusive"
     SHARED = "shared"

@@ -17,6 +17,7 @@
     ├── ValidationError         CALIBER_VALIDATION
     │   ├── InputError          an argument is wrong: RequiredFieldMissing, InvalidValue,
     │   │                       ShapeError, DTypeError, NonFiniteError, InvalidRow
+    │   ├── AmbiguousSubject    it is not clear enough whom to forget
     │   ├── ConstraintViolation, CircularReference, StaleData, Contradiction
     │   ├── InvalidStateTransition, NoCheckpointAvailable
     │   └── BudgetTooSmall
@@ -240,6 +241,12 @@ class InvalidRow(InputError):
     """One row of many is wrong: its number, counted from 0, and its column; nothing of the others was kept."""
 
     template = "row {row}, {field}: {reason}"
+
+
+class AmbiguousSubject(ValidationError):
+    """What names the subject names others too, or could; nothing was erased."""
+
+    template = "it is not clear whom to forget: {reason}"
 
 
 class ConstraintViolation(ValidationError):

@@ -38,7 +38,7 @@ class Keywords:
     def of(self, snapshot: RelationSnapshot) -> KeywordSnapshot:
         """Return the words of a relation, at least as far as ``snapshot`` reaches."""
         found = snapshot.keywords
-        if found is None:
+        if found is None or found.dictionary is not self.dictionary:
             with self._lock:
                 index = self._index_of(snapshot.generation)
                 try:
@@ -63,7 +63,8 @@ class Keywords:
 
     def _index_of(self, generation: Generation) -> KeywordIndex:
         index = generation.keywords
-        if index is None:
+        # After an erasure words are numbered anew: an index by earlier numbers is no index of ours.
+        if index is None or index.dictionary is not self.dictionary:
             index = generation.keywords = KeywordIndex(self.dictionary)
         return index
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from caliber.resident.spaces import Spaces
 from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
-from caliber.schema.relations import BY_CODE, EMBEDDING, EMBEDDING_SPACE, MIRRORED
+from caliber.schema.relations import BY_CODE, EMBEDDING, EMBEDDING_SPACE, ERASURE, MIRRORED
 from caliber.storage.changes import DELETE, UPSERT, unpack_changes
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.feed import News
@@ -128,6 +128,7 @@ class ResidentMemory:
         self._waiting = False
         self._published: ResidentSnapshot
         self.on_commit: Callable[[Sequence[RowChange]], None] | None = None
+        self.on_erased: Callable[[], None] | None = None
         self.on_failure: Callable[[str, BaseException], None] | None = None
         with store.read() as session:
             self._load(session)
@@ -236,15 +237,20 @@ class ResidentMemory:
                 self._load(session)
             else:
                 self._apply_waiting()
-                self._apply_foreign(session, news)
-                if self._spaces.revived:
+                erased = self._apply_foreign(session, news)
+                if self._spaces.revived or erased:
                     self._load(session)
+                if erased and self.on_erased is not None:
+                    self.on_erased()
                 self._stale = False
 
-    def _apply_foreign(self, session: StatementSession, news: News) -> None:
+    def _apply_foreign(self, session: StatementSession, news: News) -> bool:
+        """Apply news; return whether something was forgotten, of which rows that are gone must not stay in memory."""
+        erased = False
         wanted: dict[int, dict[int, int]] = {}
         for entries in news.records:
             for code, operation, ordinal, _ in unpack_changes(entries):
+                erased |= code == ERASURE.code
                 # A newer version beside us may write relations that we do not know.
                 if code in BY_CODE and BY_CODE[code].name in self._held:
                     wanted.setdefault(code, {})[ordinal] = operation
@@ -265,6 +271,7 @@ class ResidentMemory:
         self._sequence = max(self._sequence, news.sequence)
         self.stats.applied_foreign += len(changes) + len(deleted)
         self._apply(changes, deleted)
+        return erased
 
     def committed(self, sequence: int, changes: Sequence[RowChange]) -> None:
         """Take over a commit of ours; the next reader sees it."""
@@ -473,6 +480,12 @@ class ResidentMemory:
             text = self.texts(snapshot, [number])[0]
             row = (*row[: layout.text_place], text, *row[layout.text_place + 1 :])
         return layout.codec.decode(row)
+
+    def held(self) -> Iterator[str | bytes]:
+        """Yield every text and every string of every row in memory, those of rows that are gone included."""
+        with self._lock:
+            for generation in self._generations.values():
+                yield from generation.strings()
 
     # --- verifying -------------------------------------------------------------------------------
 

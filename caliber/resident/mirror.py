@@ -10,7 +10,7 @@ from __future__ import annotations
 import marshal
 import struct
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -361,6 +361,11 @@ class Generation:
         if self.layout.text_place >= 0:
             row[self.layout.text_place] = self.texts[number]
         return tuple(row)
+
+    def strings(self) -> Iterator[str | bytes]:
+        """Yield every string and text of every row, of those that are gone too."""
+        for number in range(self.length):
+            yield from (value for value in self.row(number) if isinstance(value, str | bytes))
 
     def without_text(self, number: int) -> Row:
         """Return a row with None in place of its text."""

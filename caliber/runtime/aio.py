@@ -41,6 +41,7 @@ from caliber.model.enums import (
     ReadConsistency,
     TurnRole,
 )
+from caliber.model.erasure import ForgetReport
 from caliber.model.time import Clock
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import opening
@@ -408,6 +409,35 @@ class AsyncCaliber:
     async def maintain(self) -> dict[str, int]:
         """See ``Caliber.maintain``."""
         return await self._run(self._memory.maintain)
+
+    async def forget(
+        self,
+        *,
+        entity: EntityRef | None = None,
+        texts: Sequence[str] = (),
+        dry_run: bool = False,
+        even_if_shared: bool = False,
+        wait_ms: int | None = None,
+    ) -> ForgetReport:
+        """See ``Caliber.forget``."""
+        return await self._run(
+            self._memory.forget,
+            entity=entity,
+            texts=texts,
+            dry_run=dry_run,
+            even_if_shared=even_if_shared,
+            wait_ms=wait_ms,
+        )
+
+    async def purge_trajectory(
+        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None
+    ) -> ForgetReport:
+        """See ``Caliber.purge_trajectory``."""
+        return await self._run(self._memory.purge_trajectory, trajectory_id, dry_run=dry_run, wait_ms=wait_ms)
+
+    async def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
+        """See ``Caliber.resume_forgetting``."""
+        return await self._run(self._memory.resume_forgetting, wait_ms=wait_ms)
 
     async def flush(self) -> None:
         """See ``Caliber.flush``."""

@@ -41,11 +41,13 @@ from caliber.model.enums import (
     TrajectoryStatus,
     TurnRole,
 )
+from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError, PermissionDenied
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import figures
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
+from caliber.runtime.forgetting.service import Forgetting
 from caliber.runtime.named import Tables
 from caliber.runtime.reading import Reader
 from caliber.runtime.space_provider import embedded_text
@@ -560,6 +562,39 @@ class Caliber(AbstractContextManager["Caliber"]):
     def maintain(self) -> dict[str, int]:
         """Apply retention: expired windows, old events and changes, content nothing refers to, lapsed locks."""
         return maintain(self._engine)
+
+    # --- erasing -----------------------------------------------------------------------------------
+
+    def forget(
+        self,
+        *,
+        entity: EntityRef | None = None,
+        texts: Sequence[str] = (),
+        dry_run: bool = False,
+        even_if_shared: bool = False,
+        wait_ms: int | None = None,
+    ) -> ForgetReport:
+        """Erase a subject from everything that is kept: records, versions, windows, vectors, files, memory.
+
+        ``entity`` is a user, agent or record; ``texts`` are names and identifiers, as whole words. Its own records go,
+        others that name it are redacted; ``dry_run`` only counts them. The report says what was read afterwards, and
+        what is out of reach; docs/forgetting.md.
+
+        Raises: PermissionDenied unless the principal is an admin; AmbiguousSubject for texts that name others too,
+            unless ``even_if_shared``; RequiredFieldMissing, DTypeError, Unavailable.
+        """
+        return Forgetting(self._engine, self._principal).forget(
+            entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms
+        )
+
+    def purge_trajectory(self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None) -> ForgetReport:
+        """Erase a task, those it started, and what was drawn from them alone. Raises: NotFound, PermissionDenied."""
+        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
+        return Forgetting(self._engine, self._principal).purge_trajectory(wanted, dry_run=dry_run, wait_ms=wait_ms)
+
+    def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
+        """Finish erasures that a process left in the middle; none when all are finished. Raises: PermissionDenied."""
+        return Forgetting(self._engine, self._principal).resume(wait_ms=wait_ms)
 
     def on_event(self, subscriber: Callable[[Event], None], *, event_type: str | None = None) -> Callable[[], None]:
         """Call ``subscriber`` after each commit that made an event true; return what ends it. Raises: DTypeError."""

@@ -15,6 +15,7 @@ from caliber.model.errors import DTypeError
 from caliber.model.time import Clock, SystemClock
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.engine import Engine
+from caliber.runtime.forgetting.service import forget_words, report_unfinished
 from caliber.runtime.upkeep import maintain
 from caliber.storage.protocol import ConnectionPool, Store
 from caliber.trajectory import inputs
@@ -123,5 +124,7 @@ def open(  # noqa: A001  (the pinned name)
         summarization_provider=summarization_provider,
         connection_pool=connection_pool,
     )
+    engine.memory.on_erased = lambda: forget_words(engine)
+    report_unfinished(engine)
     engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
     return Caliber(engine, who)

@@ -264,3 +264,8 @@ class SpaceProvider:
         """Forget cached vectors of given contents."""
         self._cache.discard(hashes)
         self._queries.discard(hashes)
+
+    def clear(self) -> None:
+        """Forget every vector that is cached in memory."""
+        self._cache.clear()
+        self._queries.clear()

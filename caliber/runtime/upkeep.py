@@ -6,6 +6,7 @@ from typing import Any
 
 from caliber.model.entities import Artifact
 from caliber.runtime.engine import Engine
+from caliber.runtime.forgetting.service import finish_erasures
 from caliber.schema.relations import ARTIFACT
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
@@ -50,7 +51,12 @@ def maintain(engine: Engine) -> dict[str, int]:
 
     # Windows still in the queue may refer to contents that would go now.
     engine.behind.flush()
-    return engine.write(work)
+    removed = engine.write(work)
+    # What a process that ended began to erase is gone from the records, but perhaps not from the files.
+    removed["erasures"] = len(finish_erasures(engine, _FINISH_MS))
+    return removed
 
 
 _LONG_AGO = -(2**63)
+_FINISH_MS = 1_000
+"""How long to wait for whoever is in the way of finishing an erasure; the next upkeep tries again."""

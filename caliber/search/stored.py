@@ -87,6 +87,10 @@ class StoredSearch:
         self.blank = {name: self._mirrors.mirror(name, ()) for name in _RELATIONS}
         """Snapshots of no rows: what filters are checked by."""
 
+    def forget_words(self) -> None:
+        """Empty what is known of words: some may stand in no text any more."""
+        self._searcher = Searcher(self._memory, self._settings)
+
     @contextmanager
     def at_one_boundary(self) -> Iterator[Callable[[Asked], tuple[Outcome, Position]]]:
         """Give what searches the store as it is at one commit: it returns the best hits, and that position.

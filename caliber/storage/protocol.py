@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from caliber.storage.bulk.protocol import BulkStore
 from caliber.storage.care import Care
+from caliber.storage.erasing import Eraser
 from caliber.storage.feed import Feed
 from caliber.storage.full_text import FullText
 from caliber.storage.plan import Plan, RelationPlans
@@ -69,6 +70,7 @@ class Store(BulkStore, Protocol):
     capabilities: frozenset[str]
     full_text: FullText | None
     """None for a database that has no full text of its own; it is searched in memory only."""
+    eraser: Eraser
 
     @property
     def care(self) -> Care:

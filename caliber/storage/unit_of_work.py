@@ -10,13 +10,13 @@ import base64
 import dataclasses
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from caliber.model.entities import Event, LockToken
 from caliber.model.enums import EntityType
 from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, LockExpired, NotFound
-from caliber.schema.relation import ForeignKey, Relation
+from caliber.schema.relation import ColumnType, ForeignKey, Relation
 from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, MIRRORED
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
@@ -134,6 +134,25 @@ class UnitOfWork:
         plans = self._plans[relation.name]
         return [self._hold(plans, row) for row in self._session.run(self._statements[statement], parameters)]
 
+    def pages(self, relation: Relation, rows: int = 500) -> Iterator[list[Row]]:
+        """Yield every row of a relation as the driver stores it, in the order of its ordinal or key."""
+        plans = self._plans[relation.name]
+        last: tuple[Any, ...] | None = (-1,) if relation.ordinal else before_first(relation)
+        while last is not None:
+            page = self._session.run(plans.page, (*last, rows))
+            if page:
+                yield page
+            full = len(page) == rows
+            last = ((page[-1][0],) if relation.ordinal else plans.codec.key_of(page[-1])) if full else None
+
+    def current(self, relation: Relation, row: Row) -> Row:
+        """Return a row that was read by page as this unit of work has it by now."""
+        return self._held.get((relation.name, self._plans[relation.name].codec.key_of(row)), row)
+
+    def adopt(self, relation: Relation, row: Row) -> None:
+        """Take a row that was read by page for one that may be changed; rows that are only looked at are not kept."""
+        self._held.setdefault((relation.name, self._plans[relation.name].codec.key_of(row)), row)
+
     # --- writing ---------------------------------------------------------------------------------
 
     def insert(self, relation: Relation, entity: Any) -> int | None:
@@ -231,6 +250,14 @@ class UnitOfWork:
 
     # --- around ----------------------------------------------------------------------------------
 
+    def keep_nothing(self) -> None:
+        """From now on, do not keep what replaced content said: it is to be gone."""
+        self._keep_content = False
+
+    def run(self, plan: Plan) -> None:
+        """Run a plan of the backend's own that takes nothing, in this transaction."""
+        self._session.changed(plan, ())
+
     def guard(self, token: LockToken | None) -> None:
         """Check a fencing token inside this very transaction.
 
@@ -258,6 +285,13 @@ class UnitOfWork:
         For rules over rows that do not exist yet, which no row's own version protects.
         """
         self.select("lock.serialize", resource)
+
+    def announce(self, relation: Relation, entity: Any, ordinal: int | None) -> None:
+        """Name a row in the change record that followers do not hold: what they make of it is up to them."""
+        plans = self._plans[relation.name]
+        if ordinal is None:
+            ordinal = self._old_row(plans, plans.codec.key_of(plans.codec.encode(entity)))[0]
+        self.changes.append(RowChange(relation, UPSERT, plans.codec.encode(entity, ordinal)))
 
     def emit(self, event: Event) -> None:
         """Queue an event for after the commit."""
@@ -336,6 +370,12 @@ class UnitOfWork:
                 self.now_us,
             ),
         )
+
+
+def before_first(relation: Relation) -> tuple[Any, ...]:
+    """Return a key that stands before every key of a relation without ordinals."""
+    least: dict[ColumnType, Any] = {ColumnType.INT: -1, ColumnType.BYTES: b"", ColumnType.UUID: bytes(16)}
+    return tuple(least.get(relation.column(name).type, "") for name in relation.key)
 
 
 def _show_key(key: tuple[Any, ...]) -> str:

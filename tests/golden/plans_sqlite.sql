@@ -1306,6 +1306,69 @@ SELECT count(*) FROM "change";
 --   gives: sequence, writer, entries, created_at
 SELECT "sequence", "writer", "entries", "created_at" FROM "change" WHERE "sequence" > ?1 ORDER BY "sequence" LIMIT ?2;
 
+-- ===== erasure
+
+CREATE TABLE "erasure" (
+  "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,
+  "erasure_id" BLOB NOT NULL CHECK (length("erasure_id") = 16),
+  "kind" TEXT NOT NULL CHECK ("kind" IN ('subject', 'trajectory')),
+  "counts" TEXT NOT NULL CHECK (json_valid("counts")),
+  "begun_at" INTEGER NOT NULL,
+  "finished_at" INTEGER,
+  "version" INTEGER NOT NULL CHECK ("version" >= 1),
+  UNIQUE ("erasure_id")
+) STRICT;
+
+CREATE INDEX "ix_erasure_list_unfinished" ON "erasure" ("begun_at") WHERE "finished_at" IS NULL;
+
+-- erasure.insert
+--   takes: ordinal, erasure_id, kind, counts, begun_at, finished_at, version
+--   gives: ordinal
+INSERT INTO "erasure" ("ordinal", "erasure_id", "kind", "counts", "begun_at", "finished_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING "ordinal";
+
+-- erasure.insert_or_ignore
+--   takes: ordinal, erasure_id, kind, counts, begun_at, finished_at, version
+--   gives: ordinal
+INSERT INTO "erasure" ("ordinal", "erasure_id", "kind", "counts", "begun_at", "finished_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING RETURNING "ordinal";
+
+-- erasure.upsert
+--   takes: ordinal, erasure_id, kind, counts, begun_at, finished_at, version
+--   gives: ordinal
+INSERT INTO "erasure" ("ordinal", "erasure_id", "kind", "counts", "begun_at", "finished_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT ("erasure_id") DO UPDATE SET "kind" = excluded."kind", "counts" = excluded."counts", "begun_at" = excluded."begun_at", "finished_at" = excluded."finished_at", "version" = excluded."version" RETURNING "ordinal";
+
+-- erasure.get
+--   takes: erasure_id
+--   gives: ordinal, erasure_id, kind, counts, begun_at, finished_at, version
+SELECT "ordinal", "erasure_id", "kind", "counts", "begun_at", "finished_at", "version" FROM "erasure" WHERE "erasure_id" = ?1;
+
+-- erasure.update
+--   takes: kind, counts, begun_at, finished_at, version, erasure_id, version
+UPDATE "erasure" SET "kind" = ?1, "counts" = ?2, "begun_at" = ?3, "finished_at" = ?4, "version" = ?5 WHERE "erasure_id" = ?6 AND "version" = ?7;
+
+-- erasure.delete
+--   takes: erasure_id
+DELETE FROM "erasure" WHERE "erasure_id" = ?1;
+
+-- erasure.count
+--   takes: nothing
+--   gives: count
+SELECT count(*) FROM "erasure";
+
+-- erasure.page
+--   takes: ordinal, limit
+--   gives: ordinal, erasure_id, kind, counts, begun_at, finished_at, version
+SELECT "ordinal", "erasure_id", "kind", "counts", "begun_at", "finished_at", "version" FROM "erasure" WHERE "ordinal" > ?1 ORDER BY "ordinal" LIMIT ?2;
+
+-- erasure.get_many
+--   takes: ordinals
+--   gives: ordinal, erasure_id, kind, counts, begun_at, finished_at, version
+SELECT "ordinal", "erasure_id", "kind", "counts", "begun_at", "finished_at", "version" FROM "erasure" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
+
+-- erasure.list_unfinished
+--   takes: nothing
+--   gives: ordinal, erasure_id, kind, counts, begun_at, finished_at, version
+SELECT "ordinal", "erasure_id", "kind", "counts", "begun_at", "finished_at", "version" FROM "erasure" WHERE "finished_at" IS NULL ORDER BY "begun_at";
+
 -- ===== config_document
 
 CREATE TABLE "config_document" (

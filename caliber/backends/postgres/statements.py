@@ -119,6 +119,8 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("statement_timeout", "lock_timeout"),
         ("xid", "statement_timeout", "lock_timeout", "synchronous_commit", "analyzer"),
     ),
+    # Readers go on; whoever writes waits until everything was looked at.
+    "erase.hold": ("LOCK TABLE {all_tables} IN SHARE ROW EXCLUSIVE MODE", (), ()),
     "session.outcome": ("SELECT pg_xact_status($1::text::xid8)", ("xid",), ("status",)),
     "session.server": (
         "SELECT (pg_control_system()).system_identifier::text || ' ' || pg_postmaster_start_time()::text",
@@ -187,6 +189,7 @@ def _names(dialect: PostgresDialect) -> dict[str, str]:
     for name, relation in BY_NAME.items():
         names[f"{name}_row"] = ", ".join(quote(column) for column in codec_of(relation).names)
     names["moved"] = f"'{dialect.table(MOVED)}'"
+    names["all_tables"] = ", ".join(dialect.table(name) for name in BY_NAME)
     names["advisory_class"] = str(ADVISORY_CLASS)
     names["advisory_schema"] = f"'{dialect.schema}/'"
     return names

@@ -16,6 +16,7 @@ from caliber.backends.postgres.bulk import PostgresBulk
 from caliber.backends.postgres.care import PostgresCare
 from caliber.backends.postgres.connection import BEGIN, PgConnection, Shared, connect, simple
 from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.erasing import PostgresEraser
 from caliber.backends.postgres.feed import SnapshotFeed
 from caliber.backends.postgres.full_text import FullTextWriter, PostgresFullText
 from caliber.backends.postgres.lent import LentPool
@@ -126,6 +127,9 @@ class PostgresStore:
             self._shared, self._pool.extra, dialect, self._limits.lock_timeout_ms, clock_us, full_text.loaded
         )
         self.care = PostgresCare(self._bulk, dialect, self.plans, self._shared.store)
+        self.eraser = PostgresEraser(
+            self._bulk.connection, self._schema, self._own["erase.hold"], self._limits.lock_timeout_ms
+        )
         self._writer = PostgresWriter(
             self._pool,
             self.plans,

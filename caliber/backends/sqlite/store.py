@@ -22,6 +22,7 @@ from caliber.backends.sqlite.connection import (
     check_version,
 )
 from caliber.backends.sqlite.dialect import DIALECT
+from caliber.backends.sqlite.erasing import SqliteEraser
 from caliber.backends.sqlite.fence import has_moved
 from caliber.backends.sqlite.full_text import SqliteFullText
 from caliber.backends.sqlite.statements import STATEMENTS
@@ -308,6 +309,7 @@ class SqliteStore:
             clock_us=clock_us,
         )
         self.full_text = SqliteFullText(self._writer.full_text, PLANS, self._reading, self._transaction, clock_us)
+        self.eraser = SqliteEraser(self._options, self._outside, self._reading)
         self._readers_max = storage.readers
         self._readers: queue.LifoQueue[SqliteConnection | None] = queue.LifoQueue()
         for _ in range(self._readers_max):

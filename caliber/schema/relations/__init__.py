@@ -4,7 +4,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
-from caliber.schema.relations.runtime import CHANGE, CONFIG_DOCUMENT, EVENT, LOCK, SCHEMA_MIGRATION
+from caliber.schema.relations.runtime import CHANGE, CONFIG_DOCUMENT, ERASURE, EVENT, LOCK, SCHEMA_MIGRATION
 from caliber.schema.relations.tenancy import TENANT
 from caliber.schema.relations.trajectory import ARTIFACT, CHECKPOINT, SCOPE, SESSION, TRAJECTORY, TURN
 
@@ -26,6 +26,7 @@ RELATIONS: tuple[Relation, ...] = (
     LOCK,
     EVENT,
     CHANGE,
+    ERASURE,
     CONFIG_DOCUMENT,
     SCHEMA_MIGRATION,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "EMBEDDING",
     "EMBEDDING_CACHE",
     "EMBEDDING_SPACE",
+    "ERASURE",
     "EVENT",
     "LOCK",
     "MIRRORED",

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from caliber.model.entities import ConfigDocument, Event, Lock
-from caliber.model.enums import EntityType, EventFamily, LockMode
+from caliber.model.entities import ConfigDocument, Erasure, Event, Lock
+from caliber.model.enums import EntityType, ErasureKind, EventFamily, LockMode
 from caliber.schema.relation import (
     AccessPath,
     Relation,
@@ -131,6 +131,26 @@ CHANGE = Relation(
         blob("entries"),
         instant("created_at"),
     ),
+)
+
+ERASURE = Relation(
+    name="erasure",
+    plural="erasures",
+    entity=Erasure,
+    code=45,
+    comment="What was forgotten, and whether the files are rid of it; nothing of the subject itself.",
+    ordinal=True,
+    versioned=True,
+    key=("erasure_id",),
+    columns=(
+        uuid_("erasure_id"),
+        enum("kind", ErasureKind),
+        json_("counts", _same, _same),
+        instant("begun_at"),
+        instant("finished_at", nullable=True),
+        version(),
+    ),
+    paths=(AccessPath("list_unfinished", (), ("begun_at",), where=(("finished_at", True),)),),
 )
 
 CONFIG_DOCUMENT = Relation(

@@ -1,0 +1,111 @@
+"""Getting rid of bytes in SQLite: full text merged, the file rewritten, the log folded into it and emptied.
+
+VACUUM writes every page anew, so that nothing is left in free pages or inside of pages; a checkpoint in mode TRUNCATE
+then empties the log. Both need a moment without readers of an older boundary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
+from caliber.model.errors import StorageError
+from caliber.storage.erasing import Place
+from caliber.storage.full_text import TEXTS
+from caliber.storage.plan import Plan, quote
+
+_PIECE_BYTES: Final = 4 << 20
+_PAUSE_S: Final = 0.05
+
+
+class SqliteEraser:
+    """The eraser of one open store. ``exclusive`` keeps our own transactions out and lends the writer's connection."""
+
+    hold: Plan | None = None
+
+    def __init__(
+        self,
+        options: OpenOptions,
+        exclusive: Callable[[], AbstractContextManager[SqliteConnection]],
+        reading: Callable[[], AbstractContextManager[SqliteConnection]],
+    ) -> None:
+        self._options = options
+        self._exclusive = exclusive
+        self._reading = reading
+
+    def scrub(self, wait_s: float) -> list[str]:
+        until = time.monotonic() + wait_s
+        left = self._rewrite(until)
+        if self._options.in_memory or left:
+            return left
+        while True:
+            with self._exclusive() as connection:
+                busy, _, _ = connection.command("PRAGMA wal_checkpoint(TRUNCATE)")[0]
+            if not busy:
+                return []
+            if time.monotonic() > until:
+                return ["the log could not be emptied: somebody is reading an older state of the file; try again then"]
+            time.sleep(_PAUSE_S)
+
+    def _rewrite(self, until: float) -> list[str]:
+        while True:
+            try:
+                with self._exclusive() as connection:
+                    names = {
+                        row[0] for row in connection.command("SELECT name FROM sqlite_schema WHERE type = 'table'")
+                    }
+                    for relation in TEXTS:
+                        table = f"text_{relation.name}"
+                        if table in names:
+                            connection.command(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
+                    if any(name.startswith("sqlite_stat") for name in names):
+                        connection.command("ANALYZE")  # samples of columns
+                    connection.command("VACUUM")
+                return []
+            except StorageError as error:
+                if not error.retryable or time.monotonic() > until:
+                    return [f"the file could not be rewritten: {error.message}"]
+            time.sleep(_PAUSE_S)
+
+    def places(self) -> Iterator[Place]:
+        with self._reading() as connection:
+            # Tables of an index that holds its own text elsewhere are read through the tables behind them.
+            tables = connection.command(
+                "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+            )
+            for (name,) in tables:
+                yield Place(f"table {name}", "column", self._values(connection, name), apart=True)
+            if self._options.in_memory:
+                yield Place("the database in memory", "file", iter([connection.raw.serialize("main")]))
+        if not self._options.in_memory:
+            path = Path(self._options.shown.removeprefix("file:"))
+            for suffix in ("", "-wal", "-shm", "-journal"):
+                file = path.with_name(path.name + suffix)
+                if file.exists():
+                    yield Place(file.name, "file", _pieces(file))
+
+    def _values(self, connection: SqliteConnection, table: str) -> Iterator[bytes]:
+        for row in connection.raw.execute(f"SELECT * FROM {quote(table)}"):
+            for value in row:
+                if isinstance(value, str):
+                    yield value.encode("utf-8", "surrogatepass")
+                elif isinstance(value, bytes):
+                    yield value
+
+    def out_of_reach(self) -> list[str]:
+        if self._options.in_memory:
+            return ["what the operating system moved from memory to its swap space"]
+        return [
+            "copies of the file: backups, snapshots of the file system, replicas",
+            "blocks that the file system or the disk gave up and has not overwritten",
+        ]
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as handle:
+        while piece := handle.read(_PIECE_BYTES):
+            yield piece

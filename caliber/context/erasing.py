@@ -1,0 +1,85 @@
+"""Taking what was forgotten out of a window's record, and marking what can no longer be replayed.
+
+Columns stay as they are: they are numbers. Inputs in words, the vector of a question and the digests of contents go.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from caliber.context.columns import ORDINAL, SOURCE
+from caliber.context.plan import SOURCES
+from caliber.context.record import HASH_BYTES, MAGIC, Record, unpack_record
+from caliber.model.enums import SourceType
+
+_LEVEL: Final = 2
+_INPUTS: Final = ("query", "extra", "principal")
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What is to go: of which records the content, which words, which ids."""
+
+    content: Callable[[SourceType, int], bool]
+    words: Callable[[Any], Any]
+    ids: frozenset[bytes]
+
+
+def without(raw: bytes, forgotten: Forgotten) -> tuple[bytes, bool] | None:
+    """Return a record without what was forgotten, and whether it can no longer be replayed; None if nothing changes.
+
+    Raises: StorageError for a record that cannot be read.
+    """
+    record = unpack_record(raw)
+    body = zlib.decompress(raw[4:])
+    (length,) = struct.unpack_from("<I", body)
+    meta = json.loads(body[4 : 4 + length])
+    (vector_length,) = struct.unpack_from("<I", body, 4 + length)
+    vector = body[8 + length : 8 + length + vector_length]
+    rest = body[8 + length + vector_length :]
+    changed = {name: forgotten.words(meta[name]) for name in _INPUTS if meta[name] is not None}
+    changed = {name: value for name, value in changed.items() if value != meta[name]}
+    places = _places(record, forgotten) | set(record.erased)
+    ids = any(known.bytes in forgotten.ids for known in record.ids.values())
+    if not changed and places == set(record.erased) and not ids:
+        return None
+    if "query" in changed:
+        vector = b""
+    closed = bool(places) or "extra" in changed or record.erased_sections
+    meta.update(changed)
+    if closed:
+        meta["erased"] = [sorted(places), "extra" in changed or record.erased_sections]
+    packed = json.dumps(meta, ensure_ascii=False, separators=(",", ":")).encode()
+    parts = [struct.pack("<I", len(packed)), packed, struct.pack("<I", len(vector)), vector]
+    parts.append(_rest(rest, record, places, forgotten.ids))
+    return MAGIC + raw[3:4] + zlib.compress(b"".join(parts), _LEVEL), closed
+
+
+def _places(record: Record, forgotten: Forgotten) -> set[int]:
+    """Return which included records have lost their content."""
+    ranked = record.ranked
+    return {
+        place
+        for place in record.ids
+        if forgotten.content(SOURCES[int(ranked[SOURCE][place])], int(ranked[ORDINAL][place]))
+    }
+
+
+def _rest(rest: bytes, record: Record, places: set[int], ids: frozenset[bytes]) -> bytes:
+    """Return the columns and what follows them: ids by planes, then digests, both of what was included."""
+    kept = list(record.ids)
+    size = len(kept)
+    columns = rest[: len(rest) - size * (16 + HASH_BYTES)]
+    planes = np.zeros((size, 16), np.uint8)
+    for at, place in enumerate(kept):
+        known = record.ids[place].bytes
+        planes[at] = np.frombuffer(bytes(16) if known in ids else known, np.uint8)
+    digests = b"".join(bytes(HASH_BYTES) if place in places else record.hashes[place] for place in kept)
+    return columns + planes.T.tobytes() + digests

@@ -1,0 +1,252 @@
+"""``forget`` and ``purge_trajectory``: erase in one transaction, rid the files of it, read everything, report.
+
+What is to be forgotten is never written down. What is written down is that an erasure is under way: when a process dies
+after its transaction, records are gone already, and ``resume`` does the rest without knowing whom it was about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+from caliber.kernels import uuid7
+from caliber.model.access import Principal
+from caliber.model.entities import EntityRef, Erasure
+from caliber.model.enums import EntityType, ErasureKind, EventFamily, EventType
+from caliber.model.erasure import ForgetReport
+from caliber.model.errors import NotFound, PermissionDenied, StorageError
+from caliber.model.time import from_us
+from caliber.runtime.engine import Engine
+from caliber.runtime.forgetting.erasing import Outcome, Walk, Wanted
+from caliber.runtime.forgetting.proving import Proof
+from caliber.runtime.forgetting.subject import Subject
+from caliber.schema.relations import ERASURE, TRAJECTORY
+from caliber.search.searcher import Searcher
+from caliber.storage.codec import codec_of
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import inputs
+
+_ROUNDS: Final = 3
+"""Times that what others wrote meanwhile (a vector, a window in a queue) is looked for and erased too."""
+_WAIT_MS: Final = 10_000
+_one_at_a_time = threading.Lock()
+
+
+class _OnlyCounted(Exception):
+    """Ends the transaction of a rehearsal, so that nothing of it stands."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__("rehearsal")
+        self.outcome = outcome
+
+
+class Forgetting:
+    """What one principal may have forgotten."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    def forget(
+        self,
+        entity: EntityRef | None,
+        texts: Sequence[str],
+        *,
+        dry_run: bool,
+        even_if_shared: bool,
+        wait_ms: int | None,
+    ) -> ForgetReport:
+        """Erase a subject. Raises: as ``Caliber.forget``."""
+        self._check_rights("forget")
+        wanted = Wanted(Subject.of(entity, texts), even_if_shared=even_if_shared)
+        if entity is not None and entity.entity_type is EntityType.TRAJECTORY:
+            wanted = dataclasses.replace(wanted, trajectories=frozenset({entity.id.bytes}))
+        return self._run(ErasureKind.SUBJECT, wanted, dry_run, wait_ms)
+
+    def purge_trajectory(self, trajectory_id: uuid.UUID, *, dry_run: bool, wait_ms: int | None) -> ForgetReport:
+        """Erase a task and the tasks it started. Raises: as ``Caliber.purge_trajectory``."""
+        self._check_rights("purge")
+        ids = self._family(trajectory_id)
+        wanted = Wanted(Subject(ids), frozenset(item.bytes for item in ids), even_if_shared=True)
+        return self._run(ErasureKind.TRAJECTORY, wanted, dry_run, wait_ms)
+
+    def resume(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
+        """Finish erasures that were cut short; return a report of each."""
+        self._check_rights("forget")
+        return finish_erasures(self._engine, _WAIT_MS if wait_ms is None else wait_ms)
+
+    def _check_rights(self, action: str) -> None:
+        self._engine.check_open()
+        if not self._principal.admin:
+            raise PermissionDenied(agent_id=self._principal.label, action=action, resource="the store")
+
+    def _family(self, trajectory_id: uuid.UUID) -> list[uuid.UUID]:
+        plans = self._engine.store.plans[TRAJECTORY.name]
+        out, waiting = [trajectory_id], [trajectory_id]
+        with self._engine.store.read() as session:
+            if not session.run(plans.get, (trajectory_id.bytes,)):
+                raise NotFound(entity_type="trajectory", id=trajectory_id)
+            while waiting:
+                rows = session.run(plans.lists["list_children"], (waiting.pop().bytes,))
+                children = [plans.codec.decode(row).trajectory_id for row in rows]
+                waiting += children
+                out += children
+        return out
+
+    def _run(self, kind: ErasureKind, wanted: Wanted, dry_run: bool, wait_ms: int | None) -> ForgetReport:
+        engine = self._engine
+        wait = _WAIT_MS if wait_ms is None else inputs.as_whole(wait_ms, "wait_ms")
+        with _one_at_a_time:
+            engine.behind.flush()
+            if dry_run:
+                outcome = self._rehearse(wanted)
+                return ForgetReport(kind, True, outcome.erased, outcome.redacted, outcome.windows_closed)
+            erasure_id = uuid7()
+            outcome = self._erase(kind, wanted, erasure_id)
+            for number in range(_ROUNDS):
+                if number:
+                    engine.behind.flush()
+                    outcome.add(self._erase(kind, wanted, erasure_id))
+                drop_from_memory(engine)
+                remaining = engine.store.eraser.scrub(wait / 1_000)
+                proof = Proof(wanted.subject, outcome.hashes)
+                proof.read(engine.store, engine.memory)
+                if not proof.findings or remaining:
+                    break
+            remaining += self._still_named(wanted.subject)
+            if not remaining and not proof.findings:
+                _finish(engine, erasure_id)
+            return ForgetReport(
+                kind=kind,
+                dry_run=False,
+                erased=outcome.erased,
+                redacted=outcome.redacted,
+                windows_closed=outcome.windows_closed,
+                erasure_id=erasure_id,
+                searched=tuple(proof.places),
+                inside_words=proof.inside_words,
+                remaining=tuple(remaining),
+                out_of_reach=(*engine.store.eraser.out_of_reach(), *_elsewhere(engine)),
+            )
+
+    def _walk(self, uow: UnitOfWork, wanted: Wanted) -> Outcome:
+        engine = self._engine
+        if engine.store.eraser.hold is not None:
+            uow.run(engine.store.eraser.hold)
+        return Walk(uow, wanted, engine.count_text, engine.count_bytes).run()
+
+    def _rehearse(self, wanted: Wanted) -> Outcome:
+        def work(uow: UnitOfWork) -> None:
+            raise _OnlyCounted(self._walk(uow, wanted))
+
+        try:
+            self._engine.write(work)
+        except _OnlyCounted as rehearsal:
+            return rehearsal.outcome
+        raise AssertionError  # work always raises
+
+    def _erase(self, kind: ErasureKind, wanted: Wanted, erasure_id: uuid.UUID) -> Outcome:
+        engine = self._engine
+
+        def work(uow: UnitOfWork) -> Outcome:
+            outcome = self._walk(uow, wanted)
+            found: Erasure | None = uow.find(ERASURE, erasure_id.bytes)
+            if found is None:
+                erasure = Erasure(erasure_id, kind, outcome.counts, from_us(uow.now_us))
+                uow.announce(ERASURE, erasure, uow.insert(ERASURE, erasure))
+                uow.audit(self._event(erasure, wanted.subject))
+            elif not outcome.is_empty:
+                counts = dict(found.counts)
+                for name, count in outcome.counts.items():
+                    counts[name] = counts.get(name, 0) + count
+                uow.announce(ERASURE, uow.update(ERASURE, dataclasses.replace(found, counts=counts)), None)
+            return outcome
+
+        return engine.write(work)
+
+    def _event(self, erasure: Erasure, subject: Subject) -> Any:
+        label = self._principal.label
+        return self._engine.event(
+            EventType.FORGET,
+            principal=None if subject.mentioned(label) else label,
+            payload={"erasure_id": str(erasure.erasure_id), "kind": erasure.kind.value, "counts": erasure.counts},
+            family=EventFamily.AUDIT,
+        )
+
+    def _still_named(self, subject: Subject) -> list[str]:
+        if subject.mentioned(self._engine.config.canonical_json()):
+            return ["the configuration in use names it: change its file, reopen the store, and forget again"]
+        return []
+
+
+def finish_erasures(engine: Engine, wait_ms: int) -> list[ForgetReport]:
+    """Do what is left of erasures whose process ended in between, whomever they were about."""
+    unfinished = unfinished_erasures(engine)
+    if not unfinished:
+        return []
+    with _one_at_a_time:
+        drop_from_memory(engine)
+        remaining = tuple(engine.store.eraser.scrub(wait_ms / 1_000))
+        if not remaining:
+            for erasure in unfinished:
+                _finish(engine, erasure.erasure_id)
+    unknown = "whom it was about is kept nowhere, so nothing was looked for: forget again to have it proven"
+    reached = (unknown, *engine.store.eraser.out_of_reach(), *_elsewhere(engine))
+    return [
+        ForgetReport(erasure.kind, False, erasure_id=erasure.erasure_id, remaining=remaining, out_of_reach=reached)
+        for erasure in unfinished
+    ]
+
+
+def unfinished_erasures(engine: Engine) -> list[Erasure]:
+    """Return the erasures whose files may still hold deleted bytes."""
+    plans = engine.store.plans[ERASURE.name]
+    with engine.store.read() as session:
+        return [codec_of(ERASURE).decode(row) for row in session.run(plans.lists["list_unfinished"], ())]
+
+
+def report_unfinished(engine: Engine) -> None:
+    """Put into the event log that an erasure was cut short, for who opens the store: upkeep finishes it."""
+    unfinished = unfinished_erasures(engine)
+    if unfinished:
+        engine.record_error(
+            "forgetting",
+            StorageError(
+                f"{len(unfinished)} erasures are not finished: files may hold deleted bytes; `caliber forget --resume`"
+            ),
+        )
+
+
+def _finish(engine: Engine, erasure_id: uuid.UUID) -> None:
+    def work(uow: UnitOfWork) -> None:
+        erasure: Erasure = uow.get(ERASURE, erasure_id.bytes)
+        if erasure.finished_at is None:
+            uow.update(ERASURE, dataclasses.replace(erasure, finished_at=from_us(uow.now_us)))
+
+    engine.write(work)
+
+
+def drop_from_memory(engine: Engine) -> None:
+    """Read memory anew and empty what was made of texts: rows that are gone stay in it otherwise, for older readers."""
+    engine.memory.reload()
+    forget_words(engine)
+
+
+def forget_words(engine: Engine) -> None:
+    """Empty what this process made of texts: words and their stems, vectors of questions and contents."""
+    engine.searcher = Searcher(engine.memory, engine.config.search)
+    if engine.stored_search is not None:
+        engine.stored_search.forget_words()
+    for lane in () if engine.embedder is None else engine.embedder.lanes:
+        lane.clear()
+
+
+def _elsewhere(engine: Engine) -> list[str]:
+    behind = engine.config.write_behind.flush_interval_ms
+    others = (
+        f"what other processes had read and not yet written (windows, events, up to {behind} ms): forget again then"
+    )
+    return [others, "providers that were asked for vectors or summaries, and whatever was printed, logged or exported"]

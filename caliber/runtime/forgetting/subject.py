@@ -1,0 +1,216 @@
+"""Whom to forget: the names and ids that are looked for, and how they are recognised in texts and bytes.
+
+Texts are compared as people read them: whatever the case, the Unicode form, the white space between words, invisible
+characters inside; also as JSON, HTML and URLs spell them. A name counts only as a whole word: forgetting Ann leaves
+Annual alone. Scripts that put no space between words have no such ends.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import unicodedata
+import urllib.parse
+import uuid
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from caliber.model import enums
+from caliber.model.entities import EntityRef
+from caliber.model.errors import AmbiguousSubject, DTypeError, RequiredFieldMissing
+
+MARK: Final = "[forgotten]"
+"""What stands where something was taken out."""
+
+_LEAST_LETTERS: Final = 3
+_LEAST_DIGITS: Final = 6
+_TEXTS_MAX: Final = 200
+_ALIKE: Final = str.maketrans(dict.fromkeys("‘’ʼ‛′", "'") | dict.fromkeys("‐‑‒–—−", "-"))
+_WORD: Final = r"[^\W_]"
+_MARKS: Final = "\u0300-\u036f"
+_UNSPACED: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x9FFF),
+                    (0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
+_ENCODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "latin-1")
+_OWN_WORDS: Final = frozenset(
+    member.value
+    for kind in vars(enums).values()
+    if isinstance(kind, type) and issubclass(kind, StrEnum)
+    for member in kind
+)
+"""Words of the model itself, which stand in every store."""
+
+
+def folded(text: str) -> str:
+    """Return a text as it is compared."""
+    return "".join(piece for piece, _, _ in _pieces(text))
+
+
+def _pieces(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield what each character, with the marks that belong to it, is compared as, and where it stands."""
+    at, size = 0, len(text)
+    while at < size:
+        end = at + 1
+        while end < size and (unicodedata.combining(text[end]) or 0x1160 <= ord(text[end]) <= 0x11FF):
+            end += 1
+        unit = text[at:end]
+        if unit.isascii():
+            yield unit.lower(), at, end
+        elif unicodedata.category(unit[0]) != "Cf":
+            plain = unicodedata.normalize("NFKC", unit).casefold().translate(_ALIKE)
+            yield unicodedata.normalize("NFKC", plain), at, end
+        at = end
+
+
+def _unspaced(character: str) -> bool:
+    return any(low <= ord(character) <= high for low, high in _UNSPACED)
+
+
+def _pattern(text: str) -> str:
+    """Return what finds a folded text as whole words, whatever white space stands between them."""
+    body = r"\s+".join(re.escape(word) for word in text.split())
+    before = rf"(?<!{_WORD})" if text[0].isalnum() and not _unspaced(text[0]) else ""
+    after = rf"(?!{_WORD}|[{_MARKS}])" if text[-1].isalnum() and not _unspaced(text[-1]) else ""
+    return before + body + after
+
+
+def _spellings(text: str) -> set[str]:
+    """Return a text as other notations spell it; what it is in none of them is itself."""
+    escaped = json.dumps(text)[1:-1]
+    out = {text, escaped, json.dumps(escaped)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], html.escape(text)}
+    for form in ("NFC", "NFD"):
+        out |= {urllib.parse.quote(unicodedata.normalize(form, text), safe=""),
+                urllib.parse.quote_plus(unicodedata.normalize(form, text)),
+                urllib.parse.quote(unicodedata.normalize(form, text), safe="@/:")}  # fmt: skip
+        out.add(json.dumps(unicodedata.normalize(form, text))[1:-1])
+    return out
+
+
+class Subject:
+    """Whom to forget. ``ids`` are looked for in columns and texts, ``texts`` in everything that is said.
+
+    Raises: RequiredFieldMissing for nobody at all; AmbiguousSubject for texts that say too little; DTypeError.
+    """
+
+    def __init__(self, ids: Sequence[uuid.UUID] = (), texts: Sequence[str] = ()) -> None:
+        self.ids = frozenset(item.bytes for item in ids)
+        self.texts = tuple(dict.fromkeys(_checked(text) for text in texts))
+        if not self.ids and not self.texts:
+            raise RequiredFieldMissing(field="entity or texts")
+        self.names = frozenset(" ".join(folded(text).split()) for text in self.texts)
+        spelt = [spelling for text in self.texts for spelling in _spellings(text)]
+        spelt += [form for item in ids for form in (str(item), item.hex)]
+        found = {" ".join(folded(spelling).split()) for spelling in spelt}
+        self.spellings = tuple(sorted(found, key=lambda text: (-len(text), text)))
+        self._pattern = re.compile("|".join(_pattern(text) for text in self.spellings))
+        self._ascii_only = not any(text.isascii() for text in self.spellings)
+
+    @classmethod
+    def of(cls, entity: EntityRef | None, texts: Sequence[str]) -> Subject:
+        """Return the subject that a caller names."""
+        if entity is not None and not isinstance(entity, EntityRef):
+            raise DTypeError(field="entity", expected="EntityRef", got=type(entity).__name__)
+        if isinstance(texts, str) or not isinstance(texts, Sequence):
+            raise DTypeError(field="texts", expected="a sequence of str", got=type(texts).__name__)
+        return cls(() if entity is None else (entity.id,), texts)
+
+    # --- texts -----------------------------------------------------------------------------------
+
+    def mentioned(self, text: str) -> bool:
+        """Return whether a text names the subject."""
+        if text.isascii():
+            return not self._ascii_only and self._pattern.search(text.lower()) is not None
+        return self._pattern.search(folded(text)) is not None
+
+    def named(self, text: str) -> bool:
+        """Return whether a text is a name of the subject, and nothing else."""
+        return " ".join(folded(text).split()) in self.names
+
+    def without(self, text: str) -> str:
+        """Return a text with ``MARK`` in the place of each name."""
+        if not self.mentioned(text):
+            return text
+        starts: list[int] = []
+        ends: list[int] = []
+        plain: list[str] = []
+        for piece, start, end in _pieces(text):
+            plain.append(piece)
+            starts.extend([start] * len(piece))
+            ends.extend([end] * len(piece))
+        out, last = [], 0
+        for match in self._pattern.finditer("".join(plain)):
+            start, end = starts[match.start()], ends[match.end() - 1]
+            out += [text[last:start], MARK]
+            last = end
+        return "".join([*out, text[last:]])
+
+    # --- bytes -----------------------------------------------------------------------------------
+
+    @cached_property
+    def byte_forms(self) -> dict[str, tuple[bytes, ...]]:
+        """The subject as bytes by encoding, lower-case in ASCII: what is compared must be lowered too."""
+        texts = {*self.texts, *self.spellings}
+        for text in self.texts:
+            texts |= {text.lower(), text.upper(), text.title(), text.casefold(), text.swapcase()}
+        texts |= {unicodedata.normalize(form, text) for text in tuple(texts) for form in ("NFC", "NFD", "NFKC")}
+        out = {}
+        for encoding in _ENCODINGS:
+            forms = {text.encode(encoding, "ignore").lower() for text in texts if _encodable(text, encoding)}
+            out[encoding] = tuple(sorted(form for form in forms if form))
+        out["utf-8"] = (*out["utf-8"], *(raw.lower() for raw in self.ids))
+        return out
+
+    @cached_property
+    def _bytes_patterns(self) -> dict[str, re.Pattern[bytes]]:
+        return {
+            encoding: re.compile(b"|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)), re.I)
+            for encoding, forms in self.byte_forms.items()
+            if forms
+        }
+
+    def mentioned_in(self, raw: bytes) -> bool:
+        """Return whether content that may be no text names the subject."""
+        return self.without_in(raw) != raw
+
+    def without_in(self, raw: bytes) -> bytes:
+        """Return content with ``MARK`` in the place of each name, in the encoding that it stands in."""
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            pass
+        else:
+            if "\0" not in text:
+                return self.without(text).encode("utf-8")
+        for encoding, pattern in self._bytes_patterns.items():
+            raw = pattern.sub(MARK.encode(encoding), raw)
+        return raw
+
+
+def _encodable(text: str, encoding: str) -> bool:
+    if encoding == "latin-1" and text.isascii():
+        return False  # it is that of UTF-8
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _checked(text: object) -> str:
+    """Return a text that is clear enough to be looked for."""
+    if not isinstance(text, str):
+        raise DTypeError(field="texts", expected="str", got=type(text).__name__)
+    plain = " ".join(folded(text).split())
+    letters = [character for character in plain if character.isalnum()]
+    least = 2 if any(_unspaced(character) for character in letters) else _LEAST_LETTERS
+    if len(letters) < least:
+        raise AmbiguousSubject(reason=f"a text of fewer than {least} letters stands in too many words")
+    if all(character.isdigit() for character in letters) and len(letters) < _LEAST_DIGITS:
+        raise AmbiguousSubject(reason=f"a number of fewer than {_LEAST_DIGITS} digits may be any; give more of it")
+    if len(text) > _TEXTS_MAX:
+        raise AmbiguousSubject(reason=f"a text of more than {_TEXTS_MAX} characters is no name")
+    if plain in _OWN_WORDS or plain in folded(MARK):
+        raise AmbiguousSubject(reason="a text is a word of the store's own, and stands in records of everybody")
+    return text.strip()

@@ -1,0 +1,47 @@
+"""What a database does so that what was deleted is also gone from its files, and how those files are read.
+
+A DELETE leaves bytes behind: in free pages, in the log, in indexes, in statistics. A backend knows where its own are.
+
+Source: design section 10; docs/forgetting.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from caliber.storage.plan import Plan
+
+
+class Place(NamedTuple):
+    """Something that is read byte by byte: ``kind`` is as in ``model.erasure.Searched``.
+
+    ``parts`` are pieces that follow each other, or single values (``apart``), which nothing reaches across.
+    """
+
+    name: str
+    kind: str
+    parts: Iterator[bytes]
+    apart: bool = False
+
+
+class Eraser(Protocol):
+    """How one open store gets rid of bytes."""
+
+    hold: Plan | None
+    """Keeps every other writer out until the transaction ends; None where a transaction is alone anyway."""
+
+    def scrub(self, wait_s: float) -> list[str]:
+        """Rewrite what may hold deleted bytes, waiting ``wait_s`` for whoever is in the way.
+
+        Returns what could not be done, each in a sentence; empty when nothing deleted is left in files of the store.
+        """
+        ...
+
+    def places(self) -> Iterator[Place]:
+        """Yield everything of the store that can be read: values of all tables, then files as they are on disk."""
+        ...
+
+    def out_of_reach(self) -> list[str]:
+        """Return what this connection may not or cannot read, and what keeps copies elsewhere."""
+        ...

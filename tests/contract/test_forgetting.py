@@ -1,0 +1,335 @@
+"""``forget`` and ``purge_trajectory``: what is erased, what is left alone, and what is proven of it.
+
+The byte search here shares nothing with the one that the library does: it reads every value of every table by SQL, and
+every file, on its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import unicodedata
+import uuid
+import zlib
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+from support.configs import USER, policy
+
+from caliber.model import EntityRef, EntityType, Principal, ToolCall
+from caliber.model.enums import PrincipalKind
+from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing
+
+NAME = "Zaphod Beeblebröx"
+MAIL = "zb42@heart-of-gold.example"
+TEXTS = (NAME, MAIL)
+PERSON = EntityRef(EntityType.USER, uuid.UUID("0190f3c2-7c00-7000-8000-00000000a1a1"))
+SECRET = "his second head is shy"
+"""Said of the subject in a record of its own, without a name in it."""
+
+
+def needles() -> list[bytes]:
+    """Return the subject in every form that is looked for, lower-case."""
+    texts = [*TEXTS, SECRET, str(PERSON.id), PERSON.id.hex, "beeblebr"]
+    out = {PERSON.id.bytes}
+    for text in texts:
+        for form in ("NFC", "NFD"):
+            spelt = unicodedata.normalize(form, text)
+            for variant in (spelt, spelt.lower(), spelt.upper(), json.dumps(spelt)[1:-1]):
+                out |= {variant.encode(), variant.encode("utf-16-le"), variant.encode("utf-16-be")}
+                out.add(hashlib.sha256(variant.encode()).digest())
+    return sorted({needle.lower() for needle in out})
+
+
+def traces(raw: bytes, wanted: list[bytes]) -> list[bytes]:
+    lowered = raw.lower()
+    found = [needle for needle in wanted if needle in lowered]
+    for start in (0, 4):
+        try:
+            unpacked = zlib.decompress(raw[start:]).lower()
+        except zlib.error:
+            continue
+        found += [needle for needle in wanted if needle in unpacked]
+    return found
+
+
+def sqlite_values(path: str) -> Any:
+    with apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY) as connection:
+        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        for (name,) in tables:
+            if connection.execute("SELECT sql LIKE 'CREATE VIRTUAL%' FROM sqlite_schema WHERE name = ?", (name,)).get:
+                continue
+            for row in connection.execute(f'SELECT * FROM "{name}"'):
+                yield from ((name, value) for value in row)
+
+
+def postgres_values(backend: Any) -> Any:
+    schema = backend.config().storage.schema_name
+    with psycopg.connect(os.environ["CALIBER_TEST_DSN"]) as connection:
+        tables = connection.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind = 'r'", (schema,)
+        ).fetchall()
+        for (name,) in tables:
+            for row in connection.execute(f'SELECT t.*, t::text FROM "{schema}"."{name}" AS t').fetchall():
+                yield from ((name, value) for value in row)
+        for row in connection.execute("SELECT * FROM pg_stats WHERE schemaname = %s", (schema,)).fetchall():
+            yield from (("pg_stats", value) for value in row)
+
+
+def postgres_files(backend: Any) -> Any:
+    """Yield the files of every table, index and toast table of the schema, from the data directory itself."""
+    schema = backend.config().storage.schema_name
+    with psycopg.connect(os.environ["CALIBER_TEST_DSN"], autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+        folder = Path(connection.execute("SHOW data_directory").fetchone()[0])
+        if not folder.exists():
+            return  # a server elsewhere
+        paths = connection.execute(
+            "WITH own AS (SELECT oid, reltoastrelid FROM pg_class WHERE relnamespace = %s::regnamespace OR oid = 2619)"
+            " SELECT c.relname, pg_relation_filepath(c.oid) FROM pg_class AS c"
+            " WHERE pg_relation_filepath(c.oid) IS NOT NULL"
+            " AND (c.oid IN (SELECT oid FROM own) OR c.oid IN (SELECT reltoastrelid FROM own))",
+            (schema,),
+        ).fetchall()
+        for name, path in paths:
+            for file in folder.glob(f"{path}*"):
+                yield name, file.read_bytes()
+
+
+def searched(backend: Any, memory: Any, folder: Path, wanted: list[bytes]) -> list[tuple[str, bytes]]:
+    """Return every place in which something is left."""
+    found = []
+    values: Any = ()
+    if backend.adapter == "postgres":
+        values = postgres_values(backend)
+        for name, raw in postgres_files(backend):
+            found += [(f"file of {name}", needle) for needle in wanted if needle in raw.lower()]
+    elif "files" in backend.abilities:
+        values = sqlite_values(backend.path)
+        for file in folder.rglob("*"):
+            if file.is_file():
+                found += [(file.name, needle) for needle in traces(file.read_bytes(), wanted)]
+    else:
+        raw = memory._engine.store._connection.raw.serialize("main")
+        found += [("memory", needle) for needle in traces(raw, wanted)]
+    for name, value in values:
+        raw = value if isinstance(value, bytes) else str(value).encode()
+        found += [(name, needle) for needle in traces(raw, wanted)]
+    return found
+
+
+@pytest.fixture
+def world(backend: Any, start: Any) -> Any:
+    """A store in which the subject is everywhere, among others."""
+    memory = backend.open(policies=[policy("scope_close", {"action": "checkpoint", "target": "trajectory"})])
+    full_text = memory._engine.store.full_text
+    if full_text is not None:
+        memory.storage.rebuild_search()
+    agent = start(memory, f"help {NAME}")
+    own = start(memory, "a task of their own")
+    memory.complete_trajectory(
+        memory.start_trajectory("theirs", initiator=PERSON).trajectory_id, status="success", summary="done"
+    )
+    agent.own = own
+    agent.turns = [
+        agent.say(f"I am {NAME}, write to {MAIL.upper()}", idempotency_key=f"{MAIL}:1"),
+        agent.say(SECRET, name=NAME),
+        agent.say(f"Hello {unicodedata.normalize('NFD', NAME).upper()}!", role="assistant"),
+        agent.say("looking", role="assistant", tool_calls=[ToolCall("1", "find", json.dumps({"who": NAME}))]),
+        agent.say(f"caf\u00e9 {NAME}".encode("utf-16"), role="tool", tool_call_id="1"),
+        agent.say("the towel is blue"),
+    ]
+    agent.keep(f"# {NAME}\nis president")
+    agent.keep("towels are useful")
+    agent.about = agent.note(SECRET, entity=NAME, entity_type="person", tags=("head",))
+    agent.mention = agent.note(f"the ship was stolen by {NAME}", entity="ship", namespace=f"crew/{MAIL}")
+    agent.free = agent.note("towels dry quickly", entity="towel", visible_to=("agent:a", "agent:b"))
+    memory.storage.notes.update(agent.free.note_id, content="towels dry slowly")
+    agent.changed = agent.note(f"once {NAME} was here", entity="place")
+    memory.storage.notes.update(agent.changed.note_id, content="nobody is here")
+    agent.with_them = memory.assemble_context(agent.trajectory_id, query=f"who is {NAME}?")
+    agent.without = memory.assemble_context(own.trajectory_id, query="towels", max_tokens=4_000)
+    memory.search(f"what did {NAME} say")
+    memory.close_scope(agent.scope_id)
+    memory.get(agent.about.note_id)
+    memory.flush()
+    return agent
+
+
+def test_a_forgotten_subject_is_found_in_no_table_and_no_file(world: Any, backend: Any, tmp_path: Path) -> None:
+    # issue 5, Done when: "after forget, a byte search of every file and table finds nothing of the subject"
+    memory = world.memory
+    wanted = needles()
+    assert searched(backend, memory, tmp_path, wanted), "the search must be able to find"
+
+    counted = memory.forget(entity=PERSON, texts=TEXTS, dry_run=True)
+    assert counted.erased
+    assert counted.redacted
+    assert memory.storage.notes.get(world.about.note_id).content == SECRET, "a rehearsal changes nothing"
+
+    report = memory.forget(entity=PERSON, texts=TEXTS)
+
+    assert dict(report.erased) == dict(counted.erased)
+    assert dict(report.redacted) == dict(counted.redacted)
+    assert [place for place in report.searched if place.findings and place.kind != "log"] == []
+    assert report.remaining == ()
+    assert report.proven
+    assert searched(backend, memory, tmp_path, wanted) == []
+    assert memory.verify() == []
+    assert {place.kind for place in report.searched} >= {"column", "memory", "file"}
+    json.dumps(report.to_dict())
+    erasures = list(memory.storage.erasures.all())
+    assert [erasure.erasure_id for erasure in erasures] == [report.erasure_id]
+    assert erasures[0].finished_at is not None
+    # and once more: there is nothing left to do
+    again = memory.forget(entity=PERSON, texts=TEXTS)
+    assert again.records == 0
+    assert again.proven
+    _others_are_as_they_were(world)
+
+
+def _others_are_as_they_were(world: Any) -> None:
+    memory = world.memory
+    with pytest.raises(NotFound):
+        memory.get(world.about.note_id)
+    assert memory.get(world.mention.note_id).content == "the ship was stolen by [forgotten]"
+    assert memory.get(world.mention.note_id).namespace == "crew/[forgotten]"
+    assert memory.get(world.free.note_id).content == "towels dry slowly"
+    assert memory.get(world.turns[5].turn_id) == world.turns[5]
+    assert memory.get(world.turns[4].turn_id).content.decode("utf-16") == "caf\u00e9 [forgotten]"
+    assert memory.get(world.turns[3].turn_id).tool_calls[0].arguments == '{"who": "[forgotten]"}'
+    with pytest.raises(NotFound):
+        memory.get(world.turns[1].turn_id)
+    assert memory.replay(world.without.window_id).text == world.without.text
+    with pytest.raises(NotFound, match="forgotten"):
+        memory.replay(world.with_them.window_id)
+    assert memory.explain(world.with_them.window_id)["inputs"]["query"] == "who is [forgotten]?"
+    assert world.mention.note_id in {hit.id for hit in memory.search("stolen ship", limit=5).hits}
+    assert not {hit.id for hit in memory.search("head shy", limit=5).hits} & {world.about.note_id}
+    window = memory.assemble_context(world.trajectory_id, query="towels")
+    assert memory.replay(window.window_id).text == window.text
+
+
+def test_a_purged_task_takes_what_was_drawn_from_it_alone(world: Any, backend: Any, tmp_path: Path) -> None:
+    # issue 5, item 8: purge of a trajectory
+    memory = world.memory
+    child = memory.start_trajectory("a part", initiator=USER, parent=world.trajectory_id)
+    drawn = world.note("drawn from it", source_trajectory_ids=(world.trajectory_id,))
+    shared = world.note("drawn from both", source_trajectory_ids=(world.trajectory_id, world.own.trajectory_id))
+    report = memory.purge_trajectory(world.trajectory_id)
+    assert report.proven, report
+    for gone in (world.trajectory_id, world.scope_id, child.trajectory_id, drawn.note_id, world.turns[0].turn_id):
+        with pytest.raises(NotFound):
+            memory.get(gone)
+    assert memory.get(shared.note_id).source_trajectory_ids == (world.own.trajectory_id,)
+    assert memory.get(world.free.note_id)
+    ids = [form for item in (world.trajectory_id, child.trajectory_id)
+           for form in (item.bytes.lower(), str(item).encode(), item.hex.encode())]  # fmt: skip
+    assert searched(backend, memory, tmp_path, ids) == []
+    assert memory.verify() == []
+    with pytest.raises(NotFound):
+        memory.purge_trajectory(world.trajectory_id)
+
+
+def test_what_could_be_somebody_else_is_refused(agent: Any) -> None:
+    # issue 5: "ambiguous subjects are refused with a typed error"
+    memory = agent.memory
+    for texts in (("Al",), ("12345",), ("user",), ("  ",), ("forgotten",), ("x" * 201,)):
+        with pytest.raises(AmbiguousSubject):
+            memory.forget(texts=texts)
+    with pytest.raises(RequiredFieldMissing):
+        memory.forget()
+    agent.note("is near the sun", entity="Mercury", entity_type="planet")
+    agent.note("sang", entity="Mercury", entity_type="person")
+    with pytest.raises(AmbiguousSubject, match="2 kinds") as refused:
+        memory.forget(texts=("Mercury",))
+    assert "Mercury" not in str(refused.value)
+    for number in range(20):
+        agent.note(f"everybody says hello {number}", entity=f"thing {number}")
+    with pytest.raises(AmbiguousSubject, match="more than half"):
+        memory.forget(texts=("hello",))
+    assert memory.storage.notes.count() == 22
+    assert memory.forget(texts=("Mercury",), even_if_shared=True).erased["note"] == 2
+    with pytest.raises(PermissionDenied):
+        memory.acting_as(Principal(PrincipalKind.AGENT, "a")).forget(texts=("Mercury",))
+
+
+def test_records_that_say_the_same_afterwards_become_one(agent: Any) -> None:
+    for name in ("Tricia McMillan", "Trillian"):
+        agent.note(f"{name} flies", entity="ship")
+        agent.keep(f"{name} flies")
+    report = agent.memory.forget(texts=("Tricia McMillan", "Trillian"))
+    assert report.proven
+    assert [note.content for note in agent.memory.storage.notes.all()] == ["[forgotten] flies"]
+    assert [artifact.content for artifact in agent.memory.storage.artifacts.all()] == [b"[forgotten] flies"]
+    assert agent.memory.verify() == []
+
+
+def test_a_name_inside_longer_words_is_none(agent: Any) -> None:
+    longer = agent.note("Trillians are many, Atrillian too", entity="towel")
+    named = agent.note("Trillian's towel; trillian_2", entity="towel")
+    report = agent.memory.forget(texts=("Trillian",))
+    assert report.proven, report
+    assert report.inside_words == 2
+    assert agent.memory.get(longer.note_id) == longer
+    assert agent.memory.get(named.note_id).content == "[forgotten]'s towel; [forgotten]_2"
+
+
+def test_other_handles_forget_through_the_feed(agent: Any, backend: Any) -> None:
+    # issue 5, item 8: mirrors of other processes
+    backend.needs("sharing")
+    other = backend.open()
+    agent.note("likes tea", entity="Trillian", entity_type="person")
+    assert other.search("tea Trillian", consistency="latest").hits
+    assert agent.memory.forget(texts=("Trillian",)).proven
+    assert not other.search("tea", consistency="latest").hits
+    engine = other._engine
+    assert not [value for value in engine.memory.held() if "rillian" in str(value)]
+    assert "trillian" not in engine.searcher.keywords.dictionary.terms
+
+
+def test_an_erasure_that_was_cut_short_is_finished_by_the_next_handle(
+    agent: Any, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # issue 5, item 8: killed in the middle, on reopen it says so and goes on
+    backend.needs("reopen")
+    agent.note("likes tea", entity="Trillian", entity_type="person")
+    agent.memory.flush()
+
+    def died(wait_s: float) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agent.memory._engine.store.eraser, "scrub", died)
+    with pytest.raises(KeyboardInterrupt):
+        agent.memory.forget(texts=("Trillian",))
+    agent.memory.close()
+    with backend.open() as memory:
+        memory.flush()
+        assert any("erasures are not finished" in str(event.payload) for event in memory.storage.events.all())
+        (unfinished,) = memory.storage.erasures.list_unfinished()
+        assert "rillian" not in repr(unfinished)
+        (report,) = memory.resume_forgetting()
+        assert not report.remaining
+        assert memory.storage.erasures.list_unfinished() == []
+        assert memory.maintain()["erasures"] == 0
+        assert searched(backend, memory, tmp_path, [b"trillian", b"likes tea"]) == []
+
+
+def test_who_reads_an_older_state_is_waited_for_and_named(backend: Any, start: Any) -> None:
+    backend.needs("reopen")
+    agent = start(backend.open(storage__busy_timeout_ms=50))
+    agent.note("likes tea", entity="Trillian", entity_type="person")
+    agent.memory.flush()
+    with agent.memory._engine.store.read() as session:
+        session.run(agent.memory._engine.store.plans["note"].count, ())
+        report = agent.memory.forget(texts=("Trillian",), wait_ms=100)
+        assert report.remaining, "an older state is being read"
+        assert not report.proven
+    assert agent.memory.storage.erasures.list_unfinished()
+    assert agent.memory.forget(texts=("Trillian",)).proven
+    agent.memory.resume_forgetting()
+    assert not agent.memory.storage.erasures.list_unfinished()
