@@ -235,8 +235,9 @@ def test_a_purged_task_takes_what_was_drawn_from_it_alone(world: Any, backend: A
         memory.purge_trajectory(world.trajectory_id)
 
 
-def test_what_could_be_somebody_else_is_refused(agent: Any) -> None:
+def test_what_could_be_somebody_else_is_refused(file_backend: Any, start: Any) -> None:
     # issue 5: "ambiguous subjects are refused with a typed error"
+    agent = start(file_backend.open())
     memory = agent.memory
     for texts in (("Al",), ("12345",), ("user",), ("  ",), ("forgotten",), ("x" * 201,)):
         with pytest.raises(AmbiguousSubject):
@@ -258,7 +259,8 @@ def test_what_could_be_somebody_else_is_refused(agent: Any) -> None:
         memory.acting_as(Principal(PrincipalKind.AGENT, "a")).forget(texts=("Mercury",))
 
 
-def test_records_that_say_the_same_afterwards_become_one(agent: Any) -> None:
+def test_records_that_say_the_same_afterwards_become_one(file_backend: Any, start: Any) -> None:
+    agent = start(file_backend.open())
     for name in ("Tricia McMillan", "Trillian"):
         agent.note(f"{name} flies", entity="ship")
         agent.keep(f"{name} flies")
@@ -269,7 +271,8 @@ def test_records_that_say_the_same_afterwards_become_one(agent: Any) -> None:
     assert agent.memory.verify() == []
 
 
-def test_a_name_inside_longer_words_is_none(agent: Any) -> None:
+def test_a_name_inside_longer_words_is_none(file_backend: Any, start: Any) -> None:
+    agent = start(file_backend.open())
     longer = agent.note("Trillians are many, Atrillian too", entity="towel")
     named = agent.note("Trillian's towel; trillian_2", entity="towel")
     report = agent.memory.forget(texts=("Trillian",))

@@ -189,7 +189,7 @@ def _names(dialect: PostgresDialect) -> dict[str, str]:
     for name, relation in BY_NAME.items():
         names[f"{name}_row"] = ", ".join(quote(column) for column in codec_of(relation).names)
     names["moved"] = f"'{dialect.table(MOVED)}'"
-    names["all_tables"] = ", ".join(dialect.table(name) for name in BY_NAME)
+    names["all_tables"] = ", ".join(dialect.table(name) for name in BY_NAME if name != "schema_migration")
     names["advisory_class"] = str(ADVISORY_CLASS)
     names["advisory_schema"] = f"'{dialect.schema}/'"
     return names
