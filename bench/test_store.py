@@ -168,7 +168,7 @@ class Bare:
         row[place("sequence")] = row[place("turn_number")] = self.next
         run("BEGIN IMMEDIATE")
         run(STATEMENTS["append.scope"].sql, (9, 0, 1, 1, self.scope)).fetchall()
-        run(STATEMENTS["append.trajectory"].sql, (9, 0, 1, 1, self.trajectory)).fetchall()
+        run(STATEMENTS["append.trajectory"].sql, (9, 0, 1, 1, self.scope)).fetchall()
         run(PLANS["turn"].insert.sql, row).fetchall()
         run(STATEMENTS["change.insert"].sql, (bytes(16), bytes(54), 1)).fetchall()
         run("COMMIT")

@@ -54,6 +54,7 @@ from caliber.runtime.space_provider import embedded_text
 from caliber.runtime.support import bounded
 from caliber.runtime.tasks import Tasks
 from caliber.runtime.upkeep import maintain
+from caliber.storage.steps import Steps, in_steps
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory import inputs, lifecycle
@@ -237,9 +238,9 @@ class Caliber(AbstractContextManager["Caliber"]):
             texts = [embedded_text(turn.name, turn.content.decode("utf-8", "replace")) for turn in new]
             vectors = engine.embedder.prepare("turn", texts)
 
-        def work(uow: UnitOfWork) -> tuple[list[Turn], bool]:
+        def work(uow: UnitOfWork) -> Steps[tuple[list[Turn], bool]]:
             uow.guard(guard)
-            stored = turn_ops.append_turns(uow, scope_id, new)
+            stored = yield from turn_ops.append_turns(uow, scope_id, new)
             appended = bool(uow.changes)  # turns that were there already change nothing
             if vectors is not None and engine.embedder is not None:
                 for turn, text, vector in zip(stored, texts, vectors, strict=True):
@@ -247,7 +248,7 @@ class Caliber(AbstractContextManager["Caliber"]):
                         engine.embedder.attach(uow, "turn", turn.turn_id, text, vector)
             return stored, appended
 
-        stored, appended = engine.write(work, deadline_ms=deadline_ms)
+        stored, appended = engine.write(in_steps(work), deadline_ms=deadline_ms)
         if appended:
             self._tasks.after_append(stored[0])
         return stored

@@ -375,19 +375,18 @@ class Engine:
                 raise deadline_passed("the write was prepared; nothing was written")
             left_ms = int(left * 1_000)
             deadline_ms = left_ms if deadline_ms is None else min(deadline_ms, left_ms)
-        events: list[Event] = []
+        units: list[UnitOfWork] = []
 
         def run(uow: UnitOfWork) -> T:
-            result = work(uow)
-            events[:] = uow.events  # work that lost a race is done again
-            return result
+            units[:] = (uow,)  # work that lost a race is done again
+            return work(uow)
 
         try:
             result = self.store.write(run, deadline_ms=deadline_ms)
         except Unavailable as error:
             self._notice(error)
             raise
-        for event in events:
+        for event in units[0].events:
             self.publish(event)
         return result
 

@@ -19,9 +19,7 @@ class Irregular:
 
 IRREGULAR: dict[str, Irregular] = {
     "append.scope": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="scope"),
-    "append.trajectory": Irregular(
-        ("tokens_input", "tokens_output", "now", "turns", "trajectory_id"), rows_of="trajectory"
-    ),
+    "append.trajectory": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="trajectory"),
     "scope.next_sequence": Irregular(("trajectory_id",), results=("sequence",)),
     "turn.by_idempotency": Irregular(("trajectory_id", "idempotency_key"), rows_of="turn"),
     "artifact.by_idempotency": Irregular(("trajectory_id", "idempotency_key"), rows_of="artifact"),

@@ -22,6 +22,7 @@ from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
+from caliber.storage.steps import Ask
 
 _REFERRERS: dict[str, list[tuple[Relation, ForeignKey]]] = {}
 """Mirrored relations that refer to a relation, and by which key."""
@@ -236,6 +237,14 @@ class UnitOfWork:
         rows = self._session.run(self._statements[statement], parameters)
         self.changes.extend(RowChange(relation, UPSERT, row) for row in rows)
         return rows
+
+    def answers(self, asked: Sequence[Ask]) -> list[list[Row]]:
+        """Run the statements of a step, one after the other, and return the rows of each."""
+        return [self.change(ask.relation, ask.statement, *ask.parameters) for ask in asked]
+
+    def answered(self, ask: Ask, rows: list[Row]) -> None:
+        """Take note of what a statement changed that somebody else ran for this unit of work."""
+        self.changes.extend(RowChange(ask.relation, UPSERT, row) for row in rows)
 
     def remove(self, relation: Relation, statement: str, *parameters: Any) -> int:
         """Run an irregular statement that deletes rows of ``relation`` and returns them; return how many."""

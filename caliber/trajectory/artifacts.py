@@ -114,7 +114,10 @@ def create_artifact(
         same_artifact: Artifact = existing[0]
         if same_artifact.expires_at is None or same_artifact.expires_at > now:
             return _update_provenance(uow, same_artifact, new, now), False
-        retire_artifact(uow, same_artifact)
+    # The trajectory before all that belongs to it: so it is locked when it is deleted, and nobody waits in a circle.
+    uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now))
+    if existing:
+        retire_artifact(uow, existing[0])
     if new.ttl.kind is TTLKind.SESSION:
         _check_session(uow, trajectory)
     expires = None
@@ -141,7 +144,6 @@ def create_artifact(
         idempotency_key=new.idempotency_key,
     )
     uow.insert(ARTIFACT, artifact)
-    uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now))
     return artifact, True
 
 

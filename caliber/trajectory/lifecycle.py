@@ -240,10 +240,11 @@ def close_scope(
     trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
     turns = uow.select_path(TURN, "list_by_scope", scope_id.bytes)
     now = from_us(uow.now_us)
+    # The trajectory before all that belongs to it: so it is locked when it is deleted, and nobody waits in a circle.
+    uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now, updated_at=now))
     for artifact in uow.select_path(ARTIFACT, "list_by_scope", scope_id.bytes):
         if artifact.ttl.kind is TTLKind.SCOPE:
             retire_artifact(uow, artifact)
-    uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now, updated_at=now))
     closed: Scope = uow.update(
         SCOPE,
         dataclasses.replace(

@@ -16,6 +16,7 @@ from caliber.model.ids import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
 from caliber.model.time import from_us
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.codec import codec_of
+from caliber.storage.steps import Ask, Steps
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 
@@ -116,7 +117,7 @@ _KEYWORDS = {
 }
 
 
-def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> list[Turn]:
+def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> Steps[list[Turn]]:
     """Append turns to an open scope, in order, all or none; return them as stored.
 
     A turn whose idempotency key was seen before is returned as it is.
@@ -129,15 +130,19 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
     if fresh:
         spent = sum(turn.token_count for turn in fresh if turn.role is not TurnRole.ASSISTANT)
         made = sum(turn.token_count for turn in fresh if turn.role is TurnRole.ASSISTANT)
-        # Rows, not entities: four fields of two records are asked for, on the path taken most often.
-        scopes = uow.change(SCOPE, "append.scope", spent, made, uow.now_us, len(fresh), scope_id.bytes)
+        counted = (spent, made, uow.now_us, len(fresh), scope_id.bytes)
+        # The trajectory before its scope, as everybody locks them. Rows, not entities: four fields of two records are
+        # asked for, on the path taken most often.
+        trajectories, scopes = yield (
+            Ask(TRAJECTORY, "append.trajectory", counted, scope_id.bytes),
+            Ask(SCOPE, "append.scope", counted, scope_id.bytes),
+        )
         if not scopes:
             scope: Scope = uow.get(SCOPE, scope_id.bytes)
             reason = f"scope {scope.scope_id} is closed; open another one"
             raise ConstraintViolation(constraint="scope_open", reason=reason)
-        owner = scopes[0][_SCOPE_OWNER]
-        above = uow.change(TRAJECTORY, "append.trajectory", spent, made, uow.now_us, len(fresh), owner)[0]
-        trajectory_id = TrajectoryId(uuid_from_bytes(owner))
+        above = trajectories[0]
+        trajectory_id = TrajectoryId(uuid_from_bytes(scopes[0][_SCOPE_OWNER]))
         if above[_STATUS] != TrajectoryStatus.ACTIVE:
             reason = f"trajectory {trajectory_id} is {above[_STATUS]}"
             raise ConstraintViolation(constraint="trajectory_active", reason=reason)

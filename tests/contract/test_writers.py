@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.crowds import Gate, count, until
 from support.entities import plain
 
 from caliber.model.errors import CaliberError, Conflict, InputError, Unavailable
@@ -40,30 +41,6 @@ def together(count: int, work: Callable[[int], Any]) -> list[Any]:
     return results
 
 
-def count(store: Store, relation: Any) -> int:
-    with store.read() as session:
-        return int(session.run(store.plans[relation.name].count, ())[0][0])
-
-
-class Gate:
-    """Holds the writer until told, so that others line up behind it."""
-
-    def __init__(self, store: Store) -> None:
-        self._inside, self._go = threading.Event(), threading.Event()
-
-        def work(uow: UnitOfWork) -> None:
-            self._inside.set()
-            self._go.wait(30)
-
-        self._thread = threading.Thread(target=lambda: store.write(work))
-        self._thread.start()
-        assert self._inside.wait(30)
-
-    def open(self) -> None:
-        self._go.set()
-        self._thread.join(30)
-
-
 def test_group_shares_one_commit(backend: Any) -> None:
     store = backend.store(storage__durability="group")
     before = store.facts()["commits"]
@@ -78,7 +55,7 @@ def test_group_shares_one_commit(backend: Any) -> None:
     for thread in threads:
         thread.start()
     barrier.wait(30)
-    _until(lambda: len(store._writer._waiting) == 8)
+    until(lambda: len(store._writer._waiting) == 8)
     gate.open()
     for thread in threads:
         thread.join(30)
@@ -103,7 +80,7 @@ def test_one_failing_work_in_a_group_does_not_harm_the_others(backend: Any) -> N
     results: list[Any] = []
     done = threading.Thread(target=lambda: results.extend(together(9, lambda at: _group_member(store, taken, at))))
     done.start()
-    _until(lambda: len(store._writer._waiting) == 9)
+    until(lambda: len(store._writer._waiting) == 9)
     gate.open()
     done.join(60)
     assert [type(result).__name__ for result in results] == [
@@ -136,7 +113,7 @@ def test_group_is_no_larger_than_its_limit(backend: Any) -> None:
         target=lambda: together(8, lambda at: store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY))))
     )
     done.start()
-    _until(lambda: len(store._writer._waiting) == 8)
+    until(lambda: len(store._writer._waiting) == 8)
     gate.open()
     done.join(60)
     assert count(store, TRAJECTORY) == 8
@@ -178,7 +155,7 @@ def test_short_deadline_of_one_does_not_fail_its_group(file_backend: Any) -> Non
         for number, (name, deadline_ms) in enumerate({"hurried": 1_000, "patient": None}.items(), start=1):
             threads.append(threading.Thread(target=write, args=(name, deadline_ms)))
             threads[-1].start()
-            _until(lambda number=number: len(store._writer._waiting) == number)
+            until(lambda number=number: len(store._writer._waiting) == number)
         other.execute("BEGIN IMMEDIATE")
     threads[0].join(2)
     time.sleep(1)
@@ -234,10 +211,3 @@ def test_turns_of_many_threads_are_numbered_without_gaps(backend: Any) -> None:
     scopes = together(8, lambda at: memory.open_scope(trajectory.trajectory_id))
     assert sorted(item.sequence_number for item in scopes) == list(range(1, 9))
     assert memory.verify() == []
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.001)

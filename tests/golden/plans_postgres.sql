@@ -1623,9 +1623,9 @@ SELECT "schema_version", "name", "checksum", "min_reader_version", "min_writer_v
 UPDATE "tenant_a"."scope" SET next_sequence = next_sequence + $4::bigint, turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE scope_id = $5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
 
 -- append.trajectory
---   takes: tokens_input, tokens_output, now, turns, trajectory_id
+--   takes: tokens_input, tokens_output, now, turns, scope_id
 --   gives: ordinal, trajectory_id, status, initiator_type, initiator_id, goal_hash, created_at, updated_at, last_activity_at, goal, tags, outcome, parent_trajectory_id, session_id, turn_count, tokens_input, tokens_output, version
-UPDATE "tenant_a"."trajectory" SET turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE trajectory_id = $5 RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "turn_count", "tokens_input", "tokens_output", "version";
+UPDATE "tenant_a"."trajectory" SET turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM "tenant_a"."scope" WHERE scope_id = $5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "turn_count", "tokens_input", "tokens_output", "version";
 
 -- artifact.active_by_hash
 --   takes: trajectory_id, content_hash, artifact_type
@@ -1891,7 +1891,7 @@ SELECT pg_current_snapshot()::text, coalesce((SELECT max(sequence) FROM "tenant_
 -- feed.foreign
 --   takes: snapshot, writer
 --   gives: foreign, moved
-SELECT EXISTS (SELECT 1 FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) AND writer <> $2), to_regproc('"tenant_a"."caliber_moved"') IS NOT NULL;
+SELECT EXISTS (SELECT 1 FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND xid <= pg_snapshot_xmax(pg_current_snapshot()) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) AND writer <> $2), to_regproc('"tenant_a"."caliber_moved"') IS NOT NULL;
 
 -- feed.notify
 --   takes: channel, writer
@@ -1906,7 +1906,7 @@ SELECT pruned_to >= pg_snapshot_xmin($1::text::pg_snapshot) FROM "tenant_a"."fee
 -- feed.since
 --   takes: snapshot
 --   gives: sequence, writer, entries, xid
-SELECT sequence, writer, entries, xid::text FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) ORDER BY sequence;
+SELECT sequence, writer, entries, xid::text FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND xid <= pg_snapshot_xmax(pg_current_snapshot()) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) ORDER BY sequence;
 
 -- lock.delete_expired
 --   takes: now

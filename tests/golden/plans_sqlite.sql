@@ -1467,9 +1467,9 @@ SELECT "schema_version", "name", "checksum", "min_reader_version", "min_writer_v
 UPDATE scope SET next_sequence = next_sequence + ?4, turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE scope_id = ?5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
 
 -- append.trajectory
---   takes: tokens_input, tokens_output, now, turns, trajectory_id
+--   takes: tokens_input, tokens_output, now, turns, scope_id
 --   gives: ordinal, trajectory_id, status, initiator_type, initiator_id, goal_hash, created_at, updated_at, last_activity_at, goal, tags, outcome, parent_trajectory_id, session_id, turn_count, tokens_input, tokens_output, version
-UPDATE trajectory SET turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE trajectory_id = ?5 RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "turn_count", "tokens_input", "tokens_output", "version";
+UPDATE trajectory SET turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM scope WHERE scope_id = ?5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "turn_count", "tokens_input", "tokens_output", "version";
 
 -- artifact.active_by_hash
 --   takes: trajectory_id, content_hash, artifact_type

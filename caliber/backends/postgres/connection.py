@@ -121,6 +121,8 @@ class Command(NamedTuple):
 
     kind: str
     arguments: tuple[Any, ...]
+    owner: Any = None
+    """For whom, where several share a transaction."""
 
 
 def connect(shared: Shared) -> PgConnection:
@@ -156,7 +158,9 @@ class PgConnection:
         "_queue",
         "begun",
         "deadline",
+        "failed",
         "opened",
+        "owner",
         "pg",
         "raw",
         "shared",
@@ -179,6 +183,10 @@ class PgConnection:
         """What the transaction under way was told as it began."""
         self.deadline: float | None = None
         """When, on the monotonic clock, whoever uses it no longer waits for an answer."""
+        self.owner: Any = None
+        """For whom statements are asked now."""
+        self.failed: Any = None
+        """Whose statement failed in the transaction under way."""
         self.work()
 
     # --- running plans ---------------------------------------------------------------------------
@@ -233,13 +241,13 @@ class PgConnection:
         values: list[Value] = self.shared.bindings[plan.name].encode(parameters)
         formats = [BINARY] * len(values)
         if not self.shared.prepares:
-            return [Command("send_query_params", (plan.sql.encode(), values, None, formats, BINARY))]
+            return [Command("send_query_params", (plan.sql.encode(), values, None, formats, BINARY), self.owner)]
         out = []
         name = self.shared.prefix + plan.name.encode()
         if name not in self._prepared and name not in self._preparing:
             self._preparing.add(name)
             out.append(Command("send_prepare", (name, plan.sql.encode())))
-        out.append(Command("send_query_prepared", (name, values, formats, BINARY)))
+        out.append(Command("send_query_prepared", (name, values, formats, BINARY), self.owner))
         return out
 
     def rows(self, plan: Plan, result: PGresult) -> list[Row]:
@@ -279,6 +287,7 @@ class PgConnection:
         """Let a transaction begin with the first statement, in the same round trip; ``opening`` sets its limits."""
         self._know(opening)
         self.deadline = deadline
+        self.owner = self.failed = None
         self._queue = [simple(begin), *self.commands(opening, parameters)]
         self._opening = opening
         self._opening_at = len(self._queue) - 1
@@ -311,7 +320,7 @@ class PgConnection:
         """End a transaction that was begun and forget what was never sent; for whoever uses it next."""
         self._queue = []
         self._preparing.clear()
-        self._opening = self.begun = self.deadline = None
+        self._opening = self.begun = self.deadline = self.owner = None
         self.opened = ()
         if not self.broken and self.in_transaction:
             self.exchange(simple("ROLLBACK"))
@@ -366,7 +375,7 @@ class PgConnection:
         self._preparing.clear()
         sent = (*waiting, *commands)
         try:
-            for kind, arguments in sent:
+            for kind, arguments, _ in sent:
                 getattr(self.pg, kind)(*arguments)
             self.pg.pipeline_sync()
             results = self._results(len(sent))
@@ -382,6 +391,7 @@ class PgConnection:
             raise
         for command, result in zip(sent, results, strict=True):
             if result.status == ExecStatus.FATAL_ERROR:
+                self.failed = command.owner
                 failed = statement_error(result)
                 if is_stale_plan(failed):
                     self._prepared.clear()

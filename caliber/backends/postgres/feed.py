@@ -70,7 +70,7 @@ class SnapshotFeed:
     @property
     def due(self) -> bool:
         """Whether so many commits of ours lie beyond the last snapshot that it is time for a new one."""
-        return len(self._told) >= 256
+        return len(self._told) >= 64
 
     def distrust(self) -> None:
         """Have the next look read everything anew: news was lost, or the server may be in an earlier state."""

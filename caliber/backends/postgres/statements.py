@@ -25,7 +25,7 @@ _TEXTS: Final = {
     "append.trajectory": (
         "UPDATE {trajectory} SET turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint,"
         " tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1"
-        " WHERE trajectory_id = $5 RETURNING {trajectory_row}"
+        " WHERE trajectory_id = (SELECT trajectory_id FROM {scope} WHERE scope_id = $5) RETURNING {trajectory_row}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM {scope} WHERE trajectory_id = $1",
     "turn.by_idempotency": "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND idempotency_key = $2",
@@ -100,7 +100,12 @@ MOVED: Final = "caliber_moved"
 ADVISORY_CLASS: Final = 0x43414C42
 """``CALB``: the first key of every advisory lock of ours."""
 
-_NOT_SEEN: Final = "xid >= pg_snapshot_xmin($1::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, $1::pg_snapshot)"
+# Bounded above too, which changes no answer: of a range open to one side the planner believes that it holds a third of
+# the table, and reads all of it.
+_NOT_SEEN: Final = (
+    "xid >= pg_snapshot_xmin($1::pg_snapshot) AND xid <= pg_snapshot_xmax(pg_current_snapshot())"
+    " AND NOT pg_visible_in_snapshot(xid, $1::pg_snapshot)"
+)
 
 _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
     "session.limits": (

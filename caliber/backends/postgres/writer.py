@@ -1,5 +1,7 @@
 """Write transactions: as many at once as there are connections, each retried when it lost a race.
 
+At durability ``group`` writers that wait share a transaction, whose statements travel together.
+
 A transaction is READ COMMITTED. What protects it are versions (a conditional update that finds another version starts
 the work again), unique rules, row locks, and ``UnitOfWork.serialize`` where a rule is about rows that do not exist.
 
@@ -15,9 +17,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from caliber.backends.postgres.connection import BEGIN, PgConnection, simple
+from caliber.backends.postgres.connection import BEGIN, Command, PgConnection, simple
 from caliber.backends.postgres.errors import is_tried_once, may_pass
 from caliber.backends.postgres.feed import SnapshotFeed
 from caliber.backends.postgres.full_text import FullTextWriter
@@ -26,9 +28,11 @@ from caliber.backends.postgres.pool import Pool
 from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
 from caliber.storage.changes import pack_changes
-from caliber.storage.group import GroupWriter, Request, copy_for
+from caliber.storage.codec import Row
+from caliber.storage.group import Batch, GroupWriter, Request, copy_for, is_own, result_of
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.protocol import Follower
+from caliber.storage.steps import Ask, Steps, started
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
 T = TypeVar("T")
@@ -40,6 +44,10 @@ UNKNOWN_OUTCOME: Final = (
     " before you write it again, or write with an idempotency_key"
 )
 _BACKOFF_S: Final = 0.002
+_SHARED_LOCK_MS: Final = 50
+"""How long those who share a transaction wait for a row: whoever needs it longer goes on alone."""
+_CULPRITS_MAX: Final = 2
+"""How often a shared transaction is begun again without the one that failed, before each goes on alone."""
 _LEAST_MS: Final = 50
 """What a statement may take even if the deadline is now: it bounds waiting, and what waits for nobody may finish."""
 
@@ -58,30 +66,37 @@ class Turns:
     """Lets threads go on in the order in which they took a number."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._mutex = threading.Lock()
         self._next = 0
         self._serving = 0
         self._gone: set[int] = set()
+        self._gates: dict[int, threading.Lock] = {}
+        """What each waits on: only the next one is woken."""
 
     def take(self) -> int:
-        with self._condition:
+        with self._mutex:
             number = self._next
             self._next += 1
             return number
 
     def wait(self, number: int) -> None:
-        with self._condition:
-            while self._serving != number:
-                self._condition.wait()
+        with self._mutex:
+            if self._serving == number:
+                return
+            gate = self._gates[number] = threading.Lock()
+            gate.acquire()
+        gate.acquire()
 
     def leave(self, number: int) -> None:
         """Let the next one go on; a number may also be given back out of turn."""
-        with self._condition:
+        with self._mutex:
             self._gone.add(number)
             while self._serving in self._gone:
                 self._gone.remove(self._serving)
                 self._serving += 1
-            self._condition.notify_all()
+            gate = self._gates.pop(self._serving, None)
+            if gate is not None:
+                gate.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +113,29 @@ class Limits:
         left = max(1, int((deadline - time.monotonic()) * 1_000))
         running = max(left, _LEAST_MS)
         return str(min(self.statement_timeout_ms or running, running)), str(min(self.lock_timeout_ms or left, left))
+
+    def shared(self) -> tuple[str, str]:
+        """Return both limits for a transaction of several writers: one's hurry is not its companions'."""
+        return str(self.statement_timeout_ms), str(min(self.lock_timeout_ms or _SHARED_LOCK_MS, _SHARED_LOCK_MS))
+
+
+class _Going:
+    """A piece of work that goes on in steps."""
+
+    __slots__ = ("_steps", "request", "unit")
+
+    def __init__(self, request: Request, unit: UnitOfWork, steps: Steps[Any]) -> None:
+        self.request = request
+        self.unit = unit
+        self._steps = steps
+
+    def go_on(self, rows: list[list[Row]] | None) -> tuple[Ask, ...] | None:
+        """Return what is asked next, or None at the end."""
+        try:
+            return next(self._steps) if rows is None else self._steps.send(rows)
+        except StopIteration as end:
+            self.request.result = end.value
+            return None
 
 
 class PostgresWriter(GroupWriter):
@@ -147,7 +185,11 @@ class PostgresWriter(GroupWriter):
         doing = work
         while True:
             try:
-                return self._write_once(doing, deadline, deadline_ms)
+                if self._grouped and not attempt:
+                    return super().write(doing, deadline_ms=deadline_ms)
+                request = Request(doing)
+                self.write_alone(request, deadline)
+                return result_of(request)  # type: ignore[no-any-return]
             except CaliberError as error:
                 most = min(1, self._retries) if is_tried_once(error) else self._retries
                 late = deadline is not None and time.monotonic() >= deadline
@@ -160,89 +202,139 @@ class PostgresWriter(GroupWriter):
             time.sleep(_BACKOFF_S * attempt * self._random.random())
             doing = _waiting_for_rows(work)
 
-    def _write_once(self, work: Callable[[UnitOfWork], T], deadline: float | None, deadline_ms: int | None) -> T:
-        if self._grouped:
-            if deadline is not None:
-                deadline_ms = max(0, int((deadline - time.monotonic()) * 1_000))
-            return super().write(work, deadline_ms=deadline_ms)
-        request = Request(work)
-        self._transaction([request], request, deadline)
-        if request.error is not None:
-            raise request.error
-        return request.result  # type: ignore[no-any-return]
-
     def _check_usable(self) -> None:
         self._pool.check_open()
 
-    def _transaction(self, batch: list[Request], own: Request, deadline: float | None) -> None:
+    def _transaction(self, batch: Batch, own: Request, deadline: float | None) -> None:
         try:
-            others = self._run(batch, deadline) if len(batch) == 1 else self._together(batch)
+            others = self._run(batch, deadline) if len(batch.requests) == 1 else self._together(batch)
+            if others or self._feed.due:
+                self.hear_of_others()
         except BaseException as error:
-            for request in batch:
-                if not request.done:
-                    request.done = True
-                    request.error = error if request is own else copy_for(error)
-            if not isinstance(error, CaliberError) or own.error is None:
-                raise
-            return
-        if others or self._feed.due:
-            self.hear_of_others()
-        for request in batch:
-            if request.error is None and request.unit is not None:
-                for after in request.unit.on_commit:
-                    after()
+            self._failed(batch, own, error)
 
-    def _together(self, batch: list[Request]) -> bool:
-        """Run a batch in one transaction, or each request in its own when one of them fails."""
-        try:
-            return self._run(batch, None)  # one's hurry is not its companions'
-        except Exception as error:
-            if batch[0].done or error.args[:1] == (UNKNOWN_OUTCOME,):
-                raise  # it stands, or may
-        others = False
-        for request in batch:
-            request.result = None
-            try:
-                others |= self._run([request], None)
-            except Exception as error:
+    def _failed(self, batch: Batch, own: Request, error: BaseException) -> None:
+        """Note what became of each request; who is left out had no part in it and goes back in line."""
+        unknown = error.args[:1] == (UNKNOWN_OUTCOME,)
+        if batch.committed or unknown:
+            for request in batch.trying:
+                if unknown and request is not own:
+                    request.error = copy_for(error)
                 request.done = True
-                request.error = error
-        return others
+            own.error = error
+        elif is_own(error) or len(batch.requests) == 1:
+            own.error = error
+            own.done = True
+        else:
+            for request in batch.trying:
+                request.alone = True
 
-    def _run(self, batch: list[Request], deadline: float | None) -> bool:
+    def _together(self, batch: Batch) -> bool:
+        """Run a batch in one transaction; whoever fails there is left to do it alone, where nobody fails with it."""
+        for _ in range(_CULPRITS_MAX):
+            try:
+                return self._run(batch, None)
+            except Exception as error:
+                culprit = batch.at
+                if batch.committed or culprit is None or error.args[:1] == (UNKNOWN_OUTCOME,):
+                    raise
+                culprit.alone = True
+                batch.trying = [request for request in batch.trying if request is not culprit]
+            if not batch.trying:
+                return False
+        return self._run(batch, None)
+
+    def _run(self, batch: Batch, deadline: float | None) -> bool:
         """Run a batch in one transaction; return whether others wrote meanwhile."""
         ticket: int | None = None
+        interrupt: BaseException | None = None
         others = False
+        limits = self._limits.within(deadline) if len(batch.trying) == 1 else self._limits.shared()
         try:
             with self._pool.connection(deadline=deadline) as connection:
-                connection.open(BEGIN, self._own["session.write"], self._limits.within(deadline), deadline)
-                changes = self._work(connection, batch)
-                if connection.opened:
-                    self.full_text.written(connection, connection.opened[4], changes)
-                sequence, xid = 0, connection.begun
-                if xid is not None:  # something was asked of the database
-                    ticket = self._turns.take()
-                    sequence, others = self._commit(connection, xid, changes)
+                connection.open(BEGIN, self._own["session.write"], limits, deadline)
+                try:
+                    changes = self._work(connection, batch)
+                    if connection.opened:
+                        self.full_text.written(connection, connection.opened[4], changes)
+                    sequence, xid = 0, connection.begun
+                    if xid is not None:  # something was asked of the database
+                        ticket = self._turns.take()
+                        try:
+                            sequence, others = self._commit(connection, xid, changes)
+                        except Exception:
+                            raise
+                        except BaseException as error:
+                            self._cut_off(xid, error)
+                            interrupt, others = error, True
+                    batch.committed = True
+                except Exception:
+                    batch.at = connection.failed or batch.at
+                    raise
             self.commits += 1
-            for request in batch:
-                request.done = True
             if ticket is not None and xid is not None:
                 self._publish(ticket, sequence, xid, changes)
+            for request in batch.trying:
+                request.done = True
         finally:
             if ticket is not None:
                 self._turns.leave(ticket)
+        if interrupt is not None:
+            raise interrupt
         return others
 
-    def _work(self, connection: PgConnection, batch: list[Request]) -> list[RowChange]:
+    def _work(self, connection: PgConnection, batch: Batch) -> list[RowChange]:
         """Run each request; return what they changed."""
-        changes: list[RowChange] = []
-        for request in batch:
+        going: list[_Going] = []
+        for request in batch.trying:
+            batch.at = connection.owner = request
             request.unit = self._unit(connection)
             request.result = request.work(request.unit)
-            changes += request.unit.changes
+            steps = started(request.result)
+            if steps is not None:
+                going.append(_Going(request, request.unit, steps))
+        answers: list[list[list[Row]] | None] = [None] * len(going)
+        while going:
+            asked = []
+            for each, rows in zip(going, answers, strict=True):
+                batch.at = connection.owner = each.request
+                asked.append(each.go_on(rows))
+            batch.at = None
+            going = [each for each, asks in zip(going, asked, strict=True) if asks is not None]
+            answers = self._ask(connection, going, [asks for asks in asked if asks is not None])
         if connection.begun is None and connection.waits:
             connection.flush()  # so that the transaction's number is known before its COMMIT is sent
-        return changes
+        batch.at = connection.owner = None
+        return [change for request in batch.trying if request.unit is not None for change in request.unit.changes]
+
+    def _ask(
+        self, connection: PgConnection, going: list[_Going], asked: list[tuple[Ask, ...]]
+    ) -> list[list[list[Row]] | None]:
+        """Send the statements of a step for all in one go; return the rows of each.
+
+        First the first of each, in the order of their keys: whoever else locks these rows does so in the same order.
+        """
+        if not going:
+            return []
+        answers: list[Any] = [[None] * len(asks) for asks in asked]
+        places = sorted((place, ask.key, at) for at, asks in enumerate(asked) for place, ask in enumerate(asks))
+        commands: list[Command] = []
+        ends = []
+        for place, _, at in places:
+            ask = asked[at][place]
+            plan = self._statements[ask.statement]
+            connection.know(plan)
+            connection.owner = going[at].request
+            commands += connection.commands(plan, ask.parameters)
+            connection.shared.counter.add()
+            ends.append(len(commands) - 1)
+        results = connection.exchange(*commands)
+        for (place, _, at), end in zip(places, ends, strict=True):
+            ask = asked[at][place]
+            rows = connection.rows(self._statements[ask.statement], results[end])
+            going[at].unit.answered(ask, rows)
+            answers[at][place] = rows
+        return answers
 
     def _unit(self, connection: PgConnection) -> UnitOfWork:
         now_us = self._clock_us()
@@ -279,7 +371,7 @@ class PostgresWriter(GroupWriter):
         sequence: int = connection.rows(insert, results[at_insert])[0][0]
         return sequence, others
 
-    def _cut_off(self, xid: int, error: Unavailable) -> None:
+    def _cut_off(self, xid: int, error: BaseException) -> None:
         """Find out what became of a COMMIT whose answer never came. Raises: ``error`` when nothing was written."""
         self._feed.distrust()  # whatever it is, memory has not heard of it
         until = time.monotonic() + _OUTCOME_WAIT_S
@@ -307,9 +399,13 @@ class PostgresWriter(GroupWriter):
     def _publish(self, ticket: int, sequence: int, xid: int, changes: list[RowChange]) -> None:
         if self.follower is None or not sequence:
             return
-        self._turns.wait(ticket)
-        self._feed.claim(sequence, xid)
-        self.follower.committed(sequence, changes)
+        try:
+            self._turns.wait(ticket)
+            self._feed.claim(sequence, xid)
+            self.follower.committed(sequence, changes)
+        except BaseException as error:
+            self.follower.lost(error)  # it stands, and memory may not have heard of it
+            raise
 
     def hear_of_others(self) -> None:
         """Let the follower read what others, or loads of ours, have written."""

@@ -21,7 +21,8 @@ _TEXTS = {
     "append.trajectory": (
         "UPDATE trajectory SET turn_count = turn_count + ?4, tokens_input = tokens_input + ?1,"
         " tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1"
-        f" WHERE trajectory_id = ?5 RETURNING {ROW['trajectory']}"
+        " WHERE trajectory_id = (SELECT trajectory_id FROM scope WHERE scope_id = ?5)"
+        f" RETURNING {ROW['trajectory']}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
     "turn.by_idempotency": f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND idempotency_key = ?2",

@@ -10,15 +10,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import apsw
+
 from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.backends.sqlite.full_text import FullTextWriter
 from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, Unavailable
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row
-from caliber.storage.group import GroupWriter, Request, copy_for
+from caliber.storage.group import Batch, GroupWriter, Request, copy_for, is_own
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.protocol import Follower
+from caliber.storage.steps import finish
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
 T = TypeVar("T")
@@ -61,7 +64,7 @@ class SqliteWriter(GroupWriter):
 
         Memory follows afterwards, as it follows other processes: rows of a load are too many to be handed over.
         """
-        with self._lock:
+        with self.exclusive():
             connection = self._connection
             if connection.closed:
                 raise Unavailable("the store was closed; open it again", reason="closed", retryable=False)
@@ -80,51 +83,73 @@ class SqliteWriter(GroupWriter):
     def _record_of_load(self, changes: Sequence[RowChange]) -> None:
         self.full_text.written(self._connection, self._record(changes), changes)
 
-    def _transaction(self, batch: list[Request], own: Request, deadline: float | None) -> None:
+    def _transaction(self, batch: Batch, own: Request, deadline: float | None) -> None:
         connection = self._connection
         limited = deadline is not None
         begun = False
+        sequence = 0
+        changes: list[RowChange] = []
         try:
             if limited:
                 left = max(1, int((deadline - time.monotonic()) * 1000))  # type: ignore[operator]
                 connection.raw.set_busy_timeout(min(self._busy_timeout_ms, left))
+            self._roll_back()  # what an interrupt may have left behind
             connection.command("BEGIN IMMEDIATE")
             begun = True
-            succeeded = self._work(batch)
+            self._work(batch)
+            succeeded = [request for request in batch.requests if request.error is None]
             changes = [change for request in succeeded if request.unit for change in request.unit.changes]
             sequence = self._record(changes)
             if sequence:
                 self.full_text.written(connection, sequence, changes)
+            batch.ending = True
             connection.command("COMMIT")
+            batch.committed = True
         except BaseException as error:
-            self._give_back()
-            if limited and not begun:
-                # Our hurry is nobody else's: they go back in line, in their order.
-                self._waiting.extendleft(request for request in reversed(batch) if request is not own)
-                batch = [own]
-            for request in batch:
-                request.done = True
-                request.error = request.error or (error if request is own else copy_for(error))
-            self._after_conflicts(batch)
-            if not isinstance(error, CaliberError):
-                raise
-            return
+            if batch.ending and self._stands(error):
+                own.error = error  # interrupted as COMMIT was done: that is nobody else's
+            else:
+                self._failed(batch, own, error, hurried=limited and not begun)
+                return
         finally:
             if limited:
                 connection.raw.set_busy_timeout(self._busy_timeout_ms)
-        self.commits += 1
-        for request in batch:
+        for request in batch.requests:
             request.done = True
+        self.commits += 1
         if self.follower is not None:
+            self._tell(self.follower, sequence, changes)
+
+    def _stands(self, error: BaseException) -> bool:
+        """Return whether a transaction was committed although its COMMIT ended with ``error``."""
+        if isinstance(error, CaliberError) or isinstance(error.__context__, apsw.Error):
+            return False
+        return not self._connection.in_transaction
+
+    def _failed(self, batch: Batch, own: Request, error: BaseException, *, hurried: bool) -> None:
+        """Undo a transaction, and note what became of each request; who is left out goes back in line."""
+        self._give_back()
+        # One's hurry or interrupt is nobody else's: they go back in line, in their order.
+        failed = [own] if hurried or is_own(error) else batch.requests
+        for request in batch.requests:
+            if request in failed:
+                request.error = request.error or (error if request is own else copy_for(error))
+                request.done = True
+            else:
+                request.error = None
+        self._after_conflicts(failed)
+
+    def _tell(self, follower: Follower, sequence: int, changes: list[RowChange]) -> None:
+        """Let the follower have a commit of ours, and what others committed before it."""
+        try:
             # A gap before our number, or no number at all: others may have committed, and a write sees their news.
-            if sequence != self.follower.sequence + 1:
-                self._catch_up(self.follower)
+            if sequence != follower.sequence + 1:
+                self._catch_up(follower)
             if sequence:
-                self.follower.committed(sequence, changes)
-        for request in succeeded:
-            assert request.unit is not None
-            for after in request.unit.on_commit:
-                after()
+                follower.committed(sequence, changes)
+        except BaseException as error:
+            follower.lost(error)  # it stands, and memory may not have heard of it
+            raise
 
     def _after_conflicts(self, batch: list[Request]) -> None:
         """Who lost against another process has its news before trying again."""
@@ -144,23 +169,21 @@ class SqliteWriter(GroupWriter):
         finally:
             self._roll_back()
 
-    def _work(self, batch: list[Request]) -> list[Request]:
-        """Run each request; return those whose changes stand."""
+    def _work(self, batch: Batch) -> None:
+        """Run each request; one that fails among others is undone alone, and keeps its error."""
         connection = self._connection
-        if len(batch) == 1:
-            request = batch[0]
-            unit = self._unit()
-            request.result = request.work(unit)
-            request.unit = unit
-            return batch
-        succeeded = []
-        for request in batch:
+        if len(batch.requests) == 1:
+            request = batch.requests[0]
+            request.unit = self._unit()
+            request.result = finish(request.unit, request.work(request.unit))
+            return
+        for request in batch.requests:
             connection.command("SAVEPOINT work")
             unit = self._unit()
             try:
-                request.result = request.work(unit)
-            except Exception as error:
-                if not connection.in_transaction:
+                request.result = finish(unit, request.work(unit))
+            except BaseException as error:
+                if is_own(error) or not connection.in_transaction:
                     raise  # SQLite itself gave up the whole transaction (disk full, I/O): nobody's work stands
                 connection.command("ROLLBACK TO work")
                 connection.command("RELEASE work")
@@ -168,8 +191,6 @@ class SqliteWriter(GroupWriter):
                 continue
             connection.command("RELEASE work")
             request.unit = unit
-            succeeded.append(request)
-        return succeeded
 
     def _unit(self) -> UnitOfWork:
         return UnitOfWork(self._connection, self._plans, self._statements, self._clock_us(), self._keep_content)

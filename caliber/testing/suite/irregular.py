@@ -117,7 +117,7 @@ def test_append_statements_move_the_counters(contract_dataset: Filled) -> None:
     # K-094: figures are counted when turns are appended
     def work(uow: UnitOfWork) -> None:
         scope = codec_of(SCOPE).decode(uow.change(SCOPE, "append.scope", 10, 20, 777, 3, S1.bytes)[0])
-        rows = uow.change(TRAJECTORY, "append.trajectory", 10, 20, 777, 3, T1.bytes)
+        rows = uow.change(TRAJECTORY, "append.trajectory", 10, 20, 777, 3, S1.bytes)
         trajectory = codec_of(TRAJECTORY).decode(rows[0])
         assert (scope.next_sequence, scope.turn_count, scope.tokens_input, scope.tokens_output) == (5, 3, 10, 20)
         assert (scope.last_activity_at, scope.version) == (from_us(777), 2)

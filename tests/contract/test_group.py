@@ -1,0 +1,391 @@
+"""Who shares a commit: order, failures, interrupts, what travels together. Source: design section 4, issue: item 6."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.configs import USER
+from support.crowds import Crowd, Gate, count, until
+from support.entities import plain
+from support.evidence import seed
+
+from caliber.backends.postgres.connection import PgConnection
+from caliber.model.errors import CaliberError, Unavailable
+from caliber.schema.relations import NOTE, TRAJECTORY
+from caliber.storage.unit_of_work import UnitOfWork
+
+from .conftest import DSN, PostgresBackend
+
+MAIN = threading.main_thread()
+
+
+def insert(uow: UnitOfWork) -> int | None:
+    return uow.insert(TRAJECTORY, plain(TRAJECTORY))
+
+
+def assert_free(store: Any) -> None:
+    """The lead is nobody's, and the next write gets it."""
+    assert not store._writer._led
+    assert not store._writer._waiting
+    store.write(insert, deadline_ms=20_000)
+
+
+# --- order ---------------------------------------------------------------------------------------------
+
+
+def test_whoever_is_done_returns_while_the_next_commit_is_under_way(backend: Any) -> None:
+    store = backend.store(storage__durability="group", storage__group_max_batch=4)
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(uow: UnitOfWork) -> str:
+        inside.set()
+        go.wait(30)
+        return "slow"
+
+    gate, crowd = Gate(store), Crowd(store)
+    crowd.line_up([insert, insert, insert, insert, slow])
+    gate.open()
+    assert inside.wait(30)
+    until(lambda: len(crowd.ends) == 4)
+    assert all(isinstance(crowd.ends[at], int) for at in range(4))
+    go.set()
+    crowd.join()
+    assert crowd.ends[4] == "slow"
+
+
+def test_first_come_first_served(backend: Any) -> None:
+    store = backend.store(storage__durability="group", storage__group_max_batch=2)
+    served: list[int] = []
+    gate, crowd = Gate(store), Crowd(store)
+    crowd.line_up([lambda uow, at=at: served.append(at) for at in range(7)])  # type: ignore[misc]
+    before = store.facts()["commits"] if backend.adapter == "postgres" else store._writer.commits
+    gate.open()
+    crowd.join()
+    assert served == list(range(7))
+    assert store._writer.commits - before == 1 + 4, "two at a time"
+
+
+def test_who_gave_up_is_not_written_and_holds_nobody_up(backend: Any) -> None:
+    store = backend.store(storage__durability="group")
+    gate, crowd = Gate(store), Crowd(store)
+    crowd.line_up([insert])
+    with pytest.raises(Unavailable):
+        store.write(insert, deadline_ms=30)
+    crowd.line_up([insert], before=1)
+    gate.open()
+    crowd.join()
+    assert count(store, TRAJECTORY) == 2
+    assert_free(store)
+
+
+def test_lead_that_comes_too_late_is_handed_on(backend: Any) -> None:
+    """A deadline that passes in the very moment in which the lead is handed to the thread."""
+    store = backend.store(storage__durability="group")
+    writer = store._writer
+    gate, crowd = Gate(store), Crowd(store)
+    withdraw = writer._withdraw
+
+    def after_all(request: Any) -> bool:
+        writer._withdraw = withdraw
+        crowd.line_up([insert], before=1)
+        gate.open()
+        until(lambda: request.leads)
+        return bool(withdraw(request))
+
+    writer._withdraw = after_all
+    with pytest.raises(Unavailable):
+        store.write(insert, deadline_ms=30)
+    crowd.join()
+    assert isinstance(crowd.ends[0], int)
+    assert count(store, TRAJECTORY) == 1
+    assert_free(store)
+
+
+# --- failures ------------------------------------------------------------------------------------------
+
+
+def test_one_that_fails_leaves_the_others_their_shared_commit(backend: Any) -> None:
+    store = backend.store(storage__durability="group")
+    taken = plain(NOTE)
+    store.write(lambda uow: uow.insert(NOTE, taken))
+
+    def fail(uow: UnitOfWork) -> None:
+        uow.insert(TRAJECTORY, plain(TRAJECTORY))
+        uow.insert(NOTE, taken)
+
+    gate, crowd = Gate(store), Crowd(store)
+    crowd.line_up([insert, insert, fail, insert, insert, insert])
+    before = store._writer.commits
+    gate.open()
+    crowd.join()
+    assert [type(crowd.ends[at]).__name__ for at in range(6)] == ["int", "int", "Conflict", "int", "int", "int"]
+    assert store._writer.commits - before == 1 + 1
+    assert count(store, TRAJECTORY) == 5
+
+
+def test_error_that_is_no_exception_is_that_of_the_work(backend: Any) -> None:
+    """SystemExit and the like reach the thread whose work raised them, and no other."""
+    store = backend.store(storage__durability="group")
+
+    def leave(uow: UnitOfWork) -> None:
+        uow.insert(TRAJECTORY, plain(TRAJECTORY))
+        raise SystemExit(3)
+
+    gate, crowd = Gate(store), Crowd(store)
+    crowd.line_up([insert, leave, insert])
+    gate.open()
+    crowd.join()
+    assert [type(crowd.ends[at]).__name__ for at in range(3)] == ["int", "SystemExit", "int"]
+    assert count(store, TRAJECTORY) == 2
+    assert_free(store)
+
+
+# --- interrupts ----------------------------------------------------------------------------------------
+
+
+def test_interrupt_in_a_companions_work_is_the_leaders_alone(backend: Any) -> None:
+    store = backend.store(storage__durability="group")
+    ran_by: list[threading.Thread] = []
+
+    def interrupted(uow: UnitOfWork) -> int | None:
+        ran_by.append(threading.current_thread())
+        ordinal = uow.insert(TRAJECTORY, plain(TRAJECTORY))
+        if threading.current_thread() is MAIN:
+            signal.raise_signal(signal.SIGINT)
+        return ordinal
+
+    crowd = Crowd(store)
+    end = crowd.led_by_me(insert, [insert, interrupted, insert])
+    assert isinstance(end, KeyboardInterrupt)
+    assert ran_by[0] is MAIN, "the interrupt did not come in a companion's work"
+    assert all(isinstance(crowd.ends[at], int) for at in range(3)), crowd.ends
+    assert count(store, TRAJECTORY) == 3, "the leader's own work was given up, its companions' was not"
+    assert_free(store)
+
+
+def test_interrupt_as_the_commit_is_done_leaves_everybody_done(backend: Any) -> None:
+    memory = backend.open(storage__durability="group")
+    store = memory._engine.store
+
+    with pytest.MonkeyPatch.context() as patch:
+        if backend.adapter == "postgres":
+            exchange = PgConnection.exchange
+
+            def answered(self: Any, *commands: Any) -> Any:
+                results = exchange(self, *commands)
+                if threading.current_thread() is MAIN and b"COMMIT" in commands[-1].arguments[0]:
+                    signal.raise_signal(signal.SIGINT)
+                return results
+
+            patch.setattr(PgConnection, "exchange", answered)
+        else:
+            command = type(store._connection).command
+
+            def done(self: Any, text: str) -> Any:
+                rows = command(self, text)
+                if threading.current_thread() is MAIN and text == "COMMIT":
+                    signal.raise_signal(signal.SIGINT)
+                return rows
+
+            patch.setattr(type(store._connection), "command", done)
+        crowd = Crowd(store)
+        end = crowd.led_by_me(insert, [insert] * 3)
+    assert isinstance(end, KeyboardInterrupt)
+    assert all(isinstance(crowd.ends[at], int) for at in range(3)), crowd.ends
+    assert count(store, TRAJECTORY) == 4
+    assert_free(store)
+    assert memory.verify() == []
+
+
+def test_interrupt_while_the_lead_is_handed_on(backend: Any) -> None:
+    store = backend.store(storage__durability="group")
+    writer = store._writer
+    settle, hits = writer._settle, []
+
+    def twice(own: Any, batch: Any) -> None:
+        if threading.current_thread() is MAIN and len(hits) < 2:
+            hits.append(len(hits))
+            if len(hits) == 2:
+                settle(own, batch)
+                own.leads = True  # as if the last store had not been reached
+            signal.raise_signal(signal.SIGINT)
+        settle(own, batch)
+
+    writer._settle = twice
+    crowd = Crowd(store)
+    end = crowd.led_by_me(insert, [insert] * 3)
+    writer._settle = settle
+    assert isinstance(end, KeyboardInterrupt)
+    assert all(isinstance(crowd.ends[at], int) for at in range(3)), crowd.ends
+    assert_free(store)
+
+
+def test_interrupts_at_any_moment_harm_nobody_else(backend: Any) -> None:
+    """A thread that leads again and again is interrupted at random; companions lose nothing and nobody hangs."""
+    memory = backend.open(storage__durability="group")
+    store = memory._engine.store
+    store.write(insert)
+    written: dict[int, int] = dict.fromkeys(range(4), 0)
+    failed: list[BaseException] = []
+    stop, armed = threading.Event(), threading.Event()
+    rng = random.Random(seed())
+
+    def companion(at: int) -> None:
+        while not stop.is_set():
+            try:
+                store.write(insert, deadline_ms=30_000)
+                written[at] += 1
+            except BaseException as error:
+                failed.append(error)
+                return
+
+    def interrupt() -> None:
+        while not stop.is_set():
+            time.sleep(rng.uniform(0.0005, 0.006))
+            if armed.is_set():
+                signal.pthread_kill(MAIN.ident or 0, signal.SIGUSR1)
+
+    def hit(*_: Any) -> None:
+        if armed.is_set():
+            armed.clear()  # one at a time
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGUSR1, hit)
+    threads = [threading.Thread(target=companion, args=(at,)) for at in written]
+    threads.append(threading.Thread(target=interrupt))
+    own, hits = 0, 0
+    try:
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 20
+        while hits < 25 and time.monotonic() < until:
+            try:
+                armed.set()
+                store.write(insert, deadline_ms=30_000)
+                armed.clear()
+                own += 1
+            except KeyboardInterrupt:
+                hits += 1
+    finally:
+        armed.clear()
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        signal.signal(signal.SIGUSR1, previous)
+    assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
+    assert failed == []
+    assert hits >= 25
+    stored = count(store, TRAJECTORY)
+    least = 1 + own + sum(written.values())
+    assert least <= stored <= least + hits, "what was acknowledged is there once, and only what was interrupted may be"
+    assert_free(store)
+    assert memory.verify() == []
+
+
+# --- on PostgreSQL -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pg(postgres: str) -> Iterator[PostgresBackend]:
+    made = PostgresBackend()
+    yield made
+    made.close()
+
+
+def test_steps_of_a_batch_travel_together(pg: Any) -> None:
+    """Eight appended turns in one transaction cost the round trips of one."""
+    memory = pg.open(
+        storage__durability="group", embedding__embed_turns="off", write_behind__trace_enabled=False
+    )  # so that nobody else stands in line
+    store = memory._engine.store
+    scopes = []
+    for _ in range(8):
+        scopes.append(memory.current_scope(memory.start_trajectory("goal", initiator=USER).trajectory_id))
+        for text in ("first", "second", "third"):
+            memory.append_turn(scopes[-1].scope_id, role="user", content=text)
+    trips: list[int] = []
+    exchange = PgConnection.exchange
+
+    def counted(self: Any, *commands: Any) -> Any:
+        trips.append(len(commands))
+        return exchange(self, *commands)
+
+    memory.flush()
+    gate = Gate(store)
+    ends: list[Any] = []
+
+    def append(scope: Any) -> None:
+        ends.append(memory.append_turn(scope.scope_id, role="user", content="together"))
+
+    threads = [threading.Thread(target=append, args=(scope,)) for scope in scopes]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(store._writer._waiting) == 8)
+    before = store._writer.commits
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PgConnection, "exchange", counted)
+        gate.open()
+        for thread in threads:
+            thread.join(30)
+    assert store._writer.commits - before == 1 + 1
+    reserving = sum(1 for size in trips if size == 1)
+    assert len(trips) - reserving <= 4, "the gate's, the step, and the commit"
+    assert sorted(turn.turn_number for turn in ends) == [3] * 8
+    assert memory.verify() == []
+
+
+def locks_nothing_before(pg: Any, memory: Any, trajectory_id: Any, write: Callable[[], Any]) -> None:
+    """Assert that ``write`` waits for a locked trajectory without holding any row of what belongs to it."""
+    schema = memory._engine.store._schema
+    ends: list[Any] = []
+
+    def run() -> None:
+        try:
+            ends.append(write())
+        except CaliberError as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=run)
+    with psycopg.connect(os.environ[DSN]) as deleter:
+        deleter.execute(f"SELECT 1 FROM {schema}.trajectory WHERE trajectory_id = %s FOR UPDATE", [trajectory_id])
+        thread.start()
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND %s = ANY(pg_blocking_pids(pid))"
+        pid = deleter.info.backend_pid
+        with psycopg.connect(os.environ[DSN], autocommit=True) as watcher:
+            until(lambda: watcher.execute(waits, [pid]).fetchone()[0] > 0)  # type: ignore[index]
+        for table in ("scope", "artifact", "turn"):
+            deleter.execute(
+                f"SELECT 1 FROM {schema}.{table} WHERE trajectory_id = %s FOR UPDATE NOWAIT", [trajectory_id]
+            )
+    thread.join(30)
+    assert ends
+    assert not isinstance(ends[0], BaseException), ends
+
+
+@pytest.mark.parametrize("durability", ["commit", "group"])
+def test_trajectory_is_locked_before_what_belongs_to_it(pg: Any, durability: str) -> None:
+    """As deleting one does: so nobody waits in a circle for somebody who deletes it."""
+    memory = pg.open(storage__durability=durability)
+    task = memory.start_trajectory("goal", initiator=USER)
+    scope = memory.current_scope(task.trajectory_id)
+    same = {"artifact_type": "fact", "content": "kept as long as the scope", "extraction_method": "explicit"}
+    memory.append_turn(scope.scope_id, role="user", content="first")
+    memory.create_artifact(scope.scope_id, **same, ttl=1)
+    time.sleep(0.005)
+    for write in (
+        lambda: memory.append_turn(scope.scope_id, role="user", content="second"),
+        lambda: memory.create_artifact(scope.scope_id, **same),
+        lambda: memory.create_artifact(scope.scope_id, **{**same, "content": "other"}, ttl="scope"),
+        lambda: memory.storage.scopes.close(scope.scope_id),
+        lambda: memory.open_scope(task.trajectory_id),
+    ):
+        locks_nothing_before(pg, memory, task.trajectory_id, write)
+    assert memory.verify() == []
