@@ -1,10 +1,11 @@
-"""Looking after the store as a whole: ``db status|views|vacuum``."""
+"""Looking after the store as a whole: ``db status|views|vacuum|backup|restore``."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -127,4 +128,72 @@ def vacuum(settings: Settings, full: bool) -> None:
     settings.out.result(dataclasses.asdict(done), human)
 
 
-COMMANDS: Final[tuple[Any, ...]] = (status, views, vacuum)
+_force = click.option("--force", is_flag=True, help="Replace what is there.")
+
+
+@contextmanager
+def _stages(out: Output) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar for each thing that is being done, one after the other."""
+    with ExitStack() as stack:
+        current = ""
+        told: Callable[[int, int], None] = steps(lambda _: None)
+
+        def hear(what: str, done: int, total: int) -> None:
+            nonlocal current, told
+            if what != current:
+                stack.close()
+                current = what
+                told = steps(stack.enter_context(out.progress(what, total)))
+            told(done, total)
+
+        yield hear
+
+
+@click.command("backup", short_help="Write the whole store to one file.")
+@click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+@_force
+@with_settings
+def backup(settings: Settings, path: Path, force: bool) -> None:
+    """Write the whole store to FILE, as of one moment, while others go on.
+
+    FILE ends in .zip, an archive that restores into every database, or in .db, a copy of a SQLite file. It appears once
+    it is whole and on disk, readable by its owner only.
+    """
+    from caliber.runtime.backup import backup as back_up
+    from caliber.runtime.opening import bare_store
+
+    with bare_store(settings.load()) as store, _stages(settings.out) as hear:
+        made = back_up(store, path, replace=force, progress=hear)
+
+    def human() -> None:
+        held = "" if made.rows is None else f", {plural(sum(made.rows.values()), 'row')}"
+        settings.out.say(f"{made.path}: {bytes_text(made.bytes)}{held}, as of position {made.sequence:,}")
+        settings.out.say(f"next: keep it elsewhere; `caliber db restore {made.path}` makes a store of it")
+
+    settings.out.result(dataclasses.asdict(made), human)
+
+
+@click.command("restore", short_help="Make the store what a backup says.")
+@click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+@_force
+@with_settings
+def restore(settings: Settings, path: Path, force: bool) -> None:
+    """Make the configured store what FILE says, which `caliber db backup` wrote; it is created if it is not there.
+
+    All or nothing: whatever stops it leaves the old store. A store that holds records is replaced with --force only;
+    what was written since the backup is gone then, and programs that have it open read everything anew.
+    """
+    from caliber.runtime.opening import restore as restore_store
+
+    with _stages(settings.out) as hear:
+        done = restore_store(settings.load(), path, replace=force, progress=hear)
+
+    def human() -> None:
+        settings.out.say(f"{done.store} is what {done.path} says: {plural(sum(done.rows.values()), 'row')}")
+        settings.out.say(f"  epoch {done.epoch}; every row was read back and compared")
+        settings.out.say("next: caliber db check")
+
+    settings.out.result(dataclasses.asdict(done), human)
+
+
+COMMANDS: Final[tuple[Any, ...]] = (status, views, vacuum, backup, restore)

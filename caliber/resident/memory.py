@@ -28,9 +28,10 @@ from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_CODE, EMBEDDING, EMBEDDING_SPACE, ERASURE, MIRRORED
-from caliber.storage.changes import DELETE, UPSERT, unpack_changes
+from caliber.storage.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.feed import News
+from caliber.storage.migrations import epoch_of
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange
@@ -226,6 +227,8 @@ class ResidentMemory:
         """Apply what other processes committed, up to the boundary of ``session``."""
         with self._lock:
             news = None if self._stale else self._store.feed.since(session, self._sequence)
+            if news is not None and RELOAD_RECORD in news.records:
+                news = None
             if news is not None and not news.records:
                 return
             # Until all of it is applied: what fails half way is read anew, not taken for done.
@@ -234,6 +237,7 @@ class ResidentMemory:
                 # The feed no longer reaches back to where we are: everything is read anew.
                 self.stats.reloads += 1
                 self._pending = []
+                self._store.epoch = epoch_of(session, self._store.plans)
                 self._load(session)
             else:
                 self._apply_waiting()

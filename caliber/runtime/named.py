@@ -5,6 +5,7 @@ Source: C-318 to C-361, K-018.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,9 @@ from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifact_mask, valid_notes
+from caliber.runtime import backup as backups
 from caliber.runtime import figures, spaces
+from caliber.runtime.backup import BackupReport
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text
 from caliber.runtime.spaces import Rebuilt, SpaceTable, Sweep
@@ -38,7 +41,7 @@ from caliber.schema.relations import (
 )
 from caliber.search.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
-from caliber.storage.care import Care, Steps, StoreStatus, Vacuumed
+from caliber.storage.care import Care, Stages, Steps, StoreStatus, Vacuumed
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs, lifecycle
 
@@ -294,6 +297,20 @@ class Tables:
         Raises: Unavailable
         """
         return self._care.vacuum(full=full, progress=progress or _unheard)
+
+    def backup(
+        self, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
+    ) -> BackupReport:
+        """Write everything to one file, as of one commit; others may go on writing, and nobody waits.
+
+        ``*.zip`` is an archive that every database restores (extra ``arrow``), ``*.db`` a copy of a SQLite file. It
+        appears once it is whole and on disk. ``caliber.restore`` makes a store of it.
+
+        Raises: Conflict for a file that is there unless ``replace``; InvalidValue, Unavailable, ExtraNotInstalled
+        """
+        self._engine.check_open()
+        self._engine.behind.flush()
+        return backups.backup(self._engine.store, path, replace=replace, progress=progress or backups.unheard)
 
     def create_views(self) -> list[str]:
         """Make the views for people anew, under the names of the sources; no code reads them. Raises: Conflict."""

@@ -13,10 +13,13 @@ from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model.access import Principal
 from caliber.model.errors import DTypeError
 from caliber.model.time import Clock, SystemClock
+from caliber.runtime import backup as backups
+from caliber.runtime.backup import RestoreReport
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.engine import Engine
 from caliber.runtime.forgetting.service import forget_words, report_unfinished
 from caliber.runtime.upkeep import maintain
+from caliber.storage.care import Stages
 from caliber.storage.protocol import ConnectionPool, Store
 from caliber.trajectory import inputs
 
@@ -65,6 +68,21 @@ def migrate(config: ConfigSource, *, tenant: str | None = None) -> list[int]:
     """Bring a store up to this version's schema; return the versions applied. Raises: as ``create``."""
     settings = _of_tenant(config_of(config), tenant)
     return backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us)
+
+
+def restore(
+    config: ConfigSource, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
+) -> RestoreReport:
+    """Make the configured store what a backup says (``storage.backup``): ``*.zip``, or ``*.db`` of SQLite.
+
+    All or nothing: whatever stops it leaves the old store. The archive is checked before, and what was restored is read
+    back before it counts. Programs that have the store open read everything anew; what they wrote after the backup is
+    gone. A store that is not there is created.
+
+    Raises: Conflict for a store that holds records, unless ``replace``; StorageError for a damaged backup;
+        InvalidValue, SchemaMismatch, Unavailable, ExtraNotInstalled.
+    """
+    return backups.restore(_config(config), path, replace=replace, progress=progress or backups.unheard)
 
 
 @contextmanager

@@ -477,3 +477,39 @@ def write_parquet(path: Path, reader: Any, progress: Callable[[int], None]) -> i
         with suppress(OSError):  # whole, it is there no more
             unfinished.unlink()
     return rows
+
+
+def parquet_writer(sink: Any, relation: Relation) -> Any:
+    """Return what writes record batches of a relation to a file object, each as a row group of its own."""
+    _pyarrow()
+    import pyarrow.parquet as parquet
+
+    return parquet.ParquetWriter(sink, schema_of(relation), compression="zstd")
+
+
+def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterator[Any]:
+    """Yield the rows of a Parquet file object, one row group in memory at a time; lacking columns may be null.
+
+    Raises: InvalidValue for what is not Parquet, or has other columns than the relation
+    """
+    pa = _pyarrow()
+    import pyarrow.parquet as parquet
+
+    try:
+        file = parquet.ParquetFile(source)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InvalidValue(field=relation.name, reason="not a Parquet file") from error
+    with file:
+        wanted, given = schema_of(relation), set(file.schema_arrow.names)
+        unknown = sorted(given - set(wanted.names))
+        lacking = [column.name for column in relation.columns if column.name not in given and not column.nullable]
+        if unknown or lacking:
+            reason = f"has columns this version does not know: {', '.join(unknown)}" if unknown else "lacks "
+            raise InvalidValue(field=relation.name, reason=reason + ("" if unknown else ", ".join(lacking)))
+        for group in range(file.num_row_groups):
+            for batch in file.iter_batches(batch_size=batch_rows, row_groups=[group]):
+                arrays = [
+                    batch.column(field.name) if field.name in given else pa.nulls(batch.num_rows, field.type)
+                    for field in wanted
+                ]
+                yield pa.record_batch(arrays, names=wanted.names)

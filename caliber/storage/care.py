@@ -17,6 +17,9 @@ from caliber.storage.session import StatementSession
 Steps = Callable[[int, int], None]
 """Told how much is done, and of how much."""
 
+Stages = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and of how much."""
+
 
 @dataclass(frozen=True, slots=True)
 class RelationStatus:
@@ -92,6 +95,10 @@ class WholeStore(Protocol):
     epoch: str
     sequence: int
 
+    def ordinals(self) -> dict[str, int]:
+        """Return the last ordinal that the database gave out, by relation: it is never given out again."""
+        ...
+
     def count(self, relation: Relation) -> int:
         """Return how many rows a relation has."""
         ...
@@ -130,8 +137,11 @@ class Care(Protocol):
         """Return everything at one boundary; others may go on writing."""
         ...
 
-    def copy_to(self, path: Path, progress: Steps) -> None:
-        """Copy the store at one boundary to a file that the database itself reads. Raises: Unavailable."""
+    def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:
+        """Copy the store at one boundary to a file that the database itself reads; return epoch and sequence.
+
+        Raises: Unavailable; StorageError when the copy is not whole
+        """
         ...
 
     def table(self, name: str) -> str:
@@ -140,8 +150,4 @@ class Care(Protocol):
 
     def missing(self, session: StatementSession) -> list[str]:
         """Return the tables, columns and indexes that are declared and not there."""
-        ...
-
-    def ordinals(self, session: StatementSession) -> dict[str, int]:
-        """Return the last ordinal that the database gave out, by relation."""
         ...

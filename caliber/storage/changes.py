@@ -11,6 +11,8 @@ from caliber.model.errors import StorageError
 
 UPSERT = 1
 DELETE = 2
+RELOAD = 3
+"""Everything is another: the store was restored. Whoever follows reads all of it anew."""
 
 _HEAD = struct.Struct("<BBI")
 _ENTRY = struct.Struct("<qi")
@@ -42,6 +44,9 @@ def pack_upserts(relation: int, ordinals: Sequence[int], versions: Sequence[int]
     entries["ordinal"] = ordinals
     entries["version"] = versions
     return _HEAD.pack(relation, UPSERT, len(ordinals)) + entries.tobytes()
+
+
+RELOAD_RECORD = _HEAD.pack(0, RELOAD, 0)
 
 
 def unpack_changes(raw: bytes) -> Iterable[ChangeEntry]:

@@ -6,11 +6,14 @@ the newest schema at once; ``migrate`` brings an older one up to it; ``open`` do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from caliber.model.errors import SchemaMismatch
+from caliber.schema.relations import SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
+from caliber.storage.plan import RelationPlans
+from caliber.storage.session import StatementSession
 
 SCHEMA_VERSION = 1
 """The schema that this version of CALIBER writes."""
@@ -33,6 +36,13 @@ class MigrationStep:
 MIGRATIONS: dict[int, MigrationStep] = {
     1: MigrationStep("baseline", min_reader_version=1, min_writer_version=1),
 }
+
+
+def epoch_of(session: StatementSession, plans: Mapping[str, RelationPlans]) -> str:
+    """Return the epoch of a store: another one since it was restored."""
+    plan = plans[SCHEMA_MIGRATION.name]
+    rows = session.run(plan.lists["list_all"], ())
+    return str(plan.codec.decode(rows[0]).epoch)
 
 
 def check_versions(store: str, applied: Sequence[Migration], *, writing: bool) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from caliber.storage.bulk.protocol import BulkStore
-from caliber.storage.care import Care
+from caliber.storage.care import Care, Stages
 from caliber.storage.erasing import Eraser
 from caliber.storage.feed import Feed
 from caliber.storage.full_text import FullText
@@ -16,7 +16,10 @@ from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from caliber.config import CaliberConfig
+    from caliber.storage.archive import Archive
     from caliber.storage.directory import Records
     from caliber.storage.moving import Replica
 
@@ -123,6 +126,18 @@ class Store(BulkStore, Protocol):
 
 class BackendModule(Protocol):
     """What a room under ``caliber.backends`` offers."""
+
+    def restore(
+        self,
+        config: CaliberConfig,
+        source: Archive | Path,
+        *,
+        replace: bool,
+        clock_us: Callable[[], int],
+        progress: Stages,
+    ) -> str:
+        """Make the store what a backup says, a file of the database's own or an archive; return its new epoch."""
+        ...
 
     def create(self, config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None: ...
 

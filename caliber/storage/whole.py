@@ -10,11 +10,11 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from caliber.kernels.copy import CopyRows, copy_tuples
-from caliber.schema.relation import Relation, integer
+from caliber.kernels.copy import CopyColumn, CopyKind, CopyRows, copy_tuples
+from caliber.schema.relation import Column, Relation, integer
 from caliber.schema.relations import BY_NAME, CHANGE, RELATIONS, SCHEMA_MIGRATION
 from caliber.storage import arrow
-from caliber.storage.bulk.columns import Columns
+from caliber.storage.bulk.columns import Columns, rewritten
 
 BATCH_ROWS: Final = 4_096
 BATCH_BYTES: Final = 4 << 20
@@ -46,6 +46,20 @@ def columns_of(relation: Relation, batch: Any, first_row: int) -> Columns:
     return {each.name: arrow.column_from(batch, each, first_row=first_row) for each in relation.columns}
 
 
+def _plain(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
+    """Return a column that COPY takes whatever its texts hold, zero characters among them."""
+    kind = column.field.kind
+    if kind in (CopyKind.TEXT, CopyKind.JSONB):
+        return dataclasses.replace(column, field=dataclasses.replace(column.field, kind=CopyKind.BYTES))
+    if kind is CopyKind.TEXT_ARRAY:
+        return rewritten(column, declared, rows, _escaped)
+    return column
+
+
+def _escaped(text: bytes) -> bytes:
+    return text.replace(b"\1", b"\1\1").replace(b"\0", b"\1\2")
+
+
 class RowsDigest:
     """SHA-256 of rows, whatever database they are in and however they are cut into batches."""
 
@@ -56,7 +70,7 @@ class RowsDigest:
 
     def add(self, columns: Columns, rows: int) -> None:
         """Take rows in, in the order of their keys."""
-        ordered = [columns[each.name] for each in self._relation.columns]
+        ordered = [_plain(columns[each.name], each, rows) for each in self._relation.columns]
         for piece in copy_tuples(CopyRows(ordered, rows), chunk_bytes=_CHUNK_BYTES):
             self._hash.update(piece)
         self.rows += rows

@@ -312,6 +312,24 @@ def contract_target(request: pytest.FixtureRequest) -> ContractTarget:
 
 
 @pytest.fixture
+def another(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Backend]]:
+    """Make one more database of a kind, empty, beside that of the test."""
+    made: list[Backend] = []
+
+    def make(name: str) -> Backend:
+        if name == "postgres":
+            request.getfixturevalue("postgres")
+        folder = tmp_path / f"another-{len(made)}"
+        folder.mkdir()
+        made.append(BACKENDS[name](folder))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
 def bulk(request: pytest.FixtureRequest) -> None:
     """Skip where whole relations cannot be loaded; for modules about it."""
     if "backend" in request.fixturenames:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from caliber.model.errors import ExtraNotInstalled
+from caliber.model.errors import ExtraNotInstalled, InvalidValue
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from caliber.backends.postgres.directory import PostgresRecords
     from caliber.backends.postgres.moving import PostgresReplica
     from caliber.backends.postgres.store import PostgresStore
     from caliber.config import CaliberConfig
     from caliber.config.storage import PostgresConfig
     from caliber.config.tenancy import PostgresDirectory
+    from caliber.storage.archive import Archive
+    from caliber.storage.care import Stages
     from caliber.storage.protocol import ConnectionPool
 
-__all__ = ["create", "create_role", "drop_role", "migrate", "open_records", "open_replica", "open_store"]
+__all__ = ["create", "create_role", "drop_role", "migrate", "open_records", "open_replica", "open_store", "restore"]
 
 
 def _require_driver() -> None:
@@ -39,6 +43,31 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
     from caliber.backends.postgres import store
 
     return store.migrate(config, clock_us=clock_us)
+
+
+def restore(
+    config: CaliberConfig, source: Archive | Path, *, replace: bool, clock_us: Callable[[], int], progress: Stages
+) -> str:
+    """Make the tenant what an archive says; return its new epoch. Raises: see ``restoring``."""
+    _require_driver()
+    from caliber.backends.postgres import restoring, store
+    from caliber.storage.archive import Archive
+
+    settings: Any = config.storage
+    if not isinstance(source, Archive):
+        raise InvalidValue(
+            field=str(source),
+            reason="is a file of SQLite; name it as storage.path, and back that store up as *.zip, which restores here",
+        )
+    return restoring.restore(
+        store.shared_of(config),
+        settings.schema_name,
+        source,
+        replace=replace,
+        lock_timeout_ms=settings.lock_timeout_ms,
+        clock_us=clock_us,
+        progress=progress,
+    )
 
 
 def open_store(

@@ -51,6 +51,7 @@ Connection = psycopg.Connection[Any]
 class Target:
     """Where to load, and who says so in change records."""
 
+    schema: str
     table: Callable[[str], str]
     """The name of a relation's table, as statements have it."""
     sequence: Callable[[str], str]
@@ -449,6 +450,7 @@ class PostgresBulk:
         # Nobody's writer, so that our own memory too takes it for somebody else's, and reads it.
         sequence = "{}.{}".format(quote(self._dialect.schema), quote("{}_ordinal_seq"))
         return Target(
+            self._dialect.schema,
             self._dialect.table,
             sequence.format,
             os.urandom(16),

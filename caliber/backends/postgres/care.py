@@ -144,7 +144,7 @@ class PostgresCare:
             bulk.limit(connection, self._bulk.target())
             yield PostgresWhole(connection, self._bulk)
 
-    def copy_to(self, path: Path, progress: Steps) -> None:  # noqa: ARG002  (there is nothing to copy)
+    def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:  # noqa: ARG002  (there is nothing to copy)
         raise InternalError("PostgreSQL has no file of a tenant to copy")
 
     # --- what is declared ------------------------------------------------------------------------
@@ -172,17 +172,6 @@ class PostgresCare:
             found += [f"index {index} of {name}" for index in index_names(plans) if index[:63] not in present]
         return found
 
-    def ordinals(self, session: StatementSession) -> dict[str, int]:
-        connection = cast(PgConnection, session)
-        rows = connection.command(
-            "SELECT sequencename, coalesce(last_value, 0)::text FROM pg_sequences"
-            f" WHERE schemaname = '{self._dialect.schema}'"
-        )
-        known = {name: int(last) for name, last in rows}
-        return {
-            relation.name: known.get(f"{relation.name}_ordinal_seq", 0) for relation in RELATIONS if relation.ordinal
-        }
-
 
 class PostgresWhole:
     """See ``caliber.storage.care.WholeStore``; inside a transaction of the connection."""
@@ -193,6 +182,13 @@ class PostgresWhole:
         migration, change = self._target.table("schema_migration"), self._target.table("change")
         self.epoch = str(_one(connection, f"SELECT epoch FROM {migration} ORDER BY schema_version LIMIT 1")[0])
         self.sequence = int(_one(connection, f"SELECT coalesce(max(sequence), 0) FROM {change}")[0])
+
+    def ordinals(self) -> dict[str, int]:
+        rows = self._connection.execute(
+            "SELECT sequencename::text, coalesce(last_value, 0) FROM pg_sequences WHERE schemaname = %s",
+            (self._target.schema,),
+        ).fetchall()
+        return {name.removesuffix("_ordinal_seq"): last for name, last in rows}
 
     def count(self, relation: Relation) -> int:
         return int(_one(self._connection, f"SELECT count(*) FROM {self._target.table(relation.name)}")[0])

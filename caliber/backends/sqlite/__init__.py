@@ -9,14 +9,38 @@ from caliber.backends.sqlite.store import SqliteStore, create, migrate
 from caliber.model.errors import IncompatibleOptions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from caliber.backends.sqlite.directory import SqliteRecords
     from caliber.backends.sqlite.moving import SqliteReplica
     from caliber.config import CaliberConfig
     from caliber.config.storage import StorageConfig
     from caliber.config.tenancy import SqliteDirectory
+    from caliber.storage.archive import Archive
+    from caliber.storage.care import Stages
     from caliber.storage.protocol import ConnectionPool
 
-__all__ = ["SqliteStore", "create", "create_role", "drop_role", "migrate", "open_records", "open_replica", "open_store"]
+__all__ = [
+    "SqliteStore",
+    "create",
+    "create_role",
+    "drop_role",
+    "migrate",
+    "open_records",
+    "open_replica",
+    "open_store",
+    "restore",
+]
+
+
+def restore(
+    config: CaliberConfig, source: Archive | Path, *, replace: bool, clock_us: Callable[[], int], progress: Stages
+) -> str:
+    """Make the store what a backup says; return its new epoch. Raises: see ``restoring``."""
+    from caliber.backends.sqlite.restoring import restore as restore_store
+    from caliber.backends.sqlite.store import options_of
+
+    return restore_store(options_of(config), source, replace=replace, clock_us=clock_us, progress=progress)
 
 
 def open_store(

@@ -16,7 +16,6 @@ from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
 from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
-from caliber.schema.relations import RELATIONS
 from caliber.storage import arrow
 from caliber.storage.care import IndexStatus, RelationStatus, Steps, StoreStatus, Vacuumed
 from caliber.storage.codec import Row
@@ -24,7 +23,7 @@ from caliber.storage.plan import RelationPlans, index_names, quote
 from caliber.storage.session import StatementSession
 from caliber.storage.whole import BATCH_BYTES, BATCH_ROWS
 
-_PAGES: Final = 1_000
+_PAGES: Final = 100
 """Pages copied between two reports of progress."""
 
 Opened = Callable[[], AbstractContextManager[SqliteConnection]]
@@ -125,11 +124,14 @@ class SqliteCare:
         with self._reading() as connection:
             yield SqliteWhole(connection, self._options.shown)
 
-    def copy_to(self, path: Path, progress: Steps) -> None:
+    def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with self._reading() as connection:
             # A transaction that has read keeps its boundary while pages are copied, whoever writes meanwhile.
-            connection.command("SELECT 1 FROM sqlite_schema")
+            whole = SqliteWhole(connection, self._options.shown)
             copy_pages(connection.raw, path, progress)
+        check_file(path)
+        return whole.epoch, whole.sequence
 
     # --- what is declared ------------------------------------------------------------------------
 
@@ -146,11 +148,6 @@ class SqliteCare:
             found += [f"index {index} of {name}" for index in index_names(plans) if index not in present]
         return found
 
-    def ordinals(self, session: StatementSession) -> dict[str, int]:
-        connection: SqliteConnection = session  # type: ignore[assignment]
-        known: dict[str, int] = dict(connection.command("SELECT name, seq FROM sqlite_sequence"))
-        return {relation.name: known.get(relation.name, 0) for relation in RELATIONS if relation.ordinal}
-
 
 class SqliteWhole:
     """See ``caliber.storage.care.WholeStore``."""
@@ -160,6 +157,9 @@ class SqliteWhole:
         self._shown = shown
         self.epoch = str(connection.command("SELECT epoch FROM schema_migration ORDER BY schema_version")[0][0])
         self.sequence = int(connection.command("SELECT coalesce(max(sequence), 0) FROM change")[0][0])
+
+    def ordinals(self) -> dict[str, int]:
+        return dict(self._connection.command("SELECT name, seq FROM sqlite_sequence"))
 
     def count(self, relation: Relation) -> int:
         return int(self._connection.command(f"SELECT count(*) FROM {quote(relation.name)}")[0][0])
@@ -205,8 +205,9 @@ def pour(source: apsw.Connection, target: apsw.Connection, progress: Steps) -> N
     """Copy every page of ``source`` over ``target``, in one transaction of the target."""
     with target.backup("main", source, "main") as backup:
         while not backup.done:
+            # Before each step: the last one commits, and whoever gives up in the report must find nothing done.
+            progress(backup.page_count - backup.remaining, max(1, backup.page_count))
             backup.step(_PAGES)
-            progress(backup.page_count - backup.remaining, backup.page_count)
 
 
 def check_file(path: Path) -> None:

@@ -80,7 +80,8 @@ def options_for(storage: StorageConfig) -> OpenOptions:
     )
 
 
-def _file_of(options: OpenOptions) -> Path:
+def file_of(options: OpenOptions) -> Path:
+    """Return where the file of a store is."""
     return Path(options.path)
 
 
@@ -102,7 +103,7 @@ def checksum(statements: list[str]) -> bytes:
     return hashlib.sha256("\n".join(statements).encode()).digest()
 
 
-def _baseline(connection: SqliteConnection, now_us: int) -> None:
+def baseline(connection: SqliteConnection, now_us: int) -> None:
     """Create every relation and record the schema version, in one transaction."""
     statements = [statement for plans in PLANS.values() for statement in plans.create]
     connection.command("BEGIN IMMEDIATE")
@@ -137,15 +138,15 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     options = options_of(config)
     if options.in_memory:
         raise SchemaMismatch(store=":memory:", reason="a store in memory is created by opening it; just open it")
-    file = _file_of(options)
-    if _exists(file) and not _is_blank(file, options):
+    file = file_of(options)
+    if _exists(file) and not is_blank(file, options):
         if not exist_ok:
             raise Conflict(
                 entity_type="store", id=str(file), reason="it exists already; open it, or pass exist_ok=True"
             )
         connection = SqliteConnection(options, Counter(), memory_name="")
         try:
-            _check_schema(connection, options, writing=True)
+            check_schema(connection, options, writing=True)
         finally:
             connection.close()
         return
@@ -158,14 +159,14 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     connection = SqliteConnection(options, Counter(), memory_name="", create=True)
     try:
         connection.command("PRAGMA journal_mode = WAL")
-        _baseline(connection, clock_us())
+        baseline(connection, clock_us())
         connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         connection.close()
     sync_folder(file.parent)
 
 
-def _is_blank(file: Path, options: OpenOptions) -> bool:
+def is_blank(file: Path, options: OpenOptions) -> bool:
     """Return whether nothing was ever created in a file: it is empty, or what a cut short creation left."""
     try:
         with file.open("rb") as handle:
@@ -199,7 +200,7 @@ def sync_folder(folder: Path) -> None:
 def _applied(connection: SqliteConnection, options: OpenOptions) -> list[Migration]:
     application_id = connection.pragma("application_id")
     if application_id != APPLICATION_ID:
-        empty = _holds_nothing(connection) and _is_blank(_file_of(options), options)
+        empty = _holds_nothing(connection) and is_blank(file_of(options), options)
         raise SchemaMismatch(
             store=options.shown,
             reason="the file is empty; run `caliber create`"
@@ -211,7 +212,8 @@ def _applied(connection: SqliteConnection, options: OpenOptions) -> list[Migrati
     return [plans.codec.decode(row) for row in rows]
 
 
-def _check_schema(connection: SqliteConnection, options: OpenOptions, *, writing: bool) -> str:
+def check_schema(connection: SqliteConnection, options: OpenOptions, *, writing: bool) -> str:
+    """Return the epoch of a store that this version may use. Raises: SchemaMismatch."""
     applied = _applied(connection, options)
     check_versions(options.shown, applied, writing=writing)
     return str(applied[0].epoch)
@@ -257,7 +259,7 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
 
 def _open_existing(options: OpenOptions, counter: Counter | None = None) -> SqliteConnection:
     if not options.in_memory:
-        file = _file_of(options)
+        file = file_of(options)
         if not _exists(file):
             raise Unavailable(
                 f"there is no store at {file}; run `caliber create`, or check storage.path",
@@ -285,11 +287,11 @@ class SqliteStore:
         self.feed = SequenceFeed(STATEMENTS)
         if self._options.in_memory:
             connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name, create=True)
-            _baseline(connection, clock_us())
+            baseline(connection, clock_us())
         else:
             connection = _open_existing(self._options, self._counter)
         try:
-            self.epoch = _check_schema(connection, self._options, writing=True)
+            self.epoch = check_schema(connection, self._options, writing=True)
             if not self._options.in_memory and connection.pragma("journal_mode") != "wal":
                 connection.command("PRAGMA journal_mode = WAL")
         except BaseException:
@@ -429,7 +431,7 @@ class SqliteStore:
             "commits": self._writer.commits,
         }
         facts["summary"] = f"journal {journal}, synchronous {facts['synchronous']}, SQLite {facts['sqlite']}"
-        wal = Path(str(_file_of(self._options)) + "-wal")
+        wal = Path(str(file_of(self._options)) + "-wal")
         facts["wal_bytes"] = wal.stat().st_size if wal.exists() else 0
         return facts
 

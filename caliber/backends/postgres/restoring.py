@@ -1,0 +1,165 @@
+"""Restoring a tenant's schema: one transaction that empties it, fills it by COPY, reads it back, and then commits.
+
+Others read the old records until that moment, and wait with their writes. Grants, indexes and the schema itself stay.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Final, cast
+
+from psycopg import RawCursor
+
+from caliber.backends.postgres import schema as schemas
+from caliber.backends.postgres.bulk import Connection, PostgresBulk, for_server, limit
+from caliber.backends.postgres.care import PostgresWhole
+from caliber.backends.postgres.connection import PgConnection, Shared, connect
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
+from caliber.model.errors import Conflict
+from caliber.schema.relation import Relation
+from caliber.schema.relations import RELATIONS
+from caliber.storage.archive import Archive
+from caliber.storage.bulk.load import ahead
+from caliber.storage.care import Stages
+from caliber.storage.changes import RELOAD_RECORD
+from caliber.storage.plan import quote
+from caliber.storage.whole import EMPTYING, WHOLE, RowsDigest, columns_of
+
+_CHUNK_BYTES: Final = 1 << 18
+_KEPT: Final = frozenset({"schema_migration", "change", "feed", *(relation.name for relation in RELATIONS)})
+
+
+def restore(
+    shared: Shared,
+    schema: str,
+    archive: Archive,
+    *,
+    replace: bool,
+    lock_timeout_ms: int,
+    clock_us: Callable[[], int],
+    progress: Stages,
+) -> str:
+    """Make a tenant what an archive says; return its new epoch. A schema that is not there is created.
+
+    Raises: Conflict for a store with records unless ``replace``; StorageError for an archive that is damaged;
+        SchemaMismatch, Unavailable. The store is then as it was.
+    """
+    schemas.create(shared, schema, exist_ok=True, clock_us=clock_us)
+    opened = connect(shared)
+    try:
+        dialect = schemas.require_store(opened, schema, shared.store)
+    finally:
+        opened.close()
+
+    @contextmanager
+    def lend() -> Iterator[PgConnection]:
+        with closing(connect(shared)) as connection:
+            yield connection
+
+    bulk = PostgresBulk(shared, lend, dialect, lock_timeout_ms, clock_us)
+    with bulk.connection() as connection, connection.transaction():
+        return _Restoring(connection, bulk, dialect, archive, progress).run(shared.store, replace)
+
+
+class _Restoring:
+    """One transaction that restores."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        bulk: PostgresBulk,
+        dialect: PostgresDialect,
+        archive: Archive,
+        progress: Stages,
+    ) -> None:
+        self._connection = connection
+        self._bulk = bulk
+        self._target = bulk.target()
+        self._dialect = dialect
+        self._archive = archive
+        self._progress = progress
+
+    def run(self, store: str, replace: bool) -> str:
+        limit(self._connection, self._target)
+        tables = ", ".join(self._dialect.table(relation.name) for relation in RELATIONS)
+        # Readers go on; who writes waits, and finds another store afterwards.
+        self._connection.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE")
+        if not replace and self._holds_records():
+            raise Conflict(entity_type="store", id=store, reason="it holds records; --force replaces all of them")
+        for name in (*self._derived(), *(relation.name for relation in EMPTYING)):
+            self._connection.execute(f"DELETE FROM {self._dialect.table(name)}")
+        done = 0
+        for relation in WHOLE:
+            done = self._load(relation, done)
+        self._verify()
+        return self._renew()
+
+    def _holds_records(self) -> bool:
+        parts = " OR ".join(f"EXISTS (SELECT 1 FROM {self._dialect.table(each.name)})" for each in EMPTYING)
+        return bool(self._one(f"SELECT {parts}"))
+
+    def _derived(self) -> list[str]:
+        """Return the tables that are made of the records, and made again of others."""
+        rows = self._connection.execute(
+            "SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relkind = 'r' ORDER BY c.relname",
+            (self._dialect.schema,),
+        ).fetchall()
+        return [name for (name,) in rows if name not in _KEPT]
+
+    def _load(self, relation: Relation, before: int) -> int:
+        names = ", ".join(quote(column.name) for column in relation.columns)
+        text = f"COPY {self._dialect.table(relation.name)} ({names}) FROM STDIN (FORMAT binary)"
+        done = before
+        cursor = self._connection.cursor()
+        with cursor, closing(ahead(self._made(relation))) as coming, cursor.copy(text) as copy:
+            copy.write(COPY_HEADER)
+            for rows in coming:
+                for piece in copy_tuples(rows, chunk_bytes=_CHUNK_BYTES):
+                    copy.write(piece)
+                done += rows.rows
+                self._progress("restoring rows", done, self._archive.rows)
+            copy.write(COPY_TRAILER)
+        member = self._archive.member(relation)
+        if member is not None and member.last_ordinal:
+            sequence = self._target.sequence(relation.name)
+            with RawCursor(self._connection) as raw:
+                raw.execute("SELECT setval($1::regclass, $2)", (sequence, member.last_ordinal))
+        return done
+
+    def _made(self, relation: Relation) -> Iterator[CopyRows]:
+        for batch in self._archive.batches(relation):
+            columns = columns_of(relation, batch, 0)
+            sent = [for_server(columns[each.name], each, batch.num_rows) for each in relation.columns]
+            yield CopyRows(sent, batch.num_rows)
+
+    def _verify(self) -> None:
+        whole = PostgresWhole(self._connection, self._bulk)
+        done = 0
+        for relation in WHOLE:
+            digest = RowsDigest(relation)
+            for batch in whole.read(relation):
+                digest.add_batch(batch)
+                self._progress("verifying rows", done + digest.rows, self._archive.rows)
+            self._archive.check_rows(relation, digest)
+            done += digest.rows
+
+    def _renew(self) -> str:
+        """Begin a new epoch: whoever follows the store reads everything anew."""
+        epoch = str(uuid.uuid4())
+        change, migration = self._dialect.table("change"), self._dialect.table("schema_migration")
+        with RawCursor(self._connection) as raw:
+            raw.execute(
+                f"INSERT INTO {change} (writer, entries, created_at) VALUES ($1, $2, $3)",
+                (self._target.writer, RELOAD_RECORD, self._target.now),
+            )
+            raw.execute(f"UPDATE {migration} SET epoch = $1", (epoch,))
+        return epoch
+
+    def _one(self, text: str) -> Any:
+        row = self._connection.execute(text).fetchone()
+        assert row is not None
+        return cast("tuple[Any, ...]", row)[0]

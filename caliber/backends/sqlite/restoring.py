@@ -1,0 +1,185 @@
+"""Restoring a SQLite store: made whole beside the old one, checked, and then taken over in one transaction.
+
+A store that is there is not replaced as a file: who has it open would go on writing into the one without a name. Its
+pages are overwritten, as any transaction of another process would; what they held is there until that one commits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from caliber.backends.sqlite.care import SqliteWhole, check_file, copy_pages, pour
+from caliber.backends.sqlite.connection import Counter, OpenOptions, SqliteConnection, check_version
+from caliber.backends.sqlite.dialect import DIALECT
+from caliber.backends.sqlite.errors import translate
+from caliber.backends.sqlite.store import PLANS, baseline, check_schema, file_of, is_blank, sync_folder
+from caliber.model.errors import Conflict, InvalidValue
+from caliber.storage.archive import Archive
+from caliber.storage.bulk.columns import rows_of
+from caliber.storage.care import Stages, Steps
+from caliber.storage.changes import RELOAD_RECORD
+from caliber.storage.plan import Plan, compile_relation, quote
+from caliber.storage.whole import EMPTYING, WHOLE, RowsDigest, columns_of
+
+_LEAP: Final = 1_000_000_000
+"""How far the change numbers of a restored store lie beyond all that were ever given out before."""
+_LAST: Final = Plan("change.last", "SELECT coalesce(max(sequence), 0) FROM change", (), ("last",))
+
+
+def restore(
+    options: OpenOptions,
+    source: Archive | Path,
+    *,
+    replace: bool,
+    clock_us: Callable[[], int],
+    progress: Stages,
+) -> str:
+    """Make a store what a backup says; return its new epoch.
+
+    Raises: Conflict for a store with records unless ``replace``; StorageError for a backup that is damaged;
+        SchemaMismatch, Unavailable. The store is then as it was.
+    """
+    check_version()
+    if options.in_memory:
+        raise InvalidValue(field="storage.path", reason="a store in memory cannot be restored; name a file")
+    target = file_of(options)
+    there = target.exists() and not is_blank(target, options)
+    if there:
+        _check_replaceable(options, replace)
+    beside = target.with_name(f".{target.name}.restoring")
+    try:
+        _clear(beside)
+        made = dataclasses.replace(options, path=str(beside))
+        if isinstance(source, Archive):
+            _load(made, source, clock_us, progress)
+        else:
+            _copy(made, source, progress)
+        # Long after, not right after: others may commit until the very moment of taking over.
+        epoch = _renew(made, _last_change(options) if there else 0, clock_us)
+        check_file(beside)
+        if there:
+            _take_over(made, options, lambda done, of: progress("taking over", done, of))
+        else:
+            beside.replace(target)
+            sync_folder(target.parent)
+    except apsw.Error as error:
+        raise translate(error, str(target)) from error
+    finally:
+        _clear(beside)
+    return epoch
+
+
+def _clear(beside: Path) -> None:
+    for ending in ("", "-journal", "-wal", "-shm"):
+        Path(f"{beside}{ending}").unlink(missing_ok=True)
+
+
+@contextmanager
+def _connected(options: OpenOptions, *, create: bool = False) -> Iterator[SqliteConnection]:
+    connection = SqliteConnection(options, Counter(), memory_name="", create=create)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _check_replaceable(options: OpenOptions, replace: bool) -> None:
+    with _connected(options) as connection:
+        check_schema(connection, options, writing=True)
+        filled = any(connection.run(PLANS[each.name].count, ())[0][0] for each in EMPTYING)
+        if filled and not replace:
+            raise Conflict(
+                entity_type="store", id=options.shown, reason="it holds records; --force replaces all of them"
+            )
+
+
+def _last_change(options: OpenOptions) -> int:
+    with _connected(options) as connection:
+        return int(connection.run(_LAST, ())[0][0])
+
+
+def _copy(made: OpenOptions, source: Path, progress: Stages) -> None:
+    """Copy a file that ``db backup`` or SQLite made."""
+    if not source.is_file():
+        raise InvalidValue(field=str(source), reason="there is no such file")
+    check_file(source)
+    given = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        copy_pages(given, Path(made.path), lambda done, of: progress("copying", done, of))
+    finally:
+        given.close()
+    with _connected(made) as connection:
+        check_schema(connection, dataclasses.replace(made, path=str(source)), writing=True)
+
+
+def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], progress: Stages) -> None:
+    with _connected(made, create=True) as connection:
+        connection.command("PRAGMA synchronous = OFF")  # until it is whole, nobody misses it
+        baseline(connection, clock_us())
+        connection.command("BEGIN IMMEDIATE")
+        connection.command("PRAGMA defer_foreign_keys = ON")
+        done = 0
+        for relation in WHOLE:
+            insert = compile_relation(relation, DIALECT).insert.sql
+            for batch in archive.batches(relation):
+                columns = columns_of(relation, batch, 0)
+                for _ in connection.raw.executemany(insert, rows_of(relation, columns, batch.num_rows)):
+                    pass
+                done += batch.num_rows
+                progress("restoring rows", done, archive.rows)
+            member = archive.member(relation)
+            if member is not None and member.last_ordinal:
+                connection.command(f"DELETE FROM sqlite_sequence WHERE name = '{relation.name}'")
+                connection.command(f"INSERT INTO sqlite_sequence VALUES ('{relation.name}', {member.last_ordinal})")
+        _verify(connection, archive, progress)
+        connection.command("COMMIT")
+
+
+def _verify(connection: SqliteConnection, archive: Archive, progress: Stages) -> None:
+    """Raise StorageError unless what stands there now is what was backed up."""
+    whole = SqliteWhole(connection, "the restored store")
+    done = 0
+    for relation in WHOLE:
+        digest = RowsDigest(relation)
+        for batch in whole.read(relation):
+            digest.add_batch(batch)
+            progress("verifying rows", done + digest.rows, archive.rows)
+        archive.check_rows(relation, digest)
+        done += digest.rows
+
+
+def _renew(made: OpenOptions, last: int, clock_us: Callable[[], int]) -> str:
+    """Begin a new epoch: whoever followed the store that it replaces reads everything anew."""
+    epoch = str(uuid.uuid4())
+    with _connected(made) as connection:
+        sequence = max(last, int(connection.run(_LAST, ())[0][0])) + _LEAP
+        connection.command("BEGIN IMMEDIATE")
+        connection.command(f"DELETE FROM {quote('change')}")
+        connection.raw.execute(
+            "INSERT INTO change (sequence, writer, entries, created_at) VALUES (?1, ?2, ?3, ?4)",
+            (sequence, os.urandom(16), RELOAD_RECORD, clock_us()),
+        ).fetchall()
+        connection.raw.execute("UPDATE schema_migration SET epoch = ?1", (epoch,)).fetchall()
+        connection.command("COMMIT")
+    handle = os.open(made.path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return epoch
+
+
+def _take_over(made: OpenOptions, options: OpenOptions, progress: Steps) -> None:
+    with _connected(options) as target, _connected(made) as source:
+        if target.pragma("journal_mode") != "wal":
+            target.command("PRAGMA journal_mode = WAL")
+        pour(source.raw, target.raw, progress)
+        target.command("PRAGMA wal_checkpoint(TRUNCATE)")

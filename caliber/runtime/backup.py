@@ -1,0 +1,136 @@
+"""Backups: everything of one commit boundary in one file, and a store made of it again.
+
+Source: P-083; docs/decisions/0139.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from caliber.backends import backend
+from caliber.config import CaliberConfig
+from caliber.model.errors import InvalidValue
+from caliber.model.time import SystemClock
+from caliber.runtime.full_text import rebuild_full_text
+from caliber.storage.care import Stages
+from caliber.storage.migrations import SCHEMA_VERSION
+from caliber.storage.protocol import Store
+
+ARCHIVE: Final = ".zip"
+COPY: Final = ".db"
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What a backup holds; ``rows`` is None for a copy of the file. Units: bytes on disk."""
+
+    path: Path
+    bytes: int
+    epoch: str
+    sequence: int
+    rows: dict[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What a store was made of; its epoch is new."""
+
+    path: Path
+    store: str
+    epoch: str
+    rows: dict[str, int]
+
+
+def unheard(what: str, done: int, total: int) -> None:
+    """Who asked for no progress."""
+
+
+def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progress: Stages) -> BackupReport:
+    """Write everything of one boundary to a file; see ``Tables.backup``."""
+    target = Path(path)
+    if target.suffix == COPY:
+        return _copied(store, target, replace, progress)
+    if target.suffix != ARCHIVE:
+        reason = "must end in .zip, an archive for every database, or in .db, a copy of a SQLite file"
+        raise InvalidValue(field="path", reason=reason)
+    from caliber.storage.archive import check_target, write_archive
+
+    check_target(target, replace=replace)
+    with store.care.whole() as whole:
+        manifest = write_archive(
+            target,
+            whole,
+            adapter=store.adapter,
+            schema_version=SCHEMA_VERSION,
+            taken_at_us=SystemClock().now_us(),
+            progress=progress,
+        )
+    rows = {member.relation: member.rows for member in manifest.relations}
+    return BackupReport(target, target.stat().st_size, manifest.epoch, manifest.sequence, rows)
+
+
+def _copied(store: Store, target: Path, replace: bool, progress: Stages) -> BackupReport:
+    from caliber.storage.archive import check_target, finish, unfinished_of
+
+    if not store.care.copies_files:
+        raise InvalidValue(field="path", reason=f"{store.adapter} has no file to copy; name an archive, *{ARCHIVE}")
+    check_target(target, replace=replace)
+    unfinished = unfinished_of(target)
+    try:
+        epoch, sequence = store.care.copy_to(unfinished, lambda done, of: progress("copying", done, of))
+        finish(unfinished, target)
+    finally:
+        with suppress(OSError):  # whole, it is there no more
+            unfinished.unlink()
+    return BackupReport(target, target.stat().st_size, epoch, sequence, None)
+
+
+def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: bool, progress: Stages) -> RestoreReport:
+    """Make the configured store what a backup says; see ``caliber.restore``."""
+    source = Path(path)
+    module = backend(config.storage.adapter)
+    clock_us = SystemClock().now_us
+    if source.suffix == COPY:
+        epoch = module.restore(config, source, replace=replace, clock_us=clock_us, progress=progress)
+    elif source.suffix == ARCHIVE:
+        from caliber.storage.archive import Archive
+
+        archive = Archive(source)
+        try:
+            if archive.manifest.schema_version > SCHEMA_VERSION:
+                raise InvalidValue(field=str(source), reason="was made by a newer version; upgrade CALIBER")
+            archive.check(progress)
+            epoch = module.restore(config, archive, replace=replace, clock_us=clock_us, progress=progress)
+        finally:
+            archive.close()
+    else:
+        raise InvalidValue(field="path", reason=f"must be a backup: *{ARCHIVE}, or *{COPY} of SQLite")
+    with _opened(config) as store:
+        rows = {name: store_rows for name, store_rows in _rows(store) if store_rows}
+        searched = store.full_text is not None and (
+            config.search.mode == "backend" or store.full_text.state() is not None
+        )
+        shown = store.facts()["path"]
+    if searched:
+        rebuild_full_text(config, lambda done, of: progress("indexing words", done, of))
+    return RestoreReport(source, shown, epoch, rows)
+
+
+@contextmanager
+def _opened(config: CaliberConfig) -> Iterator[Store]:
+    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _rows(store: Store) -> Iterator[tuple[str, int]]:
+    with store.read() as session:
+        for name, plans in store.plans.items():
+            yield name, session.run(plans.count, ())[0][0]

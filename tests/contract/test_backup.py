@@ -1,0 +1,371 @@
+"""Backups and restoring: whole, consistent, verified, atomic, from any database into any other. P-083, P-084."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configs import USER
+
+import caliber
+from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
+from caliber.schema.relations import RELATIONS
+from caliber.storage.archive import Archive
+from caliber.storage.whole import WHOLE
+
+AT_ONCE = {f"embedding__embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}
+"""Nothing is written behind, so that two looks at a store that nobody writes to see the same."""
+MEGABYTE = bytes(range(256)) * 4096
+
+
+def fill(memory: caliber.Caliber, *, large: bool = True) -> Any:
+    """Write records of most kinds, among them what is hard to carry; return a window of them."""
+    trajectory = memory.start_trajectory("carry everything", initiator=USER, tags=("ü", "it's"))
+    scope = memory.current_scope(trajectory.trajectory_id)
+    assert scope is not None
+    for place in range(6):
+        memory.append_turn(scope.scope_id, role="user", content=f"früh 🌅 {place}\n\0")
+    memory.append_turn(scope.scope_id, role="tool", content=MEGABYTE if large else b"\xff\0")
+    memory.create_artifact(
+        scope.scope_id, artifact_type="fact", content=b"\0\xff binary", extraction_method="explicit", confidence=0.5
+    )
+    notes = [
+        memory.add_note(
+            entity="engine", entity_type="part", note_type="fact", content=f"fact \0 {place}", confidence=0.1 * place
+        )
+        for place in range(8)
+    ]
+    memory.storage.notes.update(notes[0].note_id, content="changed since")
+    window = memory.assemble_context(trajectory.trajectory_id, query="engine")
+    memory.flush()
+    # The last ordinal is gone with its row, and must never be given out again.
+    memory.storage.notes.delete(notes[-1].note_id)
+    memory.flush()
+    return window
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def rows_of(memory: caliber.Caliber) -> dict[str, list[Any]]:
+    """Return every row of every relation that a backup carries, as stored, ordinals among them."""
+    store = memory._engine.store
+    with store.care.whole() as whole:
+        return {
+            relation.name: [row for batch in whole.read(relation) for row in batch.to_pylist()] for relation in WHOLE
+        }
+
+
+def check_same(got: dict[str, list[Any]], right: dict[str, list[Any]]) -> None:
+    """Compare a restored store that was opened since, which notes its configuration."""
+    documents = got.pop("config_document")
+    assert all(document in documents for document in right["config_document"])
+    assert got == {name: rows for name, rows in right.items() if name != "config_document"}
+
+
+@pytest.fixture
+def filled(backend: Any) -> caliber.Caliber:
+    memory: caliber.Caliber = backend.open(**AT_ONCE)
+    fill(memory)
+    return memory
+
+
+@pytest.mark.parametrize("into", ["sqlite", "postgres"])
+def test_an_archive_restores_into_every_database(
+    backend: Any, another: Any, filled: caliber.Caliber, tmp_path: Path, into: str
+) -> None:
+    made = filled.storage.backup(tmp_path / "all.zip")
+    assert made.rows is not None
+    assert made.rows["note"] == filled.storage.notes.count() == 7
+    assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
+    assert not [name for name in names(tmp_path) if name.endswith(".part")]
+    before = rows_of(filled)
+    position = filled.stats()["position"]
+    assert (made.epoch, made.sequence) == (position["epoch"], position["sequence"])
+
+    target = another(into)
+    told: list[tuple[str, int, int]] = []
+    report = caliber.restore(target.config(), made.path, progress=lambda *step: told.append(step))
+    target._created.add(target.store_of(target.config()))
+    assert {what for what, *_ in told} >= {"checking the archive", "restoring rows", "verifying rows"}
+    restored = target.open(**AT_ONCE)
+    check_same(rows_of(restored), before)
+    assert report.rows["note"] == 7
+    assert restored.stats()["position"]["epoch"] == report.epoch != position["epoch"]
+    assert restored.verify() == []
+    window = filled.storage.context_windows.list_oldest()[0].window_id
+    assert restored.replay(window).text == filled.replay(window).text != ""
+    # What is written now gets an ordinal that no record of the backed up store ever had.
+    highest = max(each["ordinal"] for each in before["note"])
+    fresh = restored.add_note(entity="x", entity_type="y", note_type="fact", content="new", confidence=1.0)
+    ordinals = {each["note_id"]: each["ordinal"] for each in rows_of(restored)["note"]}
+    assert ordinals[fresh.note_id.bytes] > highest + 1
+    assert restored.verify() == []
+
+
+def test_a_backup_is_of_one_boundary_while_others_write(backend: Any, agent: Any, tmp_path: Path) -> None:
+    backend.needs("snapshots")
+    memory = agent.memory
+    fill(memory, large=False)
+    stop, wrote = threading.Event(), threading.Event()
+
+    def write() -> None:
+        place = 0
+        while not stop.is_set():
+            memory.append_turn(agent.scope_id, role="user", content=f"turn {place}")
+            memory.add_note(entity="n", entity_type="t", note_type="fact", content=f"turn {place}", confidence=0.5)
+            place += 1
+            wrote.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert wrote.wait(30)
+
+        def slowly(what: str, done: int, total: int) -> None:
+            # Of each record batch: only once somebody has written again is the next one read.
+            wrote.clear()
+            assert wrote.wait(30)
+
+        made = memory.storage.backup(tmp_path / "all.zip", progress=slowly)
+    finally:
+        stop.set()
+        thread.join()
+    archive = Archive(made.path)
+    try:
+        whole = {each.name: each for each in WHOLE}
+        scopes = {row["scope_id"]: row for batch in archive.batches(whole["scope"]) for row in batch.to_pylist()}
+        turns = [row for batch in archive.batches(whole["turn"]) for row in batch.to_pylist()]
+        notes = [row for batch in archive.batches(whole["note"]) for row in batch.to_pylist()]
+    finally:
+        archive.close()
+    counted = scopes[agent.scope_id.bytes]["turn_count"]
+    assert sum(row["scope_id"] == agent.scope_id.bytes for row in turns) == counted > 0
+    # A note is written after its turn: at one boundary there is at most one turn more.
+    assert counted - sum(row["entity"] == "n" for row in notes) in (0, 1)
+    assert memory.storage.turns.count_by_scope(agent.scope_id) > counted
+
+
+def test_a_copy_of_the_file_restores(backend: Any, another: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
+    if backend.adapter == "postgres":
+        with pytest.raises(InvalidValue, match="archive"):
+            filled.storage.backup(tmp_path / "all.db")
+        return
+    before = rows_of(filled)
+    made = filled.storage.backup(tmp_path / "all.db")
+    assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
+    assert not list(tmp_path.glob("all.db-*"))
+    target = another("sqlite")
+    report = caliber.restore(target.config(), made.path)
+    target._created.add(target.store_of(target.config()))
+    restored = target.open(**AT_ONCE)
+    check_same(rows_of(restored), before)
+    assert report.epoch != made.epoch
+    assert restored.verify() == []
+    with pytest.raises(InvalidValue, match="SQLite"):
+        caliber.restore(another("postgres").config(), made.path)
+
+
+# design, section 3: never what was there without being asked
+def test_nothing_is_overwritten_unless_asked(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
+    backend.needs("reopen")
+    path = tmp_path / "all.zip"
+    filled.storage.backup(path)
+    raw = path.read_bytes()
+    with pytest.raises(Conflict, match="there already"):
+        filled.storage.backup(path)
+    assert path.read_bytes() == raw
+    note = filled.add_note(entity="x", entity_type="y", note_type="fact", content="since", confidence=1.0)
+    filled.flush()
+    before = rows_of(filled)
+    with pytest.raises(Conflict, match="--force"):
+        caliber.restore(backend.config(), path)
+    assert rows_of(filled) == before
+    caliber.restore(backend.config(), path, replace=True)
+    assert filled.storage.notes.get(note.note_id) is None
+
+
+def test_who_has_the_store_open_reads_it_anew(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
+    backend.needs("sharing")
+    path = tmp_path / "all.zip"
+    made = filled.storage.backup(path)
+    other = backend.open()
+    since = [
+        other.add_note(entity="x", entity_type="y", note_type="fact", content=f"since {place}", confidence=1.0)
+        for place in range(3)
+    ]
+    assert filled.search("since", limit=5, consistency="latest").hits
+    report = caliber.restore(backend.config(), path, replace=True)
+    for memory in (filled, other):
+        found = memory.search("since", limit=50, consistency="latest")
+        assert not {hit.id for hit in found.hits} & {note.note_id for note in since}
+        assert found.position.epoch == report.epoch != made.epoch
+        assert memory.verify() == []
+    # Both go on, and see each other.
+    fresh = other.add_note(entity="x", entity_type="y", note_type="fact", content="after restoring", confidence=1.0)
+    hits = filled.search("after restoring", limit=5, consistency="latest").hits
+    assert fresh.note_id in {hit.id for hit in hits}
+    assert filled.verify() == other.verify() == []
+
+
+class _StopError(Exception):
+    """What interrupts."""
+
+
+def test_an_interrupted_restore_leaves_the_old_store(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
+    backend.needs("reopen")
+    path = tmp_path / "all.zip"
+    filled.storage.backup(path)
+    filled.add_note(entity="x", entity_type="y", note_type="fact", content="since", confidence=1.0)
+    filled.flush()
+    before, epoch = rows_of(filled), filled.stats()["position"]["epoch"]
+    there = names(tmp_path)
+    stages = ["checking the archive", "restoring rows", "verifying rows"]
+    stages += ["taking over"] if backend.adapter == "sqlite" else []
+    for stage in stages:
+
+        def stop(what: str, done: int, total: int, stage: str = stage) -> None:
+            if what == stage and done >= total // 2:
+                raise _StopError
+
+        with pytest.raises(_StopError):
+            caliber.restore(backend.config(), path, replace=True, progress=stop)
+        assert rows_of(filled) == before
+        assert filled.stats()["position"]["epoch"] == epoch
+        assert names(tmp_path) == there
+    assert filled.verify() == []
+    with pytest.raises(_StopError):
+        filled.storage.backup(tmp_path / "other.zip", progress=lambda *_: (_ for _ in ()).throw(_StopError()))
+    assert names(tmp_path) == there
+
+
+_KILLED = """
+import os, pickle, signal, sys
+from pathlib import Path
+import caliber
+config, path, stage = pickle.loads(bytes.fromhex(sys.argv[1]))
+def at(what, done, total):
+    if what == stage and done >= total // 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+caliber.restore(config, path, replace=True, progress=at)
+"""
+
+
+def test_a_killed_restore_leaves_the_old_store(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
+    backend.needs("sharing")
+    import pickle
+
+    path = tmp_path / "all.zip"
+    filled.storage.backup(path)
+    filled.add_note(entity="x", entity_type="y", note_type="fact", content="since", confidence=1.0)
+    filled.flush()
+    before = rows_of(filled)
+    stage = "taking over" if backend.adapter == "sqlite" else "verifying rows"
+    given = pickle.dumps((backend.config(), path, stage)).hex()
+    done = subprocess.run([sys.executable, "-c", _KILLED, given], check=False, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    assert rows_of(filled) == before
+    assert filled.verify() == []
+    caliber.restore(backend.config(), path, replace=True)  # what the killed one left is in nobody's way
+    assert filled.search("since", limit=50, consistency="latest").position.epoch
+    assert filled.verify() == []
+    assert not [name for name in names(tmp_path) if name.endswith(".restoring")]
+
+
+def _damages(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield an archive with each kind of damage."""
+    raw = path.read_bytes()
+    with zipfile.ZipFile(path) as file:
+        infos = {info.filename: info for info in file.infolist()}
+    for name in ("note.parquet", "turn.parquet", "schema_migration.parquet", "config_document.parquet"):
+        if name in infos:
+            at = infos[name].header_offset + 30 + len(name) + infos[name].file_size // 2
+            yield name, raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
+    yield "cut short", raw[: len(raw) // 2]
+    yield "empty", b""
+    yield "no archive", b"PK but not really" * 100
+    at = raw.rindex(b"manifest.json", 0, len(raw) - 200)
+    yield "manifest", raw.replace(b'"rows_sha256": "', b'"rows_sha256": "0', 1)
+    yield "format", raw.replace(b"caliber-archive-1", b"caliber-archive-9")
+
+
+def test_a_damaged_backup_is_refused_and_changes_nothing(backend: Any, agent: Any, tmp_path: Path) -> None:
+    backend.needs("reopen")
+    memory = agent.memory
+    fill(memory, large=False)
+    path = tmp_path / "all.zip"
+    memory.storage.backup(path)
+    before = rows_of(memory)
+    seen = []
+    for what, raw in list(_damages(path)):
+        path.write_bytes(raw)
+        with pytest.raises((InvalidValue, StorageError)) as caught:
+            caliber.restore(backend.config(), path, replace=True)
+        assert str(path.name) in str(caught.value), what
+        seen.append(what)
+    assert len(seen) >= 7
+    for name in ("missing.zip", "missing.db", "folder.txt"):
+        with pytest.raises(CaliberError):
+            caliber.restore(backend.config(), tmp_path / name, replace=True)
+    if backend.adapter == "sqlite":
+        (tmp_path / "other.db").write_bytes(b"SQLite format 3\0" + bytes(4080))
+        with pytest.raises(CaliberError):
+            caliber.restore(backend.config(), tmp_path / "other.db", replace=True)
+    assert rows_of(memory) == before
+    assert memory.verify() == []
+
+
+def test_rows_that_do_not_come_back_are_noticed(backend: Any, agent: Any, tmp_path: Path) -> None:
+    backend.needs("reopen")
+    memory = agent.memory
+    fill(memory, large=False)
+    made = memory.storage.backup(tmp_path / "all.zip")
+    # A whole archive whose manifest promises other rows than it holds: only reading back can tell.
+    with zipfile.ZipFile(made.path) as file:
+        parts = {info.filename: file.read(info) for info in file.infolist()}
+    digest = next(member.rows_sha256 for member in _manifest(made.path).relations if member.relation == "note")
+    parts["manifest.json"] = parts["manifest.json"].replace(digest.encode(), digest[::-1].encode())
+    with zipfile.ZipFile(made.path, "w") as file:
+        for name, raw in parts.items():
+            file.writestr(name, raw)
+    before = rows_of(memory)
+    with pytest.raises(StorageError, match="note did not come back"):
+        caliber.restore(backend.config(), made.path, replace=True)
+    assert rows_of(memory) == before
+
+
+def _manifest(path: Path) -> Any:
+    archive = Archive(path)
+    archive.close()
+    return archive.manifest
+
+
+def test_a_full_disk_leaves_no_half_backup(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
+    if backend.name == "sqlite-memory":
+        pytest.skip("sqlite-memory: not a store where the limit on files does not hold for the store too")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    there = names(tmp_path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(Unavailable, match="cannot be written"):
+            filled.storage.backup(tmp_path / "all.zip")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(tmp_path) == there
+    with pytest.raises(Unavailable, match="folder does not exist"):
+        filled.storage.backup(tmp_path / "missing" / "all.zip")
+    assert filled.verify() == []
+
+
+def test_every_relation_is_carried_or_belongs_to_the_database() -> None:
+    assert {relation.name for relation in RELATIONS} - {each.name for each in WHOLE} == {"change", "schema_migration"}
