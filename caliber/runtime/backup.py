@@ -14,7 +14,7 @@ from typing import Final
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import InvalidValue, StorageError
 from caliber.model.time import SystemClock
 from caliber.runtime.full_text import rebuild_full_text
 from caliber.storage.care import Stages
@@ -93,6 +93,7 @@ def _copied(store: Store, target: Path, replace: bool, progress: Stages) -> Back
 def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: bool, progress: Stages) -> RestoreReport:
     """Make the configured store what a backup says; see ``caliber.restore``."""
     source = Path(path)
+    searched = config.search.mode == "backend" or _has_full_text(config)
     module = backend(config.storage.adapter)
     clock_us = SystemClock().now_us
     if source.suffix == COPY:
@@ -112,9 +113,7 @@ def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: boo
         raise InvalidValue(field="path", reason=f"must be a backup: *{ARCHIVE}, or *{COPY} of SQLite")
     with _opened(config) as store:
         rows = {name: store_rows for name, store_rows in _rows(store) if store_rows}
-        searched = store.full_text is not None and (
-            config.search.mode == "backend" or store.full_text.state() is not None
-        )
+        searched = searched or (store.full_text is not None and store.full_text.state() is not None)
         shown = store.facts()["path"]
     if searched:
         rebuild_full_text(config, lambda done, of: progress("indexing words", done, of))
@@ -128,6 +127,15 @@ def _opened(config: CaliberConfig) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def _has_full_text(config: CaliberConfig) -> bool:
+    """Return whether the store that is about to be replaced finds texts by words: the new one is to do so too."""
+    try:
+        with _opened(config) as store:
+            return store.full_text is not None and store.full_text.state() is not None
+    except StorageError:
+        return False  # missing, or what a backup is needed for
 
 
 def _rows(store: Store) -> Iterator[tuple[str, int]]:

@@ -18,6 +18,7 @@ from support.configs import USER
 
 import caliber
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
+from caliber.runtime.full_text import check_full_text, rebuild_full_text
 from caliber.schema.relations import RELATIONS
 from caliber.storage.archive import Archive
 from caliber.storage.whole import WHOLE
@@ -76,7 +77,7 @@ def check_same(got: dict[str, list[Any]], right: dict[str, list[Any]]) -> None:
 @pytest.fixture
 def filled(backend: Any) -> caliber.Caliber:
     memory: caliber.Caliber = backend.open(**AT_ONCE)
-    fill(memory)
+    fill(memory, large=False)
     return memory
 
 
@@ -84,6 +85,10 @@ def filled(backend: Any) -> caliber.Caliber:
 def test_an_archive_restores_into_every_database(
     backend: Any, another: Any, filled: caliber.Caliber, tmp_path: Path, into: str
 ) -> None:
+    session = filled.start_trajectory("carry much", initiator=USER)
+    scope = filled.current_scope(session.trajectory_id)
+    assert scope is not None
+    filled.append_turn(scope.scope_id, role="tool", content=MEGABYTE)
     made = filled.storage.backup(tmp_path / "all.zip")
     assert made.rows is not None
     assert made.rows["note"] == filled.storage.notes.count() == 7
@@ -218,6 +223,22 @@ def test_who_has_the_store_open_reads_it_anew(backend: Any, filled: caliber.Cali
     assert filled.verify() == other.verify() == []
 
 
+def test_words_are_found_after_a_restore_as_before(backend: Any, tmp_path: Path) -> None:
+    backend.needs("full text")
+    backend.needs("reopen")
+    memory = backend.open(**AT_ONCE)
+    fill(memory, large=False)
+    rebuild_full_text(backend.config())
+    for name in ("all.zip", "all.db") if backend.adapter == "sqlite" else ("all.zip",):
+        memory.storage.backup(tmp_path / name)
+        memory.add_note(entity="x", entity_type="y", note_type="fact", content=f"since {name}", confidence=1.0)
+        caliber.restore(backend.config(), tmp_path / name, replace=True)
+        full_text = memory._engine.store.full_text
+        assert full_text.state().complete
+        assert check_full_text(memory._engine.store, backend.config()) == []
+        assert memory.verify() == []
+
+
 class _StopError(Exception):
     """What interrupts."""
 
@@ -261,6 +282,7 @@ caliber.restore(config, path, replace=True, progress=at)
 """
 
 
+@pytest.mark.soak
 def test_a_killed_restore_leaves_the_old_store(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
     backend.needs("sharing")
     import pickle

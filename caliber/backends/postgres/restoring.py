@@ -6,7 +6,7 @@ Others read the old records until that moment, and wait with their writes. Grant
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final, cast
 
@@ -18,7 +18,7 @@ from caliber.backends.postgres.care import PostgresWhole
 from caliber.backends.postgres.connection import PgConnection, Shared, connect
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
-from caliber.model.errors import Conflict
+from caliber.model.errors import Conflict, InternalError
 from caliber.schema.relation import Relation
 from caliber.schema.relations import RELATIONS
 from caliber.storage.archive import Archive
@@ -29,7 +29,6 @@ from caliber.storage.plan import quote
 from caliber.storage.whole import EMPTYING, WHOLE, RowsDigest, columns_of
 
 _CHUNK_BYTES: Final = 1 << 18
-_KEPT: Final = frozenset({"schema_migration", "change", "feed", *(relation.name for relation in RELATIONS)})
 
 
 def restore(
@@ -59,9 +58,13 @@ def restore(
         with closing(connect(shared)) as connection:
             yield connection
 
-    bulk = PostgresBulk(shared, lend, dialect, lock_timeout_ms, clock_us)
+    bulk = PostgresBulk(shared, lend, dialect, lock_timeout_ms, clock_us, _nothing_loaded)
     with bulk.connection() as connection, connection.transaction():
         return _Restoring(connection, bulk, dialect, archive, progress).run(shared.store, replace)
+
+
+def _nothing_loaded(_: PgConnection, relation: Relation, __: Sequence[int]) -> None:
+    raise InternalError(f"a restore writes {relation.name} itself; full text is made anew when all is there")
 
 
 class _Restoring:
@@ -102,13 +105,13 @@ class _Restoring:
         return bool(self._one(f"SELECT {parts}"))
 
     def _derived(self) -> list[str]:
-        """Return the tables that are made of the records, and made again of others."""
+        """Return the tables of full text: made of the records, and made again of others."""
         rows = self._connection.execute(
             "SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
             " WHERE n.nspname = %s AND c.relkind = 'r' ORDER BY c.relname",
             (self._dialect.schema,),
         ).fetchall()
-        return [name for (name,) in rows if name not in _KEPT]
+        return [name for (name,) in rows if name.startswith("text_")]
 
     def _load(self, relation: Relation, before: int) -> int:
         names = ", ".join(quote(column.name) for column in relation.columns)

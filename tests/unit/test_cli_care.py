@@ -1,0 +1,56 @@
+"""``caliber db status|views|vacuum|backup|restore|check``: thin faces, printing what there is. P-084."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.cli_runs import caliber
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CALIBER_CONFIG", raising=False)
+    caliber("init")
+    caliber("create")
+    Path("notes").mkdir()
+    Path("notes/one.md").write_text("# One\n\nAbout engines.\n")
+    caliber("ingest", "files", "notes")
+    return tmp_path
+
+
+def test_status_views_and_vacuum(here: Path) -> None:
+    status = json.loads(caliber("db", "status", "--json").stdout)
+    assert {each["name"]: each["rows"] for each in status["relations"]}["trajectory"] >= 1
+    shown = caliber("db", "status").stdout
+    assert "position" in shown
+    assert "trajectory" in shown
+    made = json.loads(caliber("db", "views", "--json").stdout)["created"]
+    assert "caliber_note" in made
+    assert f"made {len(made)} views" in caliber("db", "views").stdout
+    assert json.loads(caliber("db", "views", "--drop", "--json").stdout)["dropped"] == sorted(made)
+    assert json.loads(caliber("db", "vacuum", "--json").stdout)["bytes_after"] > 0
+    assert " now" in caliber("db", "vacuum").stdout
+
+
+def test_backup_and_restore(here: Path) -> None:
+    assert "position" in caliber("db", "backup", "all.zip").stdout
+    again = caliber("db", "backup", "all.zip", code=2)
+    assert "--force" in again.stderr
+    copied = json.loads(caliber("db", "backup", "copy.db", "--json").stdout)
+    assert copied["rows"] is None
+    assert "must end in .zip" in caliber("db", "backup", "all.tar", code=2).stderr
+    before = json.loads(caliber("db", "status", "--json").stdout)
+    assert "--force" in caliber("db", "restore", "all.zip", code=2).stderr
+    for name in ("all.zip", "copy.db"):
+        done = json.loads(caliber("db", "restore", name, "--force", "--json").stdout)
+        assert done["epoch"] != before["epoch"]
+    (here / "caliber.db").unlink()
+    shown = caliber("db", "restore", "all.zip").stdout
+    assert "read back and compared" in shown
+    after = json.loads(caliber("db", "status", "--json").stdout)
+    rows = [{each["name"]: each["rows"] for each in found["relations"]} for found in (before, after)]
+    assert rows[0].pop("change") >= rows[1].pop("change") == 1
+    assert rows[0] == rows[1]
