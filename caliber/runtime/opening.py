@@ -71,24 +71,30 @@ def migrate(config: ConfigSource, *, tenant: str | None = None) -> list[int]:
 
 
 def restore(
-    config: ConfigSource, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
+    config: ConfigSource,
+    path: str | os.PathLike[str],
+    *,
+    tenant: str | None = None,
+    replace: bool = False,
+    progress: Stages | None = None,
 ) -> RestoreReport:
     """Make the configured store what a backup says (``storage.backup``): ``*.zip``, or ``*.db`` of SQLite.
 
     All or nothing: whatever stops it leaves the old store. The archive is checked before, and what was restored is read
     back before it counts. Programs that have the store open read everything anew; what they wrote after the backup is
-    gone. A store that is not there is created.
+    gone. A store that is not there is created; a ``tenant`` the directory must know.
 
     Raises: Conflict for a store that holds records, unless ``replace``; StorageError for a damaged backup;
         InvalidValue, SchemaMismatch, Unavailable, ExtraNotInstalled.
     """
-    return backups.restore(_config(config), path, replace=replace, progress=progress or backups.unheard)
+    settings = _of_tenant(config_of(config), tenant)
+    return backups.restore(settings, path, replace=replace, progress=progress or backups.unheard)
 
 
 @contextmanager
-def bare_store(config: ConfigSource) -> Iterator[Store]:
+def bare_store(config: ConfigSource, *, tenant: str | None = None) -> Iterator[Store]:
     """Open a store without memory or anything behind: for looking after it. Raises: as ``open``."""
-    settings = config_of(config)
+    settings = _of_tenant(config_of(config), tenant)
     store = backend(settings.storage.adapter).open_store(settings, clock_us=SystemClock().now_us)
     try:
         yield store
