@@ -148,14 +148,6 @@ def pack_words(words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) ->
     return [whole[start:end] for start, end in itertools.pairwise(edges)]
 
 
-def _joined(parts: Sequence[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    if all(type(part) is list for part in parts):
-        return np.array([value for part in parts for value in part], dtype)
-    if len(parts) == 1:
-        return np.ascontiguousarray(parts[0], dtype)
-    return np.concatenate([np.asarray(part, dtype) for part in parts]) if parts else np.zeros(0, dtype)
-
-
 class _Segments:
     """Where entries are: arrays that never move, and the table of their addresses."""
 
@@ -342,7 +334,16 @@ class NativeReader:
         ffi = native.ffi
         buffer = ffi.from_buffer
         count = len(mask)
-        groups = np.array([0, *itertools.accumulate(len(word.terms) for word in words)], np.int64)
+        # A few numbers each: lists become memory of C faster than arrays would.
+        groups: list[int] = [0]
+        terms: list[Any] = []
+        strengths: list[Any] = []
+        idfs: list[float] = []
+        for word in words:
+            terms += word.terms
+            strengths += word.strengths
+            idfs.append(word.idf)
+            groups.append(len(terms))
         # Written as far as something is found: what is not touched of a large array costs nothing.
         found, own, scores = np.empty(count, np.int64), np.empty(count), np.empty(count)
         found[: len(given)] = given
@@ -354,10 +355,10 @@ class NativeReader:
         found_count = ffi.new("size_t *")
         status = native.lib.cal_keyword_scores(
             self._struct,
-            buffer("int64_t[]", groups),
-            buffer("uint32_t[]", _joined([word.terms for word in words], np.uint32)),
-            buffer("double[]", _joined([word.strengths for word in words], np.float64)),
-            buffer("double[]", np.array([word.idf for word in words], np.float64)),
+            ffi.new("int64_t[]", groups),
+            ffi.new("uint32_t[]", terms),
+            ffi.new("double[]", strengths),
+            ffi.new("double[]", idfs),
             len(words),
             count,
             buffer("uint8_t[]", mask),

@@ -270,7 +270,7 @@ class Searching:
         """Return hits of one kind, their texts read at once."""
         rows = [item.row for item in found]
         texts, kind = self._engine.memory.texts(snapshot, rows), snapshot.relation.name
-        whole = snapshot.ties()[rows].astype(">u8").tobytes()
+        whole = snapshot.ties().take(rows, axis=0).astype(">u8").tobytes()
         ids = [uuid_from_bytes(whole[at : at + 16]) for at in range(0, len(whole), 16)]
         return [
             SearchHit(key, kind, _text(raw), item.score, item.breakdown, item.found_by, words)

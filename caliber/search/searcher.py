@@ -25,7 +25,7 @@ from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search import fusion
 from caliber.search.dates import Interval
-from caliber.search.filters import KINDS, Found, SeenNotes, allowed_by
+from caliber.search.filters import KINDS, Found, SeenNotes
 from caliber.search.graph import GraphLeg, Reached, Web, edge_ids
 from caliber.search.legs import Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
 from caliber.search.names import Names
@@ -96,7 +96,7 @@ class Searcher:
             sight = self._sights.of(owners, request.notes, request.as_of_us, request.now_us)
             allowed = sight.visible
             if request.conditions:
-                meeting = allowed_by(allowed, owners, request.conditions)
+                meeting = sight.meeting(owners, request.conditions)
                 if meeting is None:
                     continue
                 allowed = meeting

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from caliber.kernels import KeywordSnapshot
 from caliber.kernels.evaluator import LEAST_INSTANT, MOST_INSTANT, Allowed
 from caliber.resident.mirror import Generation, RelationSnapshot
-from caliber.search.filters import SeenNotes, alive
+from caliber.search.filters import SeenNotes, alive, allowed_by
 
 Bools = NDArray[np.bool_]
 
@@ -29,14 +31,25 @@ _KEPT = 16
 _SPELT = 4_096
 """Beginnings of words whose spelling is remembered."""
 
+_FILTERS = 16
+"""Masks that one sight keeps, each of another filter."""
+
 _CHANGING = {"note": ("valid_from", "valid_until"), "artifact": ("expires_at",)}
 """The instants at which a record begins or ends to be in force."""
+
+
+def _hashable(wanted: Any) -> object:
+    """Return a value that is equal only to the same wish: 1 is not True."""
+    if isinstance(wanted, list | tuple | set | frozenset):
+        return (type(wanted), *[(type(value), value) for value in wanted])
+    return type(wanted), wanted
 
 
 class VisibleRows:
     """The rows in sight. ``visible`` is read-only. Shapes: ``bool[length of the mirror]``"""
 
     __slots__ = (
+        "_filtered",
         "_grown",
         "_lengths",
         "count",
@@ -55,6 +68,7 @@ class VisibleRows:
         self.count = int(np.count_nonzero(visible))
         self.newest_us: int | None = None  # set by whoever first asks
         self.spelt: dict[tuple[int, tuple[int, ...]], bool] = {}
+        self._filtered: dict[object, Bools] = {}
         # What it is true for.
         self.live: Bools | None = None
         self.dead = 0
@@ -62,6 +76,19 @@ class VisibleRows:
         self.since_us, self.until_us = LEAST_INSTANT, MOST_INSTANT
         self._lengths: int | None = None
         self._grown: tuple[int, NDArray[np.int64], int] | None = None
+
+    def meeting(self, owners: RelationSnapshot, conditions: Mapping[str, Any]) -> Bools | None:
+        """Return which of the rows meet every condition, read-only, or None if the kind lacks a column."""
+        key = tuple([(name, _hashable(wanted)) for name, wanted in conditions.items()])
+        known = self._filtered.get(key)
+        if known is None:
+            known = allowed_by(self.visible, owners, conditions)
+            if known is not None:
+                known.flags.writeable = False
+                if len(self._filtered) >= _FILTERS:
+                    self._filtered.clear()
+                self._filtered[key] = known
+        return known
 
     def lengths(self, words: KeywordSnapshot) -> int:
         """Return how many terms the texts in sight hold: whole numbers, so the sum is exact in any order."""
