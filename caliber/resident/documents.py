@@ -10,10 +10,10 @@ from caliber.storage.codec import Row, codec_of
 SEARCHED = ("note", "artifact", "turn", "scope")
 """The kinds of records that have a text to search."""
 
-_HEADED_BY = {"note": "entity", "turn": "name"}
+HEADED_BY = {"note": "entity", "turn": "name"}
 """What stands before the text: what a note is about, who said a turn."""
 
-_HEAD_PLACES = {kind: codec_of(BY_NAME[kind]).index(column) for kind, column in _HEADED_BY.items()}
+_HEAD_PLACES = {kind: codec_of(BY_NAME[kind]).index(column) for kind, column in HEADED_BY.items()}
 
 
 def headed(head: str | None, text: str) -> str:
@@ -23,9 +23,13 @@ def headed(head: str | None, text: str) -> str:
 
 def document_of(kind: str, row: Row, text: Any) -> bytes:
     """Return what a row says; ``text`` is its text, which mirrors keep apart from it."""
+    place = _HEAD_PLACES.get(kind)
+    return document(None if place is None else row[place], text)
+
+
+def document(head: str | None, text: Any) -> bytes:
+    """Return what a record of this head and text says."""
     if text is None:
         return b""
     raw: bytes = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    place = _HEAD_PLACES.get(kind)
-    head = None if place is None else row[place]
     return raw if not head else b"%b: %b" % (head.encode("utf-8", "surrogatepass"), raw)

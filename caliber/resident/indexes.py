@@ -88,11 +88,11 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
         """Retire the vector of an embedding row; return the index it was in."""
         return {key for key, index in self.items() if index.remove(ordinal)}
 
-    def owner_moved(self, kind: str, owner: bytes, row: int) -> None:
-        """Note that the newest row of a record in its mirror is now ``row``."""
+    def owner_moved(self, kind: str, owner: bytes, row: int, *, fresh: bool = False) -> None:
+        """Note that the newest row of a record in its mirror is now ``row``; a ``fresh`` one is its first there."""
         for (owner_kind, _), index in self.items():
             if owner_kind == kind:
-                index.owner_moved(owner, row)
+                index.owner_moved(owner, row, fresh=fresh)
 
     def renumber(self, kind: str, owners: Generation) -> set[IndexKey]:
         """Take over the rows of a mirror that was compacted; return which indexes changed."""

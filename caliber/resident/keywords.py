@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from caliber.kernels import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary
 from caliber.model.errors import NotFound
-from caliber.resident.documents import document_of
+from caliber.resident.documents import HEADED_BY, document
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import EVICTED, Generation, RelationSnapshot
 
@@ -82,8 +82,11 @@ class Keywords:
         texts.update(zip(live, self._memory.texts(snapshot, live), strict=True))
         # A row that is gone may still be seen by who reads an older boundary.
         texts.update(self._past_texts(snapshot, [row for row in evicted if not snapshot.live_mask[row]]))
-        kind = snapshot.relation.name
-        return [document_of(kind, snapshot.packed(row), text) for row, text in texts.items()]
+        column = HEADED_BY.get(snapshot.relation.name)
+        if column is None:
+            return [document(None, text) for text in texts.values()]
+        heads, codes = snapshot.interned(column), snapshot.column(column)[rows.start : rows.stop].tolist()
+        return [document(heads[code], text) for code, text in zip(codes, texts.values(), strict=True)]
 
     def _past_texts(self, snapshot: RelationSnapshot, rows: list[int]) -> dict[int, Any]:
         """Return what rows said that are gone; nothing for those whose texts were not kept."""

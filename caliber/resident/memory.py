@@ -379,8 +379,8 @@ class ResidentMemory:
             return
         if alive:
             retire.add(old)  # the older version, or another row that had the key until it was deleted
-        number = generation.append(change.row)
-        self._indexes.owner_moved(name, key, number)
+        number = generation.append(change.row, old)
+        self._indexes.owner_moved(name, key, number, fresh=old < 0)
 
     def _retire_ordinal(self, name: str, ordinal: int, retire: set[int]) -> None:
         generation = self._generations[name]

@@ -222,8 +222,11 @@ class Generation:
             grown[: len(self.live)] = self.live
             self.live = grown
 
-    def append(self, row: Row) -> int:
-        """Add a row as the newest of its key and return its number; retiring the old one is the caller's."""
+    def append(self, row: Row, old: int | None = None) -> int:
+        """Add a row as the newest of its key and return its number; retiring the ``old`` one is the caller's.
+
+        None: looked up.
+        """
         layout = self.layout
         number = self.length
         key = layout.key_of(row)
@@ -232,7 +235,7 @@ class Generation:
             self._open_segments(number)
         ordinals, previous, ties, columns = self._open
         ordinals[at] = row[0]
-        previous[at] = self.index.get(key, -1)
+        previous[at] = self.index.get(key, -1) if old is None else old
         if layout.has_tie:
             ties[at] = _PAIR.unpack(key)
         for segment, place, convert in columns:

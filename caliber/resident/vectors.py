@@ -31,6 +31,7 @@ class VectorIndex:
         "_next",
         "_of_ordinal",
         "_of_owner",
+        "_orphans",
         "dimensions",
         "matrix",
         "metric",
@@ -49,6 +50,7 @@ class VectorIndex:
         # Changed in place when an owner's row moves: a reader of an older boundary sees a row number that it
         # does not know yet and walks back (RelationSnapshot.current).
         self.owner_rows = SegmentedColumn(np.int64, segment_rows)
+        self._orphans = False  # whether a vector ever came before the record that it is of
         self._reset()
 
     def _reset(self) -> None:
@@ -80,7 +82,9 @@ class VectorIndex:
             self.remove_many(ordinals)
         rows = np.frombuffer(b"".join(vectors), "<f4").reshape(count, self.dimensions)
         start = int(self.matrix.append(np.ascontiguousarray(rows, np.float32))[0])
-        self.owner_rows.put_many(start, np.fromiter(owner_rows, np.int64, count))
+        of_owners = np.fromiter(owner_rows, np.int64, count)
+        self._orphans = self._orphans or bool((of_owners < 0).any())
+        self.owner_rows.put_many(start, of_owners)
         pairs = np.frombuffer(b"".join(owners), ">u8").reshape(count, 2).astype(np.uint64)
         self._enter(start, np.fromiter(ordinals, np.int64, count), np.fromiter(versions, np.int64, count), pairs)
 
@@ -161,8 +165,10 @@ class VectorIndex:
         number = self._number_of(ordinal)
         return int(self.versions.at(number)) if number >= 0 else 0
 
-    def owner_moved(self, owner: bytes, row: int) -> None:
-        """Note that the owner's newest row in its mirror is now ``row``."""
+    def owner_moved(self, owner: bytes, row: int, *, fresh: bool = False) -> None:
+        """Note that the owner's newest row in its mirror is now ``row``; a ``fresh`` one is its first there."""
+        if fresh and not self._orphans:
+            return
         for number in self._numbers_of(owner):
             self.owner_rows.put(number, row)
 
@@ -174,6 +180,7 @@ class VectorIndex:
         owners = self.owners.view(self.matrix.size)[there].astype(">u8").tobytes()
         wanted = (owner_index.get(owners[at : at + 16], -1) for at in range(0, len(owners), 16))
         rows[there] = np.fromiter(wanted, np.int64, len(owners) // 16)
+        self._orphans = bool((rows[there] < 0).any())
         fresh.put_many(0, rows)
         self.owner_rows = fresh
 
@@ -337,12 +344,21 @@ class _Bound:
     def __init__(self, owners: RelationSnapshot, rows: NDArray[np.int64], live: NDArray[np.bool_]) -> None:
         self.owners = owners
         self.rows = rows
+        self._newest: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
+        count = len(rows)
+        every: NDArray[np.int64] = np.arange(max(count, owners.length))
+        # As written together, vectors and owners go by the same numbers.
+        self._aligned = count <= owners.length and bool(live.all()) and bool((rows == every[:count]).all())
+        if self._aligned:
+            self.known = self.known_rows = rows
+            self.ties = owners.ties()[:count]
+            every[count:] = -1
+            self.number_of = every
+            self.single = True
+            return
         self.known = np.flatnonzero((rows >= 0) & live)
         self.known_rows = rows[self.known]
-        # As written together, vectors and owners go by the same numbers.
-        self._aligned = len(self.known) == len(rows) <= owners.length and bool((self.known_rows == self.known).all())
-        self._newest: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
-        self.ties = np.zeros((len(rows), 2), np.uint64)
+        self.ties = np.zeros((count, 2), np.uint64)
         self.ties[self.known] = owners.ties().take(self.known_rows, axis=0)
         self.number_of = np.full(owners.length, -1, np.int64)
         self.number_of[self.known_rows] = self.known

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from caliber.kernels import VectorMatrix, Vocabulary
 from caliber.llm.word_vectors import DIMENSIONS, WordVectors
 
+_ONE_BY_ONE = 1_024
+"""So many terms that came since are scored each for itself: a search would look at where all the others are."""
+
 _KEPT = 4_096
 """Words of recent queries whose similar words are remembered."""
 
@@ -83,12 +86,19 @@ class SimilarTerms:
         spoken = term.isalpha() and term not in self._silent
         query = self._vectors.vectors([term] if spoken else [])
         if query.any():
-            mask = np.ones(count, np.bool_)
-            mask[:start] = False
-            mask[self._vocabulary.terms.get(term, count) :][:1] = False
-            terms, cosines = self._matrix.snapshot().topk(
-                query[0], count - start, min_similarity=self._least, mask=mask
-            )
+            own = self._vocabulary.terms.get(term, count)
+            if start and count - start <= _ONE_BY_ONE:
+                terms = np.arange(start, count)
+                cosines = self._matrix.snapshot().scores(query[0], terms)
+                alike = (cosines >= np.float32(self._least)) & (terms != own)
+                terms, cosines = terms[alike], cosines[alike]
+            else:
+                mask = np.ones(count, np.bool_)
+                mask[:start] = False
+                mask[own : own + 1] = False
+                terms, cosines = self._matrix.snapshot().topk(
+                    query[0], count - start, min_similarity=self._least, mask=mask
+                )
             near = np.clip((cosines.astype(np.float64) - self._least) / (1 - self._least), 0.0, 1.0)
             terms, near = terms[near > 0], near[near > 0]
         if before is not None:
