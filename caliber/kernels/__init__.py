@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from caliber.kernels.evaluator import Evaluator, open_evaluator
     from caliber.kernels.graph import Csr, Edges, Walk, csr, walk
     from caliber.kernels.identifiers import uuid7, uuid7_batch
+    from caliber.kernels.joining import best_scores
     from caliber.kernels.keyword import (
         PHRASE_MAX,
         Analysis,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         Lending,
         QueryWord,
         Vocabulary,
-        best_scores,
         words_of,
     )
     from caliber.kernels.rank import FillDecision, RankColumns, rank_and_fill
@@ -99,6 +99,7 @@ _HOME = {
     "evaluator": ("Evaluator", "open_evaluator"),
     "graph": ("Csr", "Edges", "Walk", "csr", "walk"),
     "identifiers": ("uuid7", "uuid7_batch"),
+    "joining": ("best_scores",),
     "keyword": (
         "Analysis",
         "KeywordIndex",
@@ -108,7 +109,6 @@ _HOME = {
         "QueryWord",
         "PHRASE_MAX",
         "Vocabulary",
-        "best_scores",
         "words_of",
     ),
     "rank": ("FillDecision", "RankColumns", "rank_and_fill"),

@@ -10,11 +10,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference_joining
+from caliber.kernels import checks, dispatch, reference_joining, reference_keyword
 from caliber.kernels.reference_joining import FLAGGED, LENT, QUOTIENT, STRETCHED, VALUES, Part, Weighted, dense
 from caliber.model.errors import InvalidValue
 
-__all__ = ["FLAGGED", "LENT", "QUOTIENT", "STRETCHED", "VALUES", "Best", "Part", "Weighted", "dense", "join", "told"]
+__all__ = [
+    "FLAGGED",
+    "LENT",
+    "QUOTIENT",
+    "STRETCHED",
+    "VALUES",
+    "Best",
+    "Part",
+    "Weighted",
+    "best_scores",
+    "dense",
+    "join",
+    "told",
+]
 
 Ints = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
@@ -84,6 +97,49 @@ def join(
         dispatch.check(status, argument="rows")
     size = int(found[0])
     return Best(scores, places[:size], best[:size], given[: len(parts) * size].reshape(len(parts), size))
+
+
+def best_scores(
+    scores: npt.NDArray[np.float64],
+    k: int,
+    *,
+    tie: npt.NDArray[np.uint64] | None = None,
+    rows: npt.NDArray[np.int64] | None = None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return where the best ``k`` of the scores are that, rounded to f32, are above 0, in canonical order.
+
+    Score i is that of row ``rows[i]``, whose tie decides among equals; without ``rows``, of row i.
+
+    Shapes:  scores f64[n]; rows int64[n]; tie u64[n or rows, 2] -> (int64[m], f32[m]), m <= k
+    Raises:  DTypeError, ShapeError, InvalidValue
+    """
+    scores = checks.view(scores, checks.F64, 1, field="scores")
+    wanted = min(checks.whole(k, field="k"), scores.shape[0])
+    if tie is not None:
+        tie = checks.shaped(tie, checks.U64, (scores.shape[0] if rows is None else None, 2), field="tie")
+    if rows is not None:
+        rows = checks.row_ids(rows, 0 if tie is None else tie.shape[0], field="rows")
+        if rows.shape[0] != scores.shape[0]:
+            raise InvalidValue(field="rows", reason="a row for each score")
+    native = dispatch.native()
+    if native is None:
+        return reference_keyword.best_scores(scores, wanted, tie, rows)
+    ids, best = np.empty(wanted, np.int64), np.empty(wanted, np.float32)
+    buffer, null = native.ffi.from_buffer, native.ffi.NULL
+    found = native.ffi.new("size_t *")
+    status = native.lib.cal_best_scores(
+        buffer("double[]", scores),
+        scores.shape[0],
+        null if rows is None else buffer("int64_t[]", rows),
+        null if tie is None else buffer("uint64_t[]", tie),
+        wanted,
+        buffer("int64_t[]", ids),
+        buffer("float[]", best),
+        found,
+    )
+    dispatch.check(status)
+    count = int(found[0])
+    return ids[:count], best[:count]
 
 
 def told(parts: Weighted, rows: Ints, room: int, places: Ints) -> Doubles:

@@ -35,7 +35,6 @@ __all__ = [
     "QueryWord",
     "Vocabulary",
     "WordScores",
-    "best_scores",
     "words_of",
 ]
 
@@ -110,8 +109,9 @@ class Vocabulary:
         with self.lock:
             words, offsets = self._words.intern(texts)
             # From the last word that was learned whole: what interrupted an earlier call left words without meaning.
-            for number in range(self.word_flags.length, len(self._words)):
-                self._learn(self._words.word(number).decode("utf-8"))
+            learned = self.word_flags.length
+            if learned < len(self._words):
+                self._learn([self._words.word(number).decode("utf-8") for number in range(learned, len(self._words))])
             return words, offsets
 
     def spelt(self, texts: Sequence[bytes]) -> list[tuple[str, ...]]:
@@ -127,27 +127,38 @@ class Vocabulary:
         bounds = ends[offsets].tolist()
         return [tuple(parts[start:stop]) for start, stop in pairwise(bounds)]
 
-    def _learn(self, word: str) -> None:
+    def _learn(self, words: Sequence[str]) -> None:
+        """Take in the words that come next; none of them is known before all are."""
         learned = self.word_flags.length
         self.part_starts.length = self.term_starts.length = learned + 1
         self.part_ids.length = int(self.part_starts.array[learned])
         self.term_ids.length = int(self.term_starts.array[learned])
-        analysis = self._analyze(word)
-        parts = [self._number(self.parts, self._part_texts, part) for part in analysis.parts]
-        terms = [self._number(self.terms, self._term_texts, term) for term in dict.fromkeys(analysis.terms)]
-        for part, text in zip(parts, analysis.parts, strict=True):
-            if part not in self.terms_of_part:
-                alone = analysis if len(parts) == 1 else self._analyze(text)
-                numbers = [self._number(self.terms, self._term_texts, term) for term in alone.terms]
-                self.terms_of_part[part] = tuple(dict.fromkeys(numbers))
-                self._count_ways(self.terms_of_part[part])
-        by_part = {term for part in parts for term in self.terms_of_part[part]}
-        self._count_ways([term for term in terms if term not in by_part])
-        self.part_ids.extend(parts)
-        self.part_starts.append(self.part_ids.length)
-        self.term_ids.extend(terms)
-        self.term_starts.append(self.term_ids.length)
-        self.word_flags.append(analysis.flags)  # last: now the word is known
+        part_ids: list[int] = []
+        term_ids: list[int] = []
+        part_ends, term_ends, flags = [], [], []
+        for word in words:
+            analysis = self._analyze(word)
+            parts = [self._number(self.parts, self._part_texts, part) for part in analysis.parts]
+            terms = [self._number(self.terms, self._term_texts, term) for term in dict.fromkeys(analysis.terms)]
+            for part, text in zip(parts, analysis.parts, strict=True):
+                if part not in self.terms_of_part:
+                    alone = analysis if len(parts) == 1 else self._analyze(text)
+                    numbers = [self._number(self.terms, self._term_texts, term) for term in alone.terms]
+                    self.terms_of_part[part] = tuple(dict.fromkeys(numbers))
+                    self._count_ways(self.terms_of_part[part])
+            # Counted twice for a word that is learned again: then a text is read that need not be.
+            by_part = {term for part in parts for term in self.terms_of_part[part]}
+            self._count_ways([term for term in terms if term not in by_part])
+            part_ids += parts
+            term_ids += terms
+            part_ends.append(self.part_ids.length + len(part_ids))
+            term_ends.append(self.term_ids.length + len(term_ids))
+            flags.append(analysis.flags)
+        self.part_ids.extend(part_ids)
+        self.part_starts.extend(part_ends)
+        self.term_ids.extend(term_ids)
+        self.term_starts.extend(term_ends)
+        self.word_flags.extend(flags)  # last: now the words are known
 
     def _count_ways(self, terms: Sequence[int]) -> None:
         for term in terms:
@@ -455,46 +466,3 @@ _scanner = _Scanner()
 def words_of(text: bytes) -> list[bytes]:
     """Return the words of a text, in their order, as an index would find them."""
     return _scanner.of(text)
-
-
-def best_scores(
-    scores: npt.NDArray[np.float64],
-    k: int,
-    *,
-    tie: npt.NDArray[np.uint64] | None = None,
-    rows: npt.NDArray[np.int64] | None = None,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return where the best ``k`` of the scores are that, rounded to f32, are above 0, in canonical order.
-
-    Score i is that of row ``rows[i]``, whose tie decides among equals; without ``rows``, of row i.
-
-    Shapes:  scores f64[n]; rows int64[n]; tie u64[n or rows, 2] -> (int64[m], f32[m]), m <= k
-    Raises:  DTypeError, ShapeError, InvalidValue
-    """
-    scores = checks.view(scores, checks.F64, 1, field="scores")
-    wanted = min(checks.whole(k, field="k"), scores.shape[0])
-    if tie is not None:
-        tie = checks.shaped(tie, checks.U64, (scores.shape[0] if rows is None else None, 2), field="tie")
-    if rows is not None:
-        rows = checks.row_ids(rows, 0 if tie is None else tie.shape[0], field="rows")
-        if rows.shape[0] != scores.shape[0]:
-            raise InvalidValue(field="rows", reason="a row for each score")
-    native = dispatch.native()
-    if native is None:
-        return reference_keyword.best_scores(scores, wanted, tie, rows)
-    ids, best = np.empty(wanted, np.int64), np.empty(wanted, np.float32)
-    buffer, null = native.ffi.from_buffer, native.ffi.NULL
-    found = native.ffi.new("size_t *")
-    status = native.lib.cal_best_scores(
-        buffer("double[]", scores),
-        scores.shape[0],
-        null if rows is None else buffer("int64_t[]", rows),
-        null if tie is None else buffer("uint64_t[]", tie),
-        wanted,
-        buffer("int64_t[]", ids),
-        buffer("float[]", best),
-        found,
-    )
-    dispatch.check(status)
-    count = int(found[0])
-    return ids[:count], best[:count]

@@ -102,6 +102,8 @@ class SimilarTerms:
             near = np.clip((cosines.astype(np.float64) - self._least) / (1 - self._least), 0.0, 1.0)
             terms, near = terms[near > 0], near[near > 0]
         if before is not None:
+            if not len(terms):
+                return _Found(before.terms, before.near, count)
             terms, near = np.concatenate((before.terms, terms)), np.concatenate((before.near, near))
             order = np.lexsort((terms, -near))
             terms, near = terms[order], near[order]

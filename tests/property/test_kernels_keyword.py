@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.instruction_sets import MACHINES, running_on, searched
 
-from caliber.kernels import forced_path, reference_keyword
+from caliber.kernels import best_scores, forced_path, reference_keyword
 from caliber.kernels.keyword import (
     Analysis,
     KeywordIndex,
@@ -20,7 +20,6 @@ from caliber.kernels.keyword import (
     QueryWord,
     Vocabulary,
     WordScores,
-    best_scores,
 )
 from caliber.model.errors import DTypeError, InvalidValue, ShapeError
 
