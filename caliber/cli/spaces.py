@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -255,6 +255,7 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
     Exit code 1 when something differs even so.
     """
     from caliber.runtime.full_text import drop_full_text, rebuild_full_text
+    from caliber.runtime.vector_index import build_index_of
 
     out = settings.out
     config = settings.load()
@@ -278,14 +279,11 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
     if full_text or config.search.mode == "backend":
         # Before anything else: without it such a store does not open.
         with out.progress("writing full text anew", None, "texts") as advance:
-            shown = 0
-
-            def told(done: int, _: int) -> None:
-                nonlocal shown
-                advance(done - shown)
-                shown = done
-
-            rows = rebuild_full_text(config, told)
+            told = _steps(advance)
+            rows = rebuild_full_text(config, lambda done, _: told("", done))
+        with out.progress("indexing vectors", None, "blocks") as advance:
+            said = _steps(advance)
+            build_index_of(config, lambda what, done, _: said(what, done))
     with settings.memory(note=False) as memory:
         came = memory.storage.rebuild_search(lambda text: out.note(f"{text} …"), full_text=rows is None)
     came = came if rows is None else dataclasses.replace(came, full_text=rows)
@@ -302,6 +300,17 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
 
     out.result(document, human)
     return PROBLEM if came.differences else DONE
+
+
+def _steps(advance: Callable[[int], None]) -> Callable[[str, int], None]:
+    """Return what is told of one thing after the other how much of it is done, and advances by what was added."""
+    shown: dict[str, int] = {}
+
+    def told(what: str, done: int) -> None:
+        advance(max(0, done - shown.get(what, 0)))
+        shown[what] = done
+
+    return told
 
 
 def _print_differences(out: Output, differences: list[str]) -> None:

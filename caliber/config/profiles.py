@@ -244,11 +244,14 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
         }
         data["vector"] = {
             "dimensions": DIMENSIONS,
-            "index_type": "exact",
+            "index_type": "hnsw" if adapter == "postgres" else "exact",
             "distance_metric": "cosine",
             "hnsw_m": 16,
             "hnsw_ef_construction": 64,
+            "hnsw_ef_search": 100,
+            "hnsw_max_scan_tuples": 20_000,
             "ivfflat_lists": 100,
+            "ivfflat_probes": 10,
         }
     return data
 

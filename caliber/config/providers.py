@@ -126,14 +126,24 @@ class VectorConfig(Section):
 
     dimensions: Int = knob("Length of every vector.", "C-488", gt=0)
     index_type: VectorIndexType = knob(
-        "Index of the database beyond resident memory; SQLite is always exact.", "C-488", later=True
+        "What finds near vectors with search.mode backend: in PostgreSQL an index, or exact; SQLite is always exact.",
+        "C-488",
     )
     distance_metric: DistanceMetric = knob("What nearness means.", "C-488")
-    hnsw_m: Int = knob("HNSW: links of a node.", "C-489", seed=16, ge=2, le=100, later=True)
+    hnsw_m: Int = knob("HNSW: links of a node.", "C-489", seed=16, ge=2, le=100)
     hnsw_ef_construction: Int = knob(
-        "HNSW: candidates looked at while building, at least 2 * hnsw_m.", "C-489", seed=64, ge=4, le=1_000, later=True
+        "HNSW: candidates looked at while building, at least 2 * hnsw_m.", "C-489", seed=64, ge=4, le=1_000
     )
-    ivfflat_lists: Int = knob("IVFFlat: number of lists.", "C-121", seed=100, ge=1, le=32_768, later=True)
+    hnsw_ef_search: Int = knob(
+        "HNSW: candidates a search keeps in view; never fewer than it is to find.", "ours", ge=1, le=1_000
+    )
+    hnsw_max_scan_tuples: Int = knob(
+        "HNSW: vectors a filtered search looks at before it compares all that meet the filter.", "ours", ge=1
+    )
+    ivfflat_lists: Int = knob(
+        "IVFFlat: number of lists; built once there are ten vectors for each.", "C-121", seed=100, ge=1, le=32_768
+    )
+    ivfflat_probes: Int = knob("IVFFlat: lists a search looks into first.", "ours", ge=1, le=32_768)
 
 
 class EmbeddingConfig(Section):

@@ -107,7 +107,7 @@ class Embedder:
         self.modes = {kind: EmbedMode(getattr(settings, knob)) for kind, knob in MODES.items()}
         self._places = {kind: _places(kind) for kind in self.embedded}
         self.filler = Filler(
-            store, memory, config, configured, self.embedded, embed=self._embed, write=write, event=event
+            store, memory, config, configured, self.embedded, embed=self._embed, write=write, event=event, failed=failed
         )
         self._walks: dict[bytes, Walk] = {}
         self._to_walk = {lane.key for lane in self._lanes}

@@ -57,6 +57,7 @@ from caliber.runtime.space_provider import (
 )
 from caliber.runtime.stored_records import StoredRecords
 from caliber.runtime.support import refusals
+from caliber.runtime.vector_index import open_index
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING, MIRRORED
 from caliber.search.searcher import Searcher
 from caliber.storage.moved import MOVED
@@ -197,6 +198,7 @@ class Engine:
         check_dimensions(config, provider)
         metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
         space = enter_space(self.store, self.write, self.event, provider, metric)
+        open_index(self.store, config, self.memory.snapshot.space_in_use, self._embedding_failed)
         lane = self._space_provider(provider, space, durable)
         given = previous is not None
         if previous is None and config.previous_embedding_provider is not None:

@@ -12,11 +12,12 @@ from typing import Any
 
 from caliber.agents.locks import LockService
 from caliber.config import CaliberConfig
-from caliber.model.errors import Conflict, EmbeddingFailed
+from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime import reembedding
 from caliber.runtime.reembedding import Lease, MakeEvent, Progress, Reembedded, Walk
 from caliber.runtime.space_provider import Lacking, SpaceProvider
+from caliber.runtime.vector_index import complete_index
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork
 
@@ -53,9 +54,12 @@ class Filler:
         embed: Embed,
         write: Callable[[Callable[[UnitOfWork], Any]], Any],
         event: MakeEvent,
+        failed: Callable[[str, CaliberError], None],
     ) -> None:
         self._store = store
         self._memory = memory
+        self._config = config
+        self._failed = failed
         self._lane = lane
         self._kinds = kinds
         self._batch = config.embedding.batch_size
@@ -112,6 +116,7 @@ class Filler:
                 reason=f"{lane.space.name} refused {len(lane.refused):,} of {total:,} records, so it is not taken into "
                 "use; mend it, or accept that with `caliber db reembed --accept-refused`"
             )
+        complete_index(self._store, self._config, lane.space, self._memory.snapshot.space_in_use, self._failed)
         tolerated = self._batch if fill.failed_switches >= reembedding.STRICT_ATTEMPTS else 0
         try:
             done, _ = reembedding.switch(self._write, self._event, lane, self._kinds, tolerated)

@@ -34,7 +34,8 @@ def open_stored_search(store: Store, memory: ResidentMemory, config: CaliberConf
         return None
     full_text = _of(store)
     state = full_text.state()
-    if state is None and _is_empty(store):
+    # Begun by another program but not done: of an empty store, that is a matter of a moment.
+    if (state is None or not state.complete) and _is_empty(store):
         full_text.rebuild(WordIndexer(config.search.keyword.language), unless_there=True)
         state = _finished(full_text)
     check_state(state, config.search, str(store.facts()["path"]))

@@ -23,6 +23,7 @@ from caliber.runtime.engine import Engine
 from caliber.runtime.reembedding import Progress, Reembedded, in_use_of, space_event
 from caliber.runtime.space_provider import embedded_text
 from caliber.runtime.tables import Table
+from caliber.runtime.vector_index import build_index
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.search.full_text import WordIndexer
 from caliber.storage.codec import dump_json
@@ -57,6 +58,8 @@ class SpaceReport:
     stored_bytes: int
     resident_bytes: int
     created_at: datetime
+    index: str | None = None
+    """The database's own index of it: how it is built, and what is being done to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,7 @@ class SpaceTable(Table):
                     stored_bytes=vectors * space.dimensions * 4,
                     resident_bytes=engine.memory.space_bytes(space.space_id),
                     created_at=space.created_at,
+                    index=_index_of(engine, space),
                 )
             )
         return out
@@ -184,6 +188,8 @@ class SpaceTable(Table):
         space = self.find(name)
         self._check_droppable(space)
         engine.write(lambda uow: _retire(uow, space.space_id))
+        if engine.store.vector_index is not None:
+            engine.store.vector_index.drop(space.space_id)
         with engine.store.read() as session:
             rows = session.run(engine.store.statements["embedding.of_space"], (space.space_id.bytes,))
         total, dropped = sum(row[1] for row in rows), 0
@@ -218,6 +224,14 @@ class SpaceTable(Table):
                 reason=f"{space.name} is the space of embedding_provider, and would be filled again at once; to give "
                 "that model up, configure the one that is searched again, and drop it then",
             )
+
+
+def _index_of(engine: Engine, space: EmbeddingSpace) -> str | None:
+    found = None if engine.store.vector_index is None else engine.store.vector_index.of(space.space_id)
+    if found is None:
+        return None
+    state = found.doing or ("" if found.usable else "not valid: run `caliber db rebuild-search`")
+    return f"{found.method}, {state}" if state else found.method
 
 
 def _section_of(engine: Engine, space: EmbeddingSpace) -> str | None:
@@ -299,7 +313,7 @@ def _pages(engine: Engine, statement: str, dry_run: bool) -> Any:
 def _empty_spaces(engine: Engine, dry_run: bool) -> tuple[str, ...]:
     own = None if engine.embedder is None else engine.embedder.space.space_id
 
-    def find(uow: UnitOfWork) -> tuple[str, ...]:
+    def find(uow: UnitOfWork) -> list[EmbeddingSpace]:
         spaces: list[EmbeddingSpace] = uow.select_path(EMBEDDING_SPACE, "list_all")
         empty = [
             space
@@ -310,10 +324,13 @@ def _empty_spaces(engine: Engine, dry_run: bool) -> tuple[str, ...]:
         ]
         for space in () if dry_run else empty:
             uow.delete(EMBEDDING_SPACE, space)
-        return tuple(space.name for space in empty)
+        return empty
 
-    found: tuple[str, ...] = engine.write(find)
-    return found
+    found: list[EmbeddingSpace] = engine.write(find)
+    if engine.store.vector_index is not None and not dry_run:
+        for space in found:
+            engine.store.vector_index.drop(space.space_id)
+    return tuple(space.name for space in found)
 
 
 # --- making derived state anew -----------------------------------------------------------------------
@@ -360,6 +377,9 @@ def rebuild_search(
     if kept is not None and kept.state() is not None:
         step("writing full text anew")
         rows = kept.rebuild(WordIndexer(engine.config.search.keyword.language))
+    if engine.store.vector_index is not None:
+        step("indexing vectors")
+        build_index(engine.store, engine.config)
     step("reading memory anew")
     engine.memory.reload()
     texts = 0

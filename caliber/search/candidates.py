@@ -29,6 +29,7 @@ from caliber.storage.codec import Row, dump_json
 from caliber.storage.full_text import PART_MARK, filterable
 from caliber.storage.plan import Plan
 from caliber.storage.session import StatementSession
+from caliber.storage.vector_index import Near, VectorIndexes
 
 _PAGE_VECTORS: Final = 4_096
 _TOKENS_MAX: Final = 1_024
@@ -67,9 +68,16 @@ class Asked:
 class Sight:
     """What one principal sees of the store in one session, and the statements to ask for it."""
 
-    def __init__(self, session: StatementSession, statements: Mapping[str, Plan], asked: Asked) -> None:
+    def __init__(
+        self,
+        session: StatementSession,
+        statements: Mapping[str, Plan],
+        asked: Asked,
+        indexes: VectorIndexes | None = None,
+    ) -> None:
         self._session = session
         self._statements = statements
+        self._indexes = indexes
         self._check = asked.check
         self._instants = {"note": asked.as_of_us}
         self.now_us = asked.now_us
@@ -85,6 +93,15 @@ class Sight:
         if self._check is not None:
             self._check()
         return self._session.run(self._statements[statement], parameters)
+
+    def nearest(self, kind: str, space: EmbeddingSpace, query: NDArray[np.float32], records: int) -> list[Row] | None:
+        """Return the vectors that an index finds for so many records of a kind; None where all have to be read."""
+        if self._indexes is None:
+            return None
+        if self._check is not None:
+            self._check()
+        near = Near(kind, query.astype("<f4").tobytes(), *self.of(kind), self.filters(kind), records)
+        return self._indexes.nearest(self._session, space, near)
 
     def of(self, kind: str) -> tuple[str, int]:
         """Return the lists of readers that count, and the instant at which records of a kind must be in force."""
@@ -195,7 +212,9 @@ def by_vector(
     *,
     least: float | None = None,
 ) -> None:
-    """Add the records nearest to a query: every vector in sight is read once, a page at a time, and scored exactly.
+    """Add the records nearest to a query, scored exactly: those an index finds, or of every vector in sight.
+
+    Without an index each is read once, a page at a time.
 
     Units: least is a similarity; None for ``search.min_similarity``
     """
@@ -203,6 +222,10 @@ def by_vector(
     wanted = max(settings.vector_candidates, settings.candidate_factor * limit)
     best: list[tuple[float, bytes, str, int]] = []
     for kind in sight.kinds:
+        found = sight.nearest(kind, space, query, wanted)
+        if found is not None:
+            best = _nearest(best, kind, found, space, query, least, wanted) if found else best
+            continue
         last = -1
         while True:
             rows = sight.ask(

@@ -112,7 +112,7 @@ class StoredSearch:
         """
         check_state(self.full_text.state(session), self._settings, self._name)
         statements = self.full_text.statements
-        sight = Sight(session, statements, asked)
+        sight = Sight(session, statements, asked, self._store.vector_index)
         found = Candidates(self._settings.candidates_max)
         if asked.text.strip():
             figures = StoredFigures(self.searcher().read(asked.text, sight.today), sight, linked=False)
@@ -135,7 +135,7 @@ class StoredSearch:
         check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
         settings, searcher = self._settings, self.searcher()
         statements = self.full_text.statements
-        sight = Sight(session, statements, asked)
+        sight = Sight(session, statements, asked, self._store.vector_index)
         found = Candidates(settings.candidates_max)
         figures = None
         if asked.text.strip():

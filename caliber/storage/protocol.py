@@ -14,6 +14,7 @@ from caliber.storage.full_text import FullText
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
+from caliber.storage.vector_index import VectorIndexes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,6 +74,8 @@ class Store(BulkStore, Protocol):
     capabilities: frozenset[str]
     full_text: FullText | None
     """None for a database that has no full text of its own; it is searched in memory only."""
+    vector_index: VectorIndexes | None
+    """None for a database that compares every vector."""
     eraser: Eraser
 
     @property

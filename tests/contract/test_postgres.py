@@ -35,6 +35,7 @@ from caliber.model.errors import (
     StorageError,
     Unavailable,
 )
+from caliber.runtime.full_text import rebuild_full_text
 from caliber.schema.relations import EVENT, NOTE, TRAJECTORY
 from caliber.storage.protocol import Store
 
@@ -262,6 +263,10 @@ def test_pgvector_in_another_schema_is_found_there(pg: PostgresBackend) -> None:
             note(memory, "has a vector")
             assert memory.verify() == []
             assert memory.search("vector").hits[0].content == "has a vector"
+        rebuild_full_text(pg.config(search__mode="backend"))
+        with caliber.open(pg.config(search__mode="backend")) as memory:
+            assert memory.storage.embedding_spaces.report()[0].index == "hnsw"
+            assert "vector" in memory.search("vector").hits[0].found_by
     admin("DROP DATABASE elsewhere")
 
 

@@ -85,6 +85,7 @@ class Shared:
     channel: str | None = None
     """Where commits are told (NOTIFY), if they are."""
     vector_oid: int = 0
+    vector_version: tuple[int, ...] = (0, 0)
     ordinals: Ordinals = field(default_factory=lambda: Ordinals())
     counter: Counter = field(default_factory=Counter)
     bindings: dict[str, Binding] = field(default_factory=dict)

@@ -10,7 +10,6 @@ Source: K-170, K-171; docs/decisions/0081, 0120.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, TypeVar
@@ -19,8 +18,8 @@ from caliber.backends.postgres.connection import PgConnection, simple
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.full_text_plans import FullTextPlans, full_text_plans
 from caliber.backends.postgres.full_text_statements import full_text_statements
+from caliber.backends.postgres.patience import Transaction, patiently
 from caliber.kernels import uuid7
-from caliber.model.errors import Conflict, Unavailable
 from caliber.schema.relation import Relation
 from caliber.storage.changes import DELETE
 from caliber.storage.codec import Row, dump_json
@@ -33,10 +32,6 @@ T = TypeVar("T")
 
 _BATCH_ROWS: Final = 1_000
 """Rows indexed in one transaction while an index is built: others write texts between two of them."""
-
-_TURN_MS: Final = 200
-"""How long one attempt waits for a table: writers who come later wait behind it."""
-_PAUSE_S: Final = 0.05
 
 _KINDS: Final = tuple(relation.name for relation in TEXTS)
 
@@ -126,7 +121,7 @@ class PostgresFullText:
         dialect: PostgresDialect,
         plans: dict[str, RelationPlans],
         read: Callable[[], AbstractContextManager[StatementSession]],
-        transaction: Callable[[int], AbstractContextManager[PgConnection]],
+        transaction: Transaction,
         lock_timeout_ms: int,
     ) -> None:
         self.statements = full_text_statements(dialect)
@@ -135,7 +130,7 @@ class PostgresFullText:
         self._plans = plans
         self._read = read
         self._transaction = transaction
-        self._patience_s = lock_timeout_ms / 1_000 if lock_timeout_ms else float("inf")
+        self._lock_timeout_ms = lock_timeout_ms
 
     def state(self, session: StatementSession | None = None) -> FullTextState | None:
         if session is None:
@@ -259,17 +254,4 @@ class PostgresFullText:
         connection.flush()
 
     def _patiently(self, work: Callable[[PgConnection], T]) -> T:
-        """Run work that locks tables in a transaction of its own, again and again while others hold them.
-
-        Each attempt is short: who comes meanwhile waits behind it.
-        """
-        until = time.monotonic() + self._patience_s
-        while True:
-            try:
-                with self._transaction(_TURN_MS) as connection:
-                    return work(connection)
-            except (Unavailable, Conflict) as error:
-                late = time.monotonic() >= until
-                if late or not (isinstance(error, Conflict) or error.context.get("reason") == "locked"):
-                    raise
-            time.sleep(_PAUSE_S)
+        return patiently(self._transaction, work, self._lock_timeout_ms)

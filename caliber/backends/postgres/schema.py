@@ -49,6 +49,7 @@ def find_vector(connection: PgConnection, store: str) -> str | None:
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VECTOR:
         raise SchemaMismatch(store=store, reason=f"pgvector {version} is older than 0.5; ALTER EXTENSION vector UPDATE")
     connection.shared.vector_oid = int(oid)
+    connection.shared.vector_version = tuple(int(part) for part in version.split(".")[:2])
     return str(schema)
 
 

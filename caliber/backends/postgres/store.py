@@ -24,6 +24,7 @@ from caliber.backends.postgres.listener import Listener, channel_of, place_of
 from caliber.backends.postgres.logins import dsn_of
 from caliber.backends.postgres.pool import Pool
 from caliber.backends.postgres.statements import irregular, own, reserving
+from caliber.backends.postgres.vector_index import PostgresVectorIndex
 from caliber.backends.postgres.writer import Limits, PostgresWriter
 from caliber.model.enums import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, TransactionFailed, Unavailable
@@ -36,6 +37,7 @@ from caliber.storage.plan import Plan, quote
 from caliber.storage.protocol import ConnectionPool, Follower
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.vector_index import VectorIndexes
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig, PostgresConfig
@@ -87,7 +89,7 @@ class PostgresStore:
     """One open PostgreSQL tenant. Source: O-1, K-081, K-082, design sections 3 to 5."""
 
     adapter = "postgres"
-    capabilities = frozenset({"feed", "group_commit", "bulk"})
+    capabilities = frozenset({"feed", "group_commit", "full_text", "bulk"})
 
     def __init__(
         self,
@@ -125,6 +127,15 @@ class PostgresStore:
         self.full_text: FullText | None = full_text
         self._bulk = PostgresBulk(
             self._shared, self._pool.extra, dialect, self._limits.lock_timeout_ms, clock_us, full_text.loaded
+        )
+        self.vector_index: VectorIndexes | None = PostgresVectorIndex(
+            config.vector,
+            dialect,
+            self._shared.vector_version,
+            self.read,
+            self._transaction,
+            self._bulk.connection,
+            self._limits.lock_timeout_ms,
         )
         self.care = PostgresCare(self._bulk, dialect, self.plans, self._shared.store)
         self.eraser = PostgresEraser(

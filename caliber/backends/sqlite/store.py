@@ -41,6 +41,7 @@ from caliber.storage.plan import RelationPlans, compile_relation
 from caliber.storage.protocol import Follower
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.vector_index import VectorIndexes
 
 if TYPE_CHECKING:
     from caliber.backends.sqlite.care import SqliteCare
@@ -310,6 +311,7 @@ class SqliteStore:
             busy_timeout_ms=storage.busy_timeout_ms,
             clock_us=clock_us,
         )
+        self.vector_index: VectorIndexes | None = None
         self.full_text = SqliteFullText(self._writer.full_text, PLANS, self._reading, self._transaction, clock_us)
         self.eraser = SqliteEraser(self._options, self._outside, self._reading)
         self._readers_max = storage.readers

@@ -1,0 +1,37 @@
+"""Work that locks whole tables, in short turns: who comes meanwhile waits behind a turn, never behind all of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final, TypeVar
+
+from caliber.backends.postgres.connection import PgConnection
+from caliber.model.errors import Conflict, Unavailable
+
+T = TypeVar("T")
+
+Transaction = Callable[[int], AbstractContextManager[PgConnection]]
+"""Lends a connection in a transaction whose statements wait for a lock as long as said. Units: ms"""
+
+TURN_MS: Final = 200
+"""How long one attempt waits for a table: writers who come later wait behind it."""
+_PAUSE_S: Final = 0.05
+
+
+def patiently(transaction: Transaction, work: Callable[[PgConnection], T], lock_timeout_ms: int) -> T:
+    """Run work in a transaction of its own, again and again while others hold what it locks; 0 ms: for ever.
+
+    Raises: Unavailable, reason ``locked``, and whatever ``work`` raises
+    """
+    until = time.monotonic() + lock_timeout_ms / 1_000 if lock_timeout_ms else float("inf")
+    while True:
+        try:
+            with transaction(TURN_MS) as connection:
+                return work(connection)
+        except (Unavailable, Conflict) as error:
+            late = time.monotonic() >= until
+            if late or not (isinstance(error, Conflict) or error.context.get("reason") == "locked"):
+                raise
+        time.sleep(_PAUSE_S)

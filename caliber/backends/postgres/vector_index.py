@@ -1,0 +1,261 @@
+"""Vector indexes of one store: made, looked at, asked and dropped.
+
+A space has an index for each kind of record, as nearly every search is of some kinds: one for all would walk past the
+turns of a year to find twenty notes.
+
+Source: design, section 3; K-102, K-103, K-154; docs/decisions/0121.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final
+
+from caliber.backends.postgres.connection import PgConnection
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.patience import Transaction, patiently
+from caliber.backends.postgres.vector_plans import (
+    HALFVEC_MAX,
+    PREFIX,
+    VECTOR_MAX,
+    Space,
+    create_index,
+    drop_index,
+    index_name,
+    nearest_plans,
+    vector_plans,
+)
+from caliber.model.entities import EmbeddingSpace
+from caliber.model.enums import VectorIndexType
+from caliber.storage.codec import Row
+from caliber.storage.full_text import TEXTS
+from caliber.storage.session import StatementSession
+from caliber.storage.vector_index import Near, Progress, SpaceIndex
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from caliber.config import VectorConfig
+
+_HNSW, _IVFFLAT = "hnsw", "ivfflat"
+_METHODS: Final = {VectorIndexType.HNSW: _HNSW, VectorIndexType.IVF_FLAT: _IVFFLAT}
+"""PostgreSQL's names of what indexes."""
+_KINDS: Final = tuple(relation.name for relation in TEXTS)
+_ITERATIVE: Final = (0, 8)
+_HALFVEC: Final = (0, 7)
+"""The versions of pgvector that can do so."""
+
+_BESIDE: Final = 2_000
+"""Vectors up to which writers wait while a space is indexed: less than a second."""
+_FEW: Final = 4_096
+"""Records that meet a filter up to which their vectors are all compared."""
+_MOST: Final = 16_384
+"""Vectors asked of an index at once, where records have many."""
+_EF_MAX: Final = 1_000
+_PROBES_MAX: Final = 32_768
+_ROWS_A_LIST: Final = 10
+_KNOWN_S: Final = 10.0
+"""How long it is remembered which indexes there are."""
+_LOOK_S: Final = 0.2
+
+
+class PostgresVectorIndex:
+    """The vector indexes of one open store. Safe to share between threads."""
+
+    def __init__(
+        self,
+        settings: VectorConfig | None,
+        dialect: PostgresDialect,
+        version: tuple[int, ...],
+        read: Callable[[], AbstractContextManager[StatementSession]],
+        transaction: Transaction,
+        connection: Callable[[], AbstractContextManager[psycopg.Connection[Any]]],
+        lock_timeout_ms: int,
+    ) -> None:
+        self._settings = settings
+        self._dialect = dialect
+        self._version = version
+        self._plans = vector_plans(dialect, version >= _ITERATIVE)
+        self._read = read
+        self._transaction = transaction
+        self._connection = connection
+        self._lock_timeout_ms = lock_timeout_ms
+        self._known: dict[str, str] = {}
+        self._known_until = 0.0
+
+    # --- making ----------------------------------------------------------------------------------
+
+    def open(self, space: EmbeddingSpace) -> bool:
+        method = self._method_for(space)
+        if method is None:
+            return False
+        with self._read() as session:
+            found = self._found(session, space.space_id)
+            many = session.run(self._plans.many, (space.space_id.bytes, _BESIDE + 1))[0][0]
+        if found or method != _HNSW or many > _BESIDE:
+            return self._is_usable(found)
+        texts = [self._create(space, kind, method) for kind in _KINDS]
+
+        def work(connection: PgConnection) -> None:
+            for text in texts:
+                connection.command(text)
+
+        patiently(self._transaction, work, self._lock_timeout_ms)
+        self._known_until = 0.0
+        return True
+
+    def build(self, space: EmbeddingSpace, progress: Progress | None = None) -> bool:
+        method = self._method_for(space)
+        if method is None:
+            return False
+        with self._read() as session:
+            found = self._found(session, space.space_id)
+            rows = {kind: self._count(session, space, kind) for kind in _KINDS}
+        options = {part.strip() for part in self._options(method).split(",")}
+        for kind in _KINDS:
+            name = index_name(space.space_id, kind)
+            known = found.get(name)
+            if known is not None and known[:2] == (method, True) and set(known[2].split(", ")) == options:
+                continue
+            with self._connection() as raw:
+                if known is not None:
+                    raw.execute(drop_index(name, self._dialect))
+                if method == _IVFFLAT and rows[kind] < _ROWS_A_LIST * self._vector.ivfflat_lists:
+                    continue
+                self._watched(raw, self._create(space, kind, method, "CONCURRENTLY"), name, progress)
+        self._known_until = 0.0
+        with self._read() as session:
+            return self._is_usable(self._found(session, space.space_id))
+
+    def drop(self, space_id: uuid.UUID) -> bool:
+        with self._read() as session:
+            found = self._found(session, space_id)
+        if found:
+            with self._connection() as raw:
+                for name in found:
+                    raw.execute(drop_index(name, self._dialect))
+        self._known_until = 0.0
+        return bool(found)
+
+    def of(self, space_id: uuid.UUID) -> SpaceIndex | None:
+        with self._read() as session:
+            found = self._found(session, space_id)
+            doing = session.run(self._plans.doing, (self._dialect.schema, f"{PREFIX}{space_id.hex}"))
+        if not found:
+            return None
+        said = f"{doing[0][1]}, {doing[0][2]:,} of {doing[0][3]:,}" if doing else ""
+        return SpaceIndex(next(iter(found.values()))[0], self._is_usable(found), said)
+
+    @property
+    def _vector(self) -> VectorConfig:
+        assert self._settings is not None
+        return self._settings
+
+    def _method_for(self, space: EmbeddingSpace) -> str | None:
+        """Return how a space is to be indexed, None for not at all."""
+        most = HALFVEC_MAX if self._version >= _HALFVEC else VECTOR_MAX
+        if self._settings is None or space.dimensions > most:
+            return None
+        return _METHODS.get(self._settings.index_type)
+
+    def _options(self, method: str) -> str:
+        settings = self._vector
+        if method == _IVFFLAT:
+            return f"lists={settings.ivfflat_lists}"
+        return f"m={settings.hnsw_m}, ef_construction={settings.hnsw_ef_construction}"
+
+    def _create(self, space: EmbeddingSpace, kind: str, method: str, how: str = "") -> str:
+        return create_index(Space.of(space), kind, self._dialect, method, self._options(method), how)
+
+    def _watched(self, raw: psycopg.Connection[Any], text: str, name: str, progress: Progress | None) -> None:
+        """Make an index in another thread, and tell how far it is meanwhile."""
+        if progress is None:
+            raw.execute(text)
+            return
+        failed: list[BaseException] = []
+
+        def make() -> None:
+            try:
+                raw.execute(text)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=make, name="caliber-index")
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(_LOOK_S)
+                with self._read() as session:
+                    rows = session.run(self._plans.doing, (self._dialect.schema, name))
+                for _, phase, done, total in rows:
+                    progress(phase, done, total)
+        except BaseException:
+            raw.cancel()
+            raise
+        finally:
+            thread.join()
+        if failed:
+            raise failed[0]
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def _found(self, session: StatementSession, space_id: uuid.UUID) -> dict[str, tuple[str, bool, str]]:
+        """Return the indexes of a space by name: method, whether it is valid, options."""
+        rows = session.run(self._plans.indexes, (self._dialect.schema, f"{PREFIX}{space_id.hex}"))
+        return {name: (method, bool(valid), options) for name, method, valid, options in rows}
+
+    @staticmethod
+    def _is_usable(found: dict[str, tuple[str, bool, str]]) -> bool:
+        return bool(found) and all(valid for _, valid, _ in found.values())
+
+    def _count(self, session: StatementSession, space: EmbeddingSpace, kind: str) -> int:
+        count: int = session.run(self._plans.of_kind, (space.space_id.bytes, kind))[0][0]
+        return count
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    def nearest(self, session: StatementSession, space: EmbeddingSpace, near: Near) -> list[Row] | None:
+        method = self._method_of(session, index_name(space.space_id, near.kind))
+        if method is None:
+            return None
+        sight = (near.seen, near.at_us)
+        asked = 2 * near.records
+        while True:
+            rows = self._ask(session, space, near, method, asked)
+            if len(rows) < asked:
+                break
+            if len({row[1] for row in rows}) >= near.records or asked >= _MOST:
+                return rows
+            asked *= 4
+        # All that there is, or all that was looked at: few records that meet a filter are compared one by one.
+        few = session.run(self._plans.few[near.kind], (space.space_id.bytes, *sight, _FEW, *near.filters))
+        met = next(row[1] for row in few if row[0] is None)
+        return None if met >= _FEW else [row for row in few if row[0] is not None]
+
+    def _ask(self, session: StatementSession, space: EmbeddingSpace, near: Near, method: str, asked: int) -> list[Row]:
+        assert isinstance(session, PgConnection)
+        settings = self._settings
+        if method == _IVFFLAT:
+            first, most = settings.ivfflat_probes if settings else 1, _PROBES_MAX
+        else:
+            first = max(settings.hnsw_ef_search if settings else 1, min(_EF_MAX, asked))
+            most = settings.hnsw_max_scan_tuples if settings else _MOST
+        session.later(self._plans.begin[method], (str(first), str(most)))
+        plan = nearest_plans(Space.of(space), self._dialect)[near.kind]
+        try:
+            return session.run(plan, (near.query, near.seen, near.at_us, asked, *near.filters))
+        finally:
+            session.later(self._plans.end, ())
+
+    def _method_of(self, session: StatementSession, name: str) -> str | None:
+        """Return how an index is built that can be asked, from memory if it was looked up a moment ago."""
+        now = time.monotonic()
+        if now >= self._known_until:
+            rows = session.run(self._plans.indexes, (self._dialect.schema, PREFIX))
+            self._known = {known: method for known, method, valid, _ in rows if valid}
+            self._known_until = now + _KNOWN_S
+        return self._known.get(name)
