@@ -65,9 +65,9 @@ class Settings:
 
     def load(self) -> CaliberConfig:
         """Return the configuration. Raises: MultipleErrors with every fault, Mistake."""
-        from caliber.config import load_config_file
+        from caliber.dsl.loading import load_config
 
-        return load_config_file(self.config_path())
+        return load_config(self.config_path())
 
     @contextmanager
     def memory(self, *, note: bool = True) -> Iterator[Caliber]:

@@ -48,7 +48,11 @@ def render(config: CaliberConfig, path: Path) -> str:
         return render_json(config)
     if suffix == ".toml":
         return render_toml(config)
-    raise Mistake(f"{path.name}: a configuration ends in .toml or .json", "choose another --path")
+    if suffix == ".caliber":
+        from caliber.dsl.writing import render_caliber
+
+        return render_caliber(config)
+    raise Mistake(f"{path.name}: a configuration ends in .caliber, .toml or .json", "choose another --path")
 
 
 def in_command(path: Path) -> str:

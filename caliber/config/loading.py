@@ -14,7 +14,7 @@ from caliber.config.parsing import MAX_BYTES, fail, parse_json, parse_toml
 from caliber.config.secret import PREFIX
 from caliber.config.storage import MEMORY
 from caliber.config.tree import CaliberConfig
-from caliber.model.errors import InvalidConfigValue, ProviderNotSupported
+from caliber.model.errors import InvalidConfigValue
 
 
 def load_config_file(path: str | os.PathLike[str]) -> CaliberConfig:
@@ -26,12 +26,9 @@ def load_config_file(path: str | os.PathLike[str]) -> CaliberConfig:
     file = Path(path)
     parsers = {".toml": parse_toml, ".json": parse_json}
     suffix = file.suffix.lower()
-    if suffix == ".caliber":
-        message = f"{file.name}: .caliber files come with the configuration language; use .toml or .json until then"
-        fail(ProviderNotSupported(message, provider=".caliber"))
     if suffix not in parsers:
-        fail(wrong("path", file.name, "a configuration ends in .toml or .json"))
-    data = parsers[suffix](_read(file))
+        fail(wrong("path", file.name, "a configuration ends in .caliber, .toml or .json"))
+    data = parsers[suffix](read_file(file))
     return CaliberConfig.from_mapping(anchor(data, file.absolute().parent))
 
 
@@ -66,7 +63,8 @@ def _anchored(path: str, folder: Path) -> str:
     return os.path.normpath(folder / path)
 
 
-def _read(file: Path) -> str:
+def read_file(file: Path) -> str:
+    """Return the text of a file that may hold a configuration. Raises: MultipleErrors with one fault."""
     try:
         with file.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)

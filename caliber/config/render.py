@@ -63,7 +63,7 @@ def _section(section: Section, path: tuple[str, ...]) -> Iterator[str]:
     for name, field in type(section).model_fields.items():
         if name == "policies":
             if not getattr(section, name):
-                yield from (f"# {_comment(field, [])}", "policies = []", "")
+                yield from (f"# {meaning_of(field, [])}", "policies = []", "")
         elif section_in(field.annotation) is not None:
             inner.append((name, field))
         else:
@@ -102,11 +102,12 @@ def _knob(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
     data = plain(value)
     if value is None and field.is_required():
         data = "forever"
-    yield f"# {_comment(field, data)}"
+    yield f"# {meaning_of(field, data)}"
     yield f"# {name} =" if data is None else f"{name} = {_top_value(data, field)}"
 
 
-def _comment(field: FieldInfo, value: Any) -> str:
+def meaning_of(field: FieldInfo, value: Any) -> str:
+    """Return what a knob means, what it accepts and where its value comes from, as one line."""
     about = _about(field)
     limits = _limits(field, about["unit"])
     meaning = f"{field.description} {limits}" if limits else f"{field.description}"

@@ -1,9 +1,40 @@
-"""The language of ``.caliber`` files: adapters, memory types, policies and rules of injection, as text.
+"""The language of ``.caliber`` files: a configuration, its adapters, providers and policies, as one text.
 
 Source: C §2, decisions K-054 to K-072.
 """
 
-from caliber.dsl.parser import Parsed, parse, read
-from caliber.dsl.printer import format_text, render
+from __future__ import annotations
 
-__all__ = ["Parsed", "format_text", "parse", "read", "render"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from caliber.dsl.files import compile_text
+    from caliber.dsl.loading import load_config
+    from caliber.dsl.parser import Parsed, parse, read
+    from caliber.dsl.printer import format_text, render
+
+_HOME = {
+    "Parsed": "parser",
+    "compile_text": "files",
+    "format_text": "printer",
+    "load_config": "loading",
+    "parse": "parser",
+    "read": "parser",
+    "render": "printer",
+}
+
+__all__ = ["Parsed", "compile_text", "format_text", "load_config", "parse", "read", "render"]
+
+
+def __getattr__(name: str) -> Any:
+    # Whoever opens a store from a TOML file passes through here, and does not wait for the parser.
+    if name not in _HOME:
+        raise AttributeError(f"module 'caliber.dsl' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"caliber.dsl.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -21,10 +21,11 @@ from caliber.model.errors import InvalidConfigValue, MultipleErrors, ProgramFaul
 FAULTS_MAX: Final = 100
 """A file that is something else altogether is not reported line by line."""
 
-_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _INT64_MAX: Final = 2**63 - 1
 _ESCAPES: Final = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_STRAY: Final = re.compile("[\ud800-\udfff]")
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _SHOWN: Final = {
     "WORD": "a name",
@@ -84,8 +85,8 @@ def check_text(text: object, name: str) -> None:
         reason = f"it is longer than {MAX_CHARS} characters"
     elif "\0" in text:
         raise MultipleErrors(errors=[_at(text, text.index("\0"), name, "a program cannot contain a zero character")])
-    elif (stray := next((at for at, char in enumerate(text) if "\ud800" <= char <= "\udfff"), None)) is not None:
-        raise MultipleErrors(errors=[_at(text, stray, name, "this is not valid Unicode text")])
+    elif (stray := _STRAY.search(text)) is not None:
+        raise MultipleErrors(errors=[_at(text, stray.start(), name, "this is not valid Unicode text")])
     else:
         return
     raise MultipleErrors(
@@ -166,13 +167,16 @@ class _Build(Transformer[Token, Any]):
     def text(self, parts: list[Token]) -> ast.Text:
         return ast.Text(_ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[0]), parts[0][1:-1]), _from(parts))
 
+    path = text
+
     def number(self, parts: list[Token]) -> ast.Number:
         return ast.Number(str(parts[0]), _from(parts))
 
     def duration(self, parts: list[Token]) -> ast.Duration:
         text = str(parts[0])
         # A number with thousands of digits is too long to convert, and too long a time anyway.
-        ms = int(text[:-1]) * _UNITS_MS[text[-1]] if len(text) < 20 else _INT64_MAX + 1
+        count = text.rstrip("smhdw")
+        ms = int(count) * _UNITS_MS[text[len(count) :]] if len(count) < 20 else _INT64_MAX + 1
         return ast.Duration(text, ms, _from(parts))
 
 
@@ -343,7 +347,8 @@ def _fault(source: Source, error: UnexpectedInput, piece: Span) -> ProgramFault:
         span = Span(piece.end, piece.end + 1)
         end = True
     got = "" if end else source.text[span.start : span.end]
-    names = sorted({_shown(name) for name in expected if name != "$END"}, key=_by_kind)
+    # "$END" and lark's other word for it say that the file could end here, which helps nobody.
+    names = sorted({_shown(name) for name in expected if name.isidentifier()}, key=_by_kind)
     return source.fault(span, _unexpected(source, span, got), got=got, expected=names)
 
 

@@ -14,6 +14,7 @@ from caliber.model.errors import ProgramFault
 
 _LINE_CHARS: Final = 120
 _SUGGESTED_FROM: Final = 0.6  # difflib's own threshold of likeness
+_LINE_END = re.compile("\n")
 _QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"?')
 _KEY = re.compile(r"([A-Za-z_]\w*)\"?\s*:\s*\Z")
 
@@ -43,7 +44,7 @@ class Source:
     def __init__(self, text: str, name: str) -> None:
         self.text = text
         self.name = name
-        self._starts = [0, *(at + 1 for at, char in enumerate(text) if char == "\n")] if "\n" in text else [0]
+        self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
 
     def line_of(self, offset: int) -> int:
         """Return the number of the line that holds an offset, from 1."""

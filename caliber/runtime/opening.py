@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from caliber.backends import backend
-from caliber.config import CaliberConfig, load_config_file
+from caliber.config import CaliberConfig
+from caliber.dsl.loading import load_config as load_config_file
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model.access import Principal
 from caliber.model.errors import DTypeError
@@ -36,7 +37,7 @@ def config_of(source: ConfigSource) -> CaliberConfig:
     if isinstance(source, CaliberConfig):
         return source
     if isinstance(source, str | os.PathLike):
-        return load_config_file(source)
+        return load_config(source)
     raise DTypeError(field="config", expected="a CaliberConfig or the path of one", got=type(source).__name__)
 
 

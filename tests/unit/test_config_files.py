@@ -12,7 +12,7 @@ import pytest
 from caliber.config import CaliberConfig, load_config_file, profiles
 from caliber.config.parsing import MAX_BYTES
 from caliber.config.render import render_json, render_toml
-from caliber.model.errors import ConfigError, InvalidConfigValue, MissingRequired, MultipleErrors, ProviderNotSupported
+from caliber.model.errors import ConfigError, InvalidConfigValue, MissingRequired, MultipleErrors
 
 HASH_PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 32}
 
@@ -153,14 +153,6 @@ def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
     fault = one_fault(lambda: load_config_file(tmp_path / "caliber.toml"))
     assert isinstance(fault, InvalidConfigValue)
     assert "caliber init" in str(fault)
-
-
-def test_files_of_the_configuration_language_say_when_they_come(tmp_path: Path) -> None:
-    file = tmp_path / "memory.caliber"
-    file.write_text("config { }", encoding="utf-8")
-    fault = one_fault(lambda: load_config_file(file))
-    assert isinstance(fault, ProviderNotSupported)
-    assert "configuration language" in str(fault)
 
 
 @pytest.mark.parametrize("name", ["caliber.yaml", "caliber", "caliber.toml.bak"])

@@ -50,7 +50,7 @@ def test_all_faults_of_a_file_are_found_in_one_run() -> None:
         (18, 3),
     ]
     assert found[2].suggestion == "policy"
-    assert "units are s, m, h, d, w" in found[3].reason
+    assert "units are ms, s, m, h, d, w" in found[3].reason
     assert "lower-case" in found[4].reason
     assert found[6].expected == ("a comparison", ")", ",") or ")" in found[6].expected
     assert "expected ) for the ( of line 16" in found[7].reason
@@ -129,6 +129,18 @@ def test_keywords_are_names_where_names_stand() -> None:
     assert [item.name.text for item in program.items if isinstance(item, ast.Definition) and item.name] == [
         "memory",
         "inject",
+    ]
+
+
+@pytest.mark.parametrize("value", ['"text"', "1", "5d", "word", "a.b", "f(x)", "[1]", "{ a: 1 }", "a = 1", "(a)"])
+def test_keywords_are_keys_behind_any_value(value: str) -> None:
+    program = parse(f'caliber: "0.1.0" {{ config {{ a: {value} include: 1 memory {{ }} inject.config: 2 }} }}')
+    (definition,) = program.definitions("config")
+    assert [entry.key.text for entry in definition.entries if not isinstance(entry, ast.Rule)] == [
+        "a",
+        "include",
+        "memory",
+        "inject.config",
     ]
 
 

@@ -1,0 +1,111 @@
+"""``.caliber`` files and what they include. Source: issue of the language; design section 8."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from caliber.config.loading import anchor, read_file
+from caliber.config.tree import CaliberConfig
+from caliber.dsl import ast
+from caliber.dsl.compiler import Part, compile_parts, in_order
+from caliber.dsl.loading import SUFFIX
+from caliber.dsl.parser import read
+from caliber.dsl.scan import MAX_CHARS
+from caliber.dsl.source import Source
+from caliber.model.errors import ConfigError, MultipleErrors
+
+FILES_MAX: Final = 256
+
+
+def load_program(file: Path) -> CaliberConfig:
+    """Return the configuration in a ``.caliber`` file and those it includes; see ``load_config``."""
+    parts, faults = read_parts(file)
+    if faults:
+        # What parses is compiled too, so that one run reports all.
+        try:
+            compile_parts(parts)
+        except MultipleErrors as error:
+            faults.extend(item for item in error.errors if item.kind == "program_fault")
+        raise MultipleErrors(errors=in_order(faults, [part.source.name for part in parts]))
+    return compile_parts(parts, finish=lambda data: anchor(data, file.absolute().parent))
+
+
+def compile_text(text: str, *, name: str = "<text>", base: CaliberConfig | None = None) -> CaliberConfig:
+    """Return the configuration that a program says; ``base`` holds what it leaves out.
+
+    Raises: MultipleErrors with every fault; a text has no folder to include other files from.
+    """
+    parsed = read(text, name=name)
+    included = [item.span for item in parsed.program.items if isinstance(item, ast.Include)]
+    faults: list[ConfigError] = list(parsed.faults)
+    faults.extend(parsed.source.fault(span, "only files can include others") for span in included)
+    data: dict[str, Any] = {} if base is None else base.to_mapping()
+    try:
+        config = compile_parts([Part(parsed.program, parsed.source)], base=data)
+    except MultipleErrors as error:
+        broken = bool(faults)
+        faults.extend(item for item in error.errors if not broken or item.kind == "program_fault")
+    if faults:
+        raise MultipleErrors(errors=in_order(faults, [name]))
+    return config
+
+
+def read_parts(file: Path) -> tuple[list[Part], list[ConfigError]]:
+    """Return a file and all it includes, each once, in the order of their text, and the faults of their form.
+
+    Raises: MultipleErrors when the file itself cannot be read.
+    """
+    reading = _Reading(file.absolute().parent.resolve())
+    reading.file(file, str(file))
+    return reading.parts, reading.faults
+
+
+class _Reading:
+    """Reads files, and those they include, below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.parts: list[Part] = []
+        self.faults: list[ConfigError] = []
+        self._folder = folder
+        self._chars = 0
+        self._open: list[Path] = []
+        self._seen: set[Path] = set()
+
+    def file(self, file: Path, name: str) -> None:
+        resolved = file.resolve()
+        parsed = read(read_file(file), name=name)
+        self._chars += len(parsed.source.text)
+        self.faults.extend(parsed.faults)
+        self._seen.add(resolved)
+        self._open.append(resolved)
+        for item in parsed.program.items:
+            if isinstance(item, ast.Include):
+                self._include(parsed.source, item, file.parent)
+        self._open.pop()
+        self.parts.append(Part(parsed.program, parsed.source))
+
+    def _include(self, source: Source, item: ast.Include, folder: Path) -> None:
+        wanted = Path(item.path.value)
+        file = folder / wanted
+        reason = ""
+        if wanted.is_absolute() or not file.resolve().is_relative_to(self._folder):
+            reason = "an included file lies in the folder of the first file or below it"
+        elif wanted.suffix.lower() != SUFFIX:
+            reason = f"an included file ends in {SUFFIX}"
+        elif file.resolve() in self._open:
+            reason = "this file includes itself, perhaps through another"
+        elif len(self._seen) >= FILES_MAX or self._chars > MAX_CHARS:
+            reason = f"a program is at most {FILES_MAX} files and {MAX_CHARS} characters"
+        elif file.resolve() in self._seen:
+            return  # two files may include the same third: it counts once
+        if reason:
+            self.faults.append(source.fault(item.path.span, reason))
+            return
+        try:
+            self.file(file, os.path.relpath(file, self._folder))
+        except MultipleErrors as error:
+            for fault in error.errors:
+                said = fault.context.get("reason", fault.message)
+                self.faults.append(source.fault(item.path.span, f"this file cannot be included: {said}"))

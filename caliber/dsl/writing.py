@@ -1,0 +1,109 @@
+"""A configuration as a ``.caliber`` file for people: every knob with its meaning, and back again unchanged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from caliber.config.faults import section_in
+from caliber.config.knobs import Section
+from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig
+from caliber.config.render import format_duration, meaning_of
+from caliber.config.tree import CaliberConfig, plain
+from caliber.dsl.compiler import PROVIDERS, VERSION
+from caliber.dsl.printer import format_text, quoted
+
+_HEADER: Final = (
+    "A configuration of CALIBER. Every knob is stated; leaving one out is an error, and so is a misspelt name.",
+    "Behind each meaning stands the requirement that asks for the knob: (C-121) where the value is the one it names,",
+    "(C-094; ours) where the value is our choice, (C-121 has 0.5; ours) where we chose otherwise.",
+    '"Not read yet." marks a knob that is checked, but acts only once its part of CALIBER is there.',
+    "Durations are written as 250ms, 30s, 15m, 1h, 7d or 2w. Secrets are never written here: env:NAME names a",
+    "variable.",
+)
+_WORD: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
+_NOT_WORDS: Final = frozenset(("true", "false", "null", "and", "or", "contains", "on"))
+
+
+def render_caliber(config: CaliberConfig) -> str:
+    """Return the configuration as a commented program that compiles to the same configuration."""
+    lines = [f"// {line}" for line in _HEADER]
+    lines += ["", f'caliber: "{VERSION}" {{']
+    for name in PROVIDERS:
+        provider = getattr(config, name)
+        if provider is not None:
+            lines += [f"// {CaliberConfig.model_fields[name].description}", f"provider {_provider_name(name)} {{"]
+            lines += [*_section(provider), "}", ""]
+    lines += ["config {", *_section(config), "}"]
+    for policy in config.policies:
+        lines += ["", *_policy(policy)]
+    return format_text("\n".join([*lines, "}"]) + "\n")
+
+
+def _provider_name(knob: str) -> str:
+    return knob.removesuffix("_provider")
+
+
+def _section(section: Section) -> Iterator[str]:
+    inner: list[tuple[str, Any]] = []
+    for name, field in type(section).model_fields.items():
+        if name == "policies":
+            continue
+        if name in PROVIDERS and isinstance(section, CaliberConfig):
+            chosen = "null" if getattr(section, name) is None else _provider_name(name)
+            yield from (f"// {field.description}", f"{name}: {chosen}")
+        elif section_in(field.annotation) is not None:
+            inner.append((name, field))
+        else:
+            yield from _knob(name, field, getattr(section, name))
+    for name, field in inner:
+        value = getattr(section, name)
+        if value is not None:
+            yield from ("", f"// {field.description}", f"{name} {{", *_section(value), "}")
+
+
+def _knob(name: str, field: Any, value: Any) -> Iterator[str]:
+    data = plain(value)
+    if value is None and field.is_required():
+        data = "forever"
+    yield f"// {meaning_of(field, data)}"
+    if data is None:
+        yield f"// {name}:"
+        return
+    about = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    is_time = isinstance(data, int) and about.get("unit") == "ms"
+    yield f"{name}: {format_duration(data) if is_time else _value(data)}"
+
+
+def _value(data: Any) -> str:
+    if data is None or isinstance(data, bool):
+        return {None: "null", True: "true", False: "false"}[data]
+    if isinstance(data, str):
+        return data if _WORD.match(data) and data not in _NOT_WORDS else quoted(data)
+    if isinstance(data, Mapping):
+        return "{" + ", ".join(f"{quoted(str(key))}: {_value(value)}" for key, value in data.items()) + "}"
+    if isinstance(data, (list, tuple)):
+        return f"[{', '.join(map(_value, data))}]"
+    return repr(data)
+
+
+def _policy(policy: PolicyConfig) -> Iterator[str]:
+    yield f"policy {policy.name} {{"
+    for rule in policy.rules:
+        trigger = f"schedule({quoted(rule.cron)})" if rule.cron is not None else rule.on.value
+        yield f"on {trigger}: [{', '.join(map(_action, rule.actions))}]"
+    yield "}"
+
+
+def _action(action: ActionConfig) -> str:
+    if action.action is PolicyAction.NOTIFY:
+        return f"notify({quoted(str(action.channel))})"
+    if action.action is not PolicyAction.PRUNE:
+        return f"{action.action}({action.target})"
+    criteria = []
+    if action.older_than_ms is not None:
+        criteria.append(f"older_than({format_duration(action.older_than_ms)})")
+    if action.below_confidence is not None:
+        criteria.append(f"below_confidence({action.below_confidence!r})")
+    return f"prune({action.target}, {', '.join(criteria)})"
