@@ -25,8 +25,8 @@ from harness.contest import OURS, PEER, Contender
 from harness.notes import ARTIFACTS, ME, QUERY, TURNS, Ours, opened, sentence, settled
 
 import caliber
+from caliber.backends.sqlite.schema import PLANS
 from caliber.backends.sqlite.statements import STATEMENTS
-from caliber.backends.sqlite.store import PLANS
 from caliber.config import CaliberConfig
 from caliber.kernels import uuid7
 from caliber.runtime.caliber import Caliber

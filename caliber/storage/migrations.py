@@ -45,6 +45,18 @@ def epoch_of(session: StatementSession, plans: Mapping[str, RelationPlans]) -> s
     return str(plan.codec.decode(rows[0]).epoch)
 
 
+def check_needed(store: str, needed: int) -> None:
+    """Refuse to go on with a store that was migrated while it was open, beyond what this version may use.
+
+    Raises: SchemaMismatch.
+    """
+    if needed > SCHEMA_VERSION:
+        raise SchemaMismatch(
+            store=store,
+            reason="it was migrated and needs a newer CALIBER; upgrade the package caliber-memory, and open it again",
+        )
+
+
 def check_versions(store: str, applied: Sequence[Migration], *, writing: bool) -> None:
     """Refuse a store that this version of CALIBER may not use.
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from caliber.backends.postgres import schema as schemas
 from caliber.model import SystemClock
 from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
+from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
 
 from .conftest import DSN, PostgresBackend
 
@@ -366,3 +368,51 @@ def test_connection_cut_while_a_relation_is_read(pg: PostgresBackend) -> None:
         reader.read_all()
     assert caught.value.retryable
     assert memory.storage.bulk_read("note").read_all().num_rows == 6
+
+
+# --- migrations and what is prepared ------------------------------------------------------------------
+
+
+def test_migration_waits_for_writers_under_way_and_no_longer_than_it_may(
+    pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What shuts old writers out lets those finish that have begun; everybody waits behind it, hence the limit."""
+    store = pg.store()
+    settings = pg.config(storage__lock_timeout_ms=100)
+    closing = MigrationStep("closing", 1, SCHEMA_VERSION + 1, (("postgres", ()),))
+    monkeypatch.setattr(schemas, "MIGRATIONS", {**MIGRATIONS, SCHEMA_VERSION + 1: closing})
+    began, go = threading.Event(), threading.Event()
+
+    def slow(uow: Any) -> None:
+        uow.insert(TRAJECTORY, plain(TRAJECTORY))
+        uow.find(TRAJECTORY, b"x" * 16)
+        began.set()
+        assert go.wait(30)
+
+    thread = threading.Thread(target=lambda: store.write(slow))
+    thread.start()
+    assert began.wait(30)
+    with pytest.raises(Unavailable, match="lock_timeout_ms") as caught:
+        caliber.migrate(settings)
+    assert caught.value.retryable
+    store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
+    go.set()
+    thread.join(30)
+    assert caliber.migrate(settings) == [SCHEMA_VERSION + 1]
+    with pytest.raises(SchemaMismatch, match="upgrade"):
+        store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
+    name = settings.storage.schema_name
+    assert admin(f"SELECT count(*) FROM {name}.trajectory") == [(2,)]
+    admin(f"DELETE FROM {name}.schema_migration WHERE name = 'closing'")
+
+
+def test_plan_whose_result_has_another_shape_is_made_anew(pg: PostgresBackend) -> None:
+    """A migration may change a column while statements on it are prepared."""
+    memory = pg.open(pg.config(embedding_provider=None))
+    lock = memory.agents.acquire("resource", holder="one")
+    name = pg.config().storage.schema_name
+    for kind in ('TEXT COLLATE "C"', 'TEXT COLLATE "default"'):
+        admin(f"ALTER TABLE {name}.lock ALTER COLUMN holder TYPE {kind}")
+        for _ in range(3):
+            lock = memory.agents.acquire("resource", holder="one")
+        assert lock.holder == "one"

@@ -22,7 +22,7 @@ from support.entities import plain
 
 import caliber
 from caliber.backends import backend as backend_module
-from caliber.backends.sqlite import store as sqlite_store
+from caliber.backends.sqlite import schema as sqlite_schema
 from caliber.model.errors import (
     CaliberError,
     Conflict,
@@ -167,7 +167,7 @@ def test_store_of_an_older_version_says_how_to_migrate(tmp_path: Path, monkeypat
     path = tmp_path / "store.db"
     settings = made(path)
     step = MigrationStep("more", 1, 2, (("sqlite", ("CREATE TABLE more (a INTEGER) STRICT",)),))
-    for module in (migrations, sqlite_store):
+    for module in (migrations, sqlite_schema):
         monkeypatch.setattr(module, "SCHEMA_VERSION", 2)
         monkeypatch.setattr(module, "MIGRATIONS", {**MIGRATIONS, 2: step})
     error = refused(settings)
@@ -186,7 +186,7 @@ def test_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monkeyp
     settings = made(path)
     step = MigrationStep("bad", 1, 2, (("sqlite", ("CREATE TABLE more (a INTEGER) STRICT", "CREATE TABLE more (b)")),))
     with monkeypatch.context() as patched:
-        for module in (migrations, sqlite_store):
+        for module in (migrations, sqlite_schema):
             patched.setattr(module, "SCHEMA_VERSION", 2)
             patched.setattr(module, "MIGRATIONS", {**MIGRATIONS, 2: step})
         with pytest.raises(StorageError):
@@ -209,13 +209,13 @@ def test_unfinished_schema_is_refused(tmp_path: Path) -> None:
 def test_creation_that_fails_can_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A schema is created whole or not at all, and what is left does not stand in the way."""
     settings = config(str(tmp_path / "store.db"))
-    plans = dict(sqlite_store.PLANS)
+    plans = dict(sqlite_schema.PLANS)
 
     class Broken:
         create = ("CREATE TABLE broken (",)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sqlite_store, "PLANS", {**plans, "broken": Broken()})
+        patched.setattr(sqlite_schema, "PLANS", {**plans, "broken": Broken()})
         with pytest.raises(StorageError):
             caliber.create(settings)
     with pytest.raises(SchemaMismatch, match="caliber create"):

@@ -35,6 +35,7 @@ from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import KEYS_A_RECORD, Tally, ahead
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.changes import pack_upserts
+from caliber.storage.migrations import check_needed
 from caliber.storage.plan import quote
 
 _CHUNK_BYTES: Final = 1 << 18
@@ -83,7 +84,7 @@ def load(
     loading = work(connection, numbers, target, relation, progress)
     try:
         with connection.transaction():
-            limit(connection, target)
+            limit(connection, target, "min_writer_version")
             report = loading.run(batches)
             index(loading.written)
             return report
@@ -94,13 +95,17 @@ def load(
     raise found from cause
 
 
-def limit(connection: Connection, target: Target) -> None:
-    """Set what bounds the transaction, for it alone: a pool may lend the connection to others afterwards."""
-    connection.execute(
+def limit(connection: Connection, target: Target, needs: str) -> None:
+    """Set what bounds the transaction, for it alone: a pool may lend the connection to others afterwards.
+
+    Raises: SchemaMismatch when the store was migrated beyond what this version may use; ``needs`` is the column of it.
+    """
+    needed = connection.execute(
         "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', %s, true),"
-        " set_config('synchronous_commit', 'on', true)",
+        f" set_config('synchronous_commit', 'on', true), (SELECT max({needs}) FROM {target.table('schema_migration')})",
         (str(target.lock_timeout_ms),),
-    )
+    ).fetchone()
+    check_needed("the store", 0 if needed is None else needed[3] or 0)
 
 
 class _Loading:
@@ -343,7 +348,7 @@ def read(connection: Connection, target: Target, relation: Relation, batch_rows:
     text = f"COPY (SELECT {names} FROM {target.table(relation.name)} ORDER BY {order}) TO STDOUT (FORMAT binary)"
     reader = CopyReader([arrow.field_of(column) for column in relation.columns])
     with connection.transaction(), connection.cursor() as cursor:
-        limit(connection, target)
+        limit(connection, target, "min_reader_version")
         with cursor.copy(text) as copy:
             for piece in joined(copy):
                 for part in reader.feed(piece, rows_max=batch_rows):

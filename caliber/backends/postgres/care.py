@@ -141,7 +141,7 @@ class PostgresCare:
     def whole(self) -> Iterator[PostgresWhole]:
         with self._bulk.connection() as connection, connection.transaction():
             connection.execute(_SNAPSHOT)
-            bulk.limit(connection, self._bulk.target())
+            bulk.limit(connection, self._bulk.target(), "min_reader_version")
             yield PostgresWhole(connection, self._bulk)
 
     def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:  # noqa: ARG002  (there is nothing to copy)

@@ -20,10 +20,11 @@ import psycopg
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from caliber.backends.postgres.errors import is_stale_plan, lost, refused, statement_error, translate
+from caliber.backends.postgres.errors import has_gone, is_stale_plan, lost, refused, statement_error, translate
 from caliber.backends.postgres.wire import Binding, Value
 from caliber.model.errors import InternalError, InvalidConfigValue, StorageError, Unavailable
 from caliber.storage.codec import Row
+from caliber.storage.migrations import check_needed
 from caliber.storage.plan import Plan
 
 BINARY: Final = 1
@@ -394,8 +395,10 @@ class PgConnection:
             if result.status == ExecStatus.FATAL_ERROR:
                 self.failed = command.owner
                 failed = statement_error(result)
-                if is_stale_plan(failed):
+                if has_gone(failed):
                     self._prepared.clear()
+                elif is_stale_plan(failed):
+                    self.close()  # the server keeps the name, for what it no longer answers
                 raise translate(failed, self.shared.store)
             if command.kind == "send_prepare" and command.arguments[0]:
                 self._prepared.add(command.arguments[0])
@@ -403,6 +406,7 @@ class PgConnection:
             self.opened = self.rows(self._opening, results[self._opening_at])[0]
             self.begun = int(self.opened[0]) if self._opening.results[0] == "xid" else -1
             self._opening = None
+            check_needed(self.shared.store, self.opened[-1] or 0)  # whoever migrates waits for us from here on
         return results[len(waiting) :]
 
     def _abandon(self) -> None:

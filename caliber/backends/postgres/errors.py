@@ -191,6 +191,11 @@ def is_tried_once(error: CaliberError) -> bool:
     return isinstance(error, Unavailable) or getattr(error.__cause__, "sqlstate", None) in ("23505", "23503")
 
 
+def has_gone(error: StatementError) -> bool:
+    """Return whether the server does not know a prepared statement any more."""
+    return error.state == "26000"
+
+
 def is_stale_plan(error: StatementError) -> bool:
     """Return whether a statement has to be prepared again."""
     return error.state in _STALE_PLANS

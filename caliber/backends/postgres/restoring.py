@@ -86,7 +86,7 @@ class _Restoring:
         self._progress = progress
 
     def run(self, store: str, replace: bool) -> str:
-        limit(self._connection, self._target)
+        limit(self._connection, self._target, "min_writer_version")
         tables = ", ".join(self._dialect.table(relation.name) for relation in RELATIONS)
         # Readers go on; who writes waits, and finds another store afterwards.
         self._connection.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE")

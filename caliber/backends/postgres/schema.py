@@ -93,13 +93,20 @@ def create(shared: Shared, schema: str, *, exist_ok: bool, clock_us: Callable[[]
         )
 
 
-def migrate(shared: Shared, schema: str, *, clock_us: Callable[[], int]) -> list[int]:
-    """Apply every missing schema version, all or none; return the versions applied."""
+def migrate(shared: Shared, schema: str, *, clock_us: Callable[[], int], lock_timeout_ms: int = 0) -> list[int]:
+    """Apply every missing schema version, all or none; return the versions applied.
+
+    It waits for what is under way, and while it waits everybody else does: no longer than ``lock_timeout_ms``.
+    """
     with _alone(shared, schema) as connection:
+        connection.command(f"SET LOCAL lock_timeout = {lock_timeout_ms}")  # behind another migrator it waits as it must
         plans, applied = _applied(connection, shared, schema)
         done = {migration.schema_version for migration in applied}
         out = []
         connection.command(f"SET LOCAL search_path TO {quote(schema)}, pg_temp")
+        if _shuts_out(applied, set(MIGRATIONS) - done):
+            # Each transaction of a store reads it first: when this one has the lock, older processes are out.
+            connection.command(f"LOCK TABLE {SCHEMA_MIGRATION.name} IN ACCESS EXCLUSIVE MODE")
         for version in sorted(MIGRATIONS):
             if version in done or version <= min(done):
                 continue
@@ -122,6 +129,14 @@ def migrate(shared: Shared, schema: str, *, clock_us: Callable[[], int]) -> list
             )
             out.append(version)
         return out
+
+
+def _shuts_out(applied: Sequence[Migration], coming: set[int]) -> bool:
+    """Return whether a step to come is not for all that may use the store now."""
+    may_read = max((migration.min_reader_version for migration in applied), default=0)
+    may_write = max((migration.min_writer_version for migration in applied), default=0)
+    steps = [MIGRATIONS[version] for version in coming]
+    return any(step.min_reader_version > may_read or step.min_writer_version > may_write for step in steps)
 
 
 def check_schema(connection: PgConnection, plans: dict[str, RelationPlans], store: str, *, writing: bool) -> str:

@@ -109,9 +109,12 @@ _NOT_SEEN: Final = (
 
 _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
     "session.limits": (
-        "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true)",
+        (
+            "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),"
+            " (SELECT max(min_reader_version) FROM {schema_migration})"
+        ),
         ("statement_timeout", "lock_timeout"),
-        ("statement_timeout", "lock_timeout"),
+        ("statement_timeout", "lock_timeout", "needed"),
     ),
     # The transaction's own number, before anything is written: it tells after a cut what became of a COMMIT.
     # It also waits here where a fence is being put up (``fence``): it holds nothing yet that others want.
@@ -119,10 +122,10 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         (
             "SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true),"
             " set_config('lock_timeout', $2, true), set_config('synchronous_commit', 'on', true),"
-            " (SELECT analyzer FROM {text_state})"
+            " (SELECT analyzer FROM {text_state}), (SELECT max(min_writer_version) FROM {schema_migration})"
         ),
         ("statement_timeout", "lock_timeout"),
-        ("xid", "statement_timeout", "lock_timeout", "synchronous_commit", "analyzer"),
+        ("xid", "statement_timeout", "lock_timeout", "synchronous_commit", "analyzer", "needed"),
     ),
     # Readers go on; whoever writes waits until everything was looked at.
     "erase.hold": ("LOCK TABLE {all_tables} IN SHARE ROW EXCLUSIVE MODE", (), ()),

@@ -82,7 +82,9 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
 
 def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
     """Apply every missing schema version, all or none; return the versions applied."""
-    return schemas.migrate(shared_of(config), _settings(config).schema_name, clock_us=clock_us)
+    settings = _settings(config)
+    timeout_ms = settings.lock_timeout_ms
+    return schemas.migrate(shared_of(config), settings.schema_name, clock_us=clock_us, lock_timeout_ms=timeout_ms)
 
 
 class PostgresStore:

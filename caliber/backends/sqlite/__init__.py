@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from caliber.backends.sqlite.store import SqliteStore, create, migrate
+from caliber.backends.sqlite.schema import create, migrate
+from caliber.backends.sqlite.store import SqliteStore
 from caliber.model.errors import IncompatibleOptions
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def restore(
 ) -> str:
     """Make the store what a backup says; return its new epoch. Raises: see ``restoring``."""
     from caliber.backends.sqlite.restoring import restore as restore_store
-    from caliber.backends.sqlite.store import options_of
+    from caliber.backends.sqlite.schema import options_of
 
     return restore_store(options_of(config), source, replace=replace, clock_us=clock_us, progress=progress)
 

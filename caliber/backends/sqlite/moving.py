@@ -20,8 +20,8 @@ from caliber.backends.sqlite.bulk import before_all
 from caliber.backends.sqlite.connection import APPLICATION_ID, Counter, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
+from caliber.backends.sqlite.schema import PLANS, checksum, options_for, sync_folder
 from caliber.backends.sqlite.statements import STATEMENTS
-from caliber.backends.sqlite.store import PLANS, checksum, options_for, sync_folder
 from caliber.config.storage import StorageConfig
 from caliber.model.errors import Conflict, StorageError, Unavailable
 from caliber.model.time import from_us

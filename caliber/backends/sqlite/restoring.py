@@ -20,7 +20,7 @@ from caliber.backends.sqlite.care import SqliteWhole, check_file, copy_pages, po
 from caliber.backends.sqlite.connection import Counter, OpenOptions, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
-from caliber.backends.sqlite.store import PLANS, baseline, check_schema, file_of, is_blank, sync_folder
+from caliber.backends.sqlite.schema import PLANS, baseline, check_schema, file_of, is_blank, sync_folder
 from caliber.model.errors import Conflict, InvalidValue
 from caliber.storage.archive import Archive
 from caliber.storage.bulk.columns import rows_of

@@ -14,6 +14,7 @@ import apsw
 
 from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.backends.sqlite.full_text import FullTextWriter
+from caliber.backends.sqlite.schema import check_allowed
 from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, Unavailable
 from caliber.storage.changes import pack_changes
@@ -36,6 +37,7 @@ class SqliteWriter(GroupWriter):
         plans: dict[str, RelationPlans],
         statements: dict[str, Plan],
         *,
+        store: str,
         durability: Durability,
         keep_content: bool,
         group_max_batch: int,
@@ -44,6 +46,7 @@ class SqliteWriter(GroupWriter):
         clock_us: Callable[[], int],
     ) -> None:
         self._connection = connection
+        self._store = store
         self._plans = plans
         self._statements = statements
         super().__init__(grouped=durability is Durability.GROUP, max_batch=group_max_batch, wait_us=group_wait_us)
@@ -70,6 +73,7 @@ class SqliteWriter(GroupWriter):
                 raise Unavailable("the store was closed; open it again", reason="closed", retryable=False)
             try:
                 connection.command("BEGIN IMMEDIATE")
+                check_allowed(self._connection, self._store, "min_writer_version")
                 result = work(connection, self._record_of_load)
                 connection.command("COMMIT")
             except BaseException:
@@ -100,6 +104,9 @@ class SqliteWriter(GroupWriter):
             succeeded = [request for request in batch.requests if request.error is None]
             changes = [change for request in succeeded if request.unit for change in request.unit.changes]
             sequence = self._record(changes)
+            if self.follower is None or sequence != self.follower.sequence + 1:
+                # Somebody else wrote, and may have migrated it.
+                check_allowed(self._connection, self._store, "min_writer_version")
             if sequence:
                 self.full_text.written(connection, sequence, changes)
             batch.ending = True
@@ -163,6 +170,7 @@ class SqliteWriter(GroupWriter):
         """
         try:
             self._connection.command("BEGIN")
+            check_allowed(self._connection, self._store, "min_reader_version")
             follower.follow(self._connection)
         except Exception as error:
             follower.lost(error)  # our own commit stands, whatever became of following the others

@@ -1,0 +1,278 @@
+"""A file's schema: created and migrated in write transactions, and checked before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from caliber.backends.sqlite.connection import (
+    APPLICATION_ID,
+    Counter,
+    OpenOptions,
+    SqliteConnection,
+    check_version,
+)
+from caliber.backends.sqlite.dialect import DIALECT
+from caliber.backends.sqlite.statements import STATEMENTS
+from caliber.model.errors import Conflict, InternalError, SchemaMismatch, Unavailable
+from caliber.model.time import from_us
+from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations.runtime import Migration
+from caliber.storage.changes import UPSERT, pack_changes
+from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_needed, check_versions
+from caliber.storage.plan import RelationPlans, compile_relation
+
+if TYPE_CHECKING:
+    from caliber.config import CaliberConfig, StorageConfig
+
+_HEADER = b"SQLite format 3\x00"
+
+PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DIALECT) for relation in RELATIONS}
+
+
+def settings_of(config: CaliberConfig) -> StorageConfig:
+    """Return the section of this database."""
+    storage: Any = config.storage
+    if storage.adapter != "sqlite":
+        raise InternalError("the SQLite backend was given another adapter's configuration")
+    settings: StorageConfig = storage
+    return settings
+
+
+def options_of(config: CaliberConfig) -> OpenOptions:
+    """Return the connection's knobs from the configuration."""
+    return options_for(settings_of(config))
+
+
+def options_for(storage: StorageConfig) -> OpenOptions:
+    """As ``options_of``, of the section alone."""
+    path = storage.resolve_path()
+    return OpenOptions(
+        # Absolute: connections are made later too, when the program may have changed its directory.
+        path=path if storage.in_memory else os.path.abspath(path),  # noqa: PTH100  (links stay as they are)
+        busy_timeout_ms=storage.busy_timeout_ms,
+        mmap_bytes=storage.mmap_bytes,
+        cache_kib=storage.cache_kib,
+        wal_autocheckpoint_pages=storage.wal_autocheckpoint_pages,
+        statement_cache=storage.statement_cache,
+    )
+
+
+def file_of(options: OpenOptions) -> Path:
+    """Return the file of a store."""
+    return Path(options.path)
+
+
+def _exists(file: Path) -> bool:
+    """Return whether there is something at a path. Raises: Unavailable where that cannot be asked."""
+    try:
+        return file.exists()
+    except OSError as error:
+        raise Unavailable(
+            f"{file.name[:100]} is unavailable (cannot open): the path cannot be looked up; correct storage.path, or"
+            " make its folders accessible",
+            reason="cannot open",
+            retryable=False,
+        ) from error
+
+
+def checksum(statements: list[str]) -> bytes:
+    """Return what a schema version's statements are known by."""
+    return hashlib.sha256("\n".join(statements).encode()).digest()
+
+
+def baseline(connection: SqliteConnection, now_us: int) -> None:
+    """Create every relation and record the schema version, in one transaction."""
+    statements = [statement for plans in PLANS.values() for statement in plans.create]
+    connection.command("BEGIN IMMEDIATE")
+    try:
+        for statement in statements:
+            connection.command(statement)
+        row = Migration(
+            schema_version=SCHEMA_VERSION,
+            name="baseline",
+            checksum=checksum(statements),
+            min_reader_version=MIGRATIONS[SCHEMA_VERSION].min_reader_version,
+            min_writer_version=MIGRATIONS[SCHEMA_VERSION].min_writer_version,
+            epoch=str(uuid.uuid4()),
+            applied_at=from_us(now_us),
+        )
+        plans = PLANS[SCHEMA_MIGRATION.name]
+        connection.run(plans.insert, plans.codec.encode(row))
+        connection.command(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.command("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.command("ROLLBACK")
+        raise
+
+
+def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None:
+    """Create the store's file and schema.
+
+    Raises: Conflict when the file is there already and ``exist_ok`` is false; Unavailable when it cannot be made.
+    """
+    check_version()
+    options = options_of(config)
+    if options.in_memory:
+        raise SchemaMismatch(store=":memory:", reason="a store in memory is created by opening it; just open it")
+    file = file_of(options)
+    if _exists(file) and not is_blank(file, options):
+        if not exist_ok:
+            raise Conflict(
+                entity_type="store", id=str(file), reason="it exists already; open it, or pass exist_ok=True"
+            )
+        connection = SqliteConnection(options, Counter(), memory_name="")
+        try:
+            check_schema(connection, options, writing=True)
+        finally:
+            connection.close()
+        return
+    if not file.parent.exists():
+        raise Unavailable(
+            f"cannot create {file.name}: its folder does not exist; create the folder first",
+            reason="cannot open",
+            retryable=False,
+        )
+    connection = SqliteConnection(options, Counter(), memory_name="", create=True)
+    try:
+        connection.command("PRAGMA journal_mode = WAL")
+        baseline(connection, clock_us())
+        connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
+    sync_folder(file.parent)
+
+
+def is_blank(file: Path, options: OpenOptions) -> bool:
+    """Return whether nothing was ever created in a file: it is empty, or what a cut short creation left."""
+    try:
+        with file.open("rb") as handle:
+            header = handle.read(len(_HEADER))
+    except OSError:
+        return False  # a folder, or not ours to read: opening it will say so
+    if header != _HEADER:
+        return not header
+    connection = SqliteConnection(options, Counter(), memory_name="")
+    try:
+        return _holds_nothing(connection)
+    finally:
+        connection.close()
+
+
+def _holds_nothing(connection: SqliteConnection) -> bool:
+    objects: int = connection.command("SELECT count(*) FROM sqlite_schema")[0][0]
+    return not objects and connection.pragma("application_id") == 0
+
+
+def sync_folder(folder: Path) -> None:
+    """Have what was created or removed in a folder survive the loss of power."""
+    # A new file survives a crash only once its directory entry is on disk too.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _applied(connection: SqliteConnection, options: OpenOptions) -> list[Migration]:
+    application_id = connection.pragma("application_id")
+    if application_id != APPLICATION_ID:
+        empty = _holds_nothing(connection) and is_blank(file_of(options), options)
+        raise SchemaMismatch(
+            store=options.shown,
+            reason="the file is empty; run `caliber create`"
+            if empty
+            else "the file is not a CALIBER store; choose another path",
+        )
+    plans = PLANS[SCHEMA_MIGRATION.name]
+    rows = connection.run(plans.lists["list_all"], ())
+    return [plans.codec.decode(row) for row in rows]
+
+
+def check_schema(connection: SqliteConnection, options: OpenOptions, *, writing: bool) -> str:
+    """Return the epoch of a store that this version may use. Raises: SchemaMismatch."""
+    applied = _applied(connection, options)
+    check_versions(options.shown, applied, writing=writing)
+    return str(applied[0].epoch)
+
+
+def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
+    """Apply every missing schema version, each in its own transaction; return the versions applied."""
+    options = options_of(config)
+    connection = open_existing(options)
+    try:
+        first = min(migration.schema_version for migration in _migrations(connection, options))
+        return [
+            version
+            for version in sorted(MIGRATIONS)
+            if version > first and _apply(connection, options, version, clock_us())
+        ]
+    finally:
+        connection.close()
+
+
+def _migrations(connection: SqliteConnection, options: OpenOptions) -> list[Migration]:
+    applied = _applied(connection, options)
+    if not applied:
+        check_versions(options.shown, applied, writing=True)
+    return applied
+
+
+def _apply(connection: SqliteConnection, options: OpenOptions, version: int, now_us: int) -> bool:
+    """Apply one schema version in a transaction of its own; return whether it was still missing."""
+    step = MIGRATIONS[version]
+    statements = list(step.statements(DIALECT.name))
+    connection.command("BEGIN IMMEDIATE")
+    try:
+        applied = _migrations(connection, options)  # only now: another migrator may have been first
+        if version in {migration.schema_version for migration in applied}:
+            connection.command("ROLLBACK")
+            return False
+        for statement in statements:
+            connection.command(statement)
+        plans = PLANS[SCHEMA_MIGRATION.name]
+        row = Migration(
+            version,
+            step.name,
+            checksum(statements),
+            step.min_reader_version,
+            step.min_writer_version,
+            applied[0].epoch,
+            from_us(now_us),
+        )
+        connection.run(plans.insert, plans.codec.encode(row))
+        # Programs that have it open see by its number that others committed, and look whether they may go on.
+        entry = (SCHEMA_MIGRATION.code, UPSERT, version, version)
+        connection.run(STATEMENTS["change.insert"], (os.urandom(16), pack_changes([entry]), now_us))
+        connection.command("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.command("ROLLBACK")
+        raise
+    return True
+
+
+def open_existing(options: OpenOptions, counter: Counter | None = None) -> SqliteConnection:
+    """Return a connection to a store that is there. Raises: Unavailable, SchemaMismatch."""
+    if not options.in_memory:
+        file = file_of(options)
+        if not _exists(file):
+            raise Unavailable(
+                f"there is no store at {file}; run `caliber create`, or check storage.path",
+                reason="missing",
+                retryable=False,
+            )
+        if file.is_dir():
+            raise SchemaMismatch(store=str(file), reason="it is a folder; storage.path must name a file")
+    return SqliteConnection(options, counter or Counter(), memory_name=f"caliber-{uuid.uuid4()}")
+
+
+def check_allowed(connection: SqliteConnection, store: str, column: str) -> None:
+    """Refuse a store whose migrations say that this version may not read, or write, it now. Raises: SchemaMismatch."""
+    rows = connection.command(f"SELECT max({column}) FROM {SCHEMA_MIGRATION.name}")
+    check_needed(store, rows[0][0] or 0)

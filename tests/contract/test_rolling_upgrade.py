@@ -1,0 +1,153 @@
+"""Two versions of CALIBER use one store at once while it is migrated under them. Source: issue 5, item 10; design 3.
+
+This process is the old version. The new one, of which there are two processes, knows a schema version more: a column
+and a table (expand), and later steps that old writers, then old readers, are not to see (contract).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configs import USER
+
+import caliber
+from caliber.model.errors import SchemaMismatch
+from caliber.storage.migrations import SCHEMA_VERSION
+
+CHILD = Path(__file__).parent / "upgrading_process.py"
+
+
+class Newer:
+    """A process of the next version."""
+
+    def __init__(self, backend: Any, table: str) -> None:
+        # A migration adds what only ends with the store: the test's schema does not serve another one.
+        self._process = subprocess.Popen(
+            [sys.executable, str(CHILD), backend.path, json.dumps(backend.knobs), table],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def send(self, order: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(order + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the process ended"
+        return json.loads(line)
+
+    def ask(self, order: str) -> Any:
+        self.send(order)
+        return self.answer()
+
+    def end(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        assert self._process.wait(30) == 0
+
+
+@pytest.fixture
+def newer(backend: Any) -> Iterator[list[Newer]]:
+    backend.needs("sharing")
+    backend.create(backend.config())
+    table = f'"{backend.config().storage.schema_name}".note' if backend.adapter == "postgres" else "note"
+    processes = [Newer(backend, table), Newer(backend, table)]
+    for process in processes:
+        assert process.answer() == "ready"
+    yield processes
+    for process in processes:
+        process.end()
+
+
+def contents(memory: caliber.Caliber) -> list[str]:
+    return sorted(hit.content for hit in memory.search("", kinds=["note"], limit=500, consistency="latest").hits)
+
+
+def test_old_and_new_use_a_store_that_is_migrated_under_them(backend: Any, newer: list[Newer]) -> None:
+    # issue 5, item 10; Bad input: two migrators at once
+    old = backend.open()
+    task = old.start_trajectory("goal", initiator=USER)
+    scope = old.current_scope(task.trajectory_id)
+    failed: list[BaseException] = []
+    stop, begun = threading.Event(), threading.Event()
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        try:
+            while not stop.is_set():
+                old.append_turn(scope.scope_id, role="user", content=f"turn {written}")
+                written += 1
+                begun.set()
+                stop.wait(0.005)  # there is one machine for all
+        except BaseException as error:
+            failed.append(error)
+            begun.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert begun.wait(30)
+
+    # Expand: both migrate at the same moment, while the old version writes.
+    for process in newer:
+        process.send("migrate")
+    assert sorted(process.answer() for process in newer) == [[], [SCHEMA_VERSION + 1]]
+    for process in newer:
+        assert process.ask("open") is None
+    kept = [process.ask(f"write new{at} 5") for at, process in enumerate(newer)]
+    mine = old.add_note(entity="e", entity_type="t", note_type="fact", content="old 0", confidence=0.5)
+    stop.set()
+    writer.join(30)
+    assert failed == []
+    expected = sorted(["old 0", *(f"new{at} {number}" for at in range(2) for number in range(5))])
+    assert contents(old) == expected
+    assert newer[0].ask("notes") == expected
+
+    # What the new version keeps in its column stays when the old one changes the row.
+    assert newer[0].ask("mood") is None
+    old.storage.notes.update(mine.note_id, content="old 1")
+    for each in kept:
+        old.storage.notes.update(each, confidence=0.25)
+    assert newer[1].ask("moods") == ["calm"] * 11
+    assert old.storage.bulk_read("note").read_all().num_rows == 11
+    assert old.verify() == []
+    assert newer[0].ask("verify") == []
+    with caliber.open(backend.config()) as another:
+        assert another.storage.turns.count() == written, "an old program also opens what is expanded"
+
+    # Contract, writers: the old version is refused from the next write on, and still reads.
+    assert newer[0].ask("contract") == [SCHEMA_VERSION + 2]
+    for call in (
+        lambda: old.append_turn(scope.scope_id, role="user", content="too late"),
+        lambda: old.agents.acquire("resource", holder="old"),
+        lambda: old.storage.bulk_load("note", old.storage.bulk_read("note").read_all(), on_existing="skip"),
+        lambda: caliber.open(backend.config()),
+    ):
+        with pytest.raises(SchemaMismatch, match="upgrade the package caliber-memory") as caught:
+            call()
+        assert not caught.value.retryable
+    newer[0].ask("write later 2")
+    assert len(contents(old)) == 13
+    assert old.storage.turns.count() == written, "nothing of it was written"
+
+    # Contract, readers: it reads no more what it might not understand.
+    assert newer[0].ask("contract") == [SCHEMA_VERSION + 3]
+    newer[0].ask("write last 1")
+    for read in (lambda: contents(old), lambda: old.storage.bulk_read("note").read_all(), old.storage.notes.count):
+        with pytest.raises(SchemaMismatch, match="upgrade the package caliber-memory"):
+            read()
+    assert newer[0].ask("verify") == []
+    assert len(newer[1].ask("notes")) == 14
