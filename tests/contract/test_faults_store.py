@@ -24,6 +24,7 @@ def spoiled(backend: Any, statement: str) -> Any:
     backend.needs("reopen")
     memory = backend.open()
     memory.start_trajectory("goal", initiator=USER)
+    memory.flush()
     backend.tamper(memory, statement)
     memory.close()
     if backend.adapter == "postgres" and statement.startswith("UPDATE"):  # its schema serves the next test too
