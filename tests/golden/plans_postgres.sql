@@ -1964,8 +1964,8 @@ SELECT nextval('"tenant_a"."scope_ordinal_seq"'::regclass) FROM generate_series(
 
 -- session.limits
 --   takes: statement_timeout, lock_timeout
---   gives: statement_timeout, lock_timeout
-SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true);
+--   gives: statement_timeout, lock_timeout, needed
+SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true), (SELECT max(min_reader_version) FROM "tenant_a"."schema_migration");
 
 -- session.outcome
 --   takes: xid
@@ -1984,8 +1984,8 @@ SELECT (pg_control_system()).system_identifier::text || ' ' || pg_postmaster_sta
 
 -- session.write
 --   takes: statement_timeout, lock_timeout
---   gives: xid, statement_timeout, lock_timeout, synchronous_commit, analyzer
-SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true), set_config('synchronous_commit', 'on', true), (SELECT analyzer FROM "tenant_a"."text_state");
+--   gives: xid, statement_timeout, lock_timeout, synchronous_commit, analyzer, needed
+SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true), set_config('synchronous_commit', 'on', true), (SELECT analyzer FROM "tenant_a"."text_state"), (SELECT max(min_writer_version) FROM "tenant_a"."schema_migration");
 
 -- store.bytes
 --   takes: schema
