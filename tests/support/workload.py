@@ -33,6 +33,8 @@ def settings_for(path: str, **overrides: Any) -> CaliberConfig:
         "token_budget": 900,
         "resident__feed_poll_ms": 0,
     }
+    if overrides.get("storage__adapter") == "postgres":
+        del values["storage__wal_autocheckpoint_pages"]
     return config(path, **{**values, **overrides})
 
 
