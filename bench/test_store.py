@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ import apsw
 import pytest
 from harness.contest import OURS, PEER, Contender
 from harness.notes import ARTIFACTS, ME, QUERY, TURNS, Ours, opened, sentence, settled
+from harness.writers import per_second
 
 import caliber
 from caliber.backends.sqlite.schema import PLANS
@@ -212,27 +212,6 @@ def test_own_cpu_of_an_append(tmp_path: Path, figure: Callable[..., None]) -> No
         "own CPU of an append_turn beyond the bare driver", (mine - cpu_of(bare.append, 1_000)) * 1e6, "µs", at_most=30
     )
     bare.connection.close()
-
-
-def per_second(writers: int, seconds: float, write: Callable[[int], Callable[[], None]]) -> tuple[float, float]:
-    """Return writes a second of all threads together, and the slowest thread's share of the mean."""
-    counts = [0] * writers
-    end = time.perf_counter() + seconds
-    barrier = threading.Barrier(writers)
-    calls = [write(number) for number in range(writers)]
-
-    def work(number: int) -> None:
-        barrier.wait()
-        while time.perf_counter() < end:
-            calls[number]()
-            counts[number] += 1
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(writers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(counts) / seconds, min(counts) / statistics.mean(counts)
 
 
 @pytest.mark.parametrize(("writers", "goal"), [(8, 2), (32, 3)])

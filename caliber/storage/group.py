@@ -81,7 +81,7 @@ class GroupWriter:
         self._led = False
         self._waiting: deque[Request] = deque()
         self._company = 1
-        """How many came together last: those who wrote then mostly come again at once."""
+        """How many wrote lately, or stood in line: those mostly come again at once."""
         self._took_s = 0.0
         """How long their transaction took."""
         self._full: threading.Lock | None = None
@@ -110,7 +110,7 @@ class GroupWriter:
                 began = time.perf_counter()
                 self._transaction(batch, request, deadline)
                 self._took_s = time.perf_counter() - began
-                self._company = len(batch.requests)
+                self._company = min(len(batch.requests) + len(self._waiting), self._group_max_batch)
         finally:
             while request.leads:
                 try:

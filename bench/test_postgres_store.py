@@ -1,0 +1,213 @@
+"""Appending to a PostgreSQL tenant, against the bare driver writing the same rows. Goals: design section 9.
+
+The bare driver knows every number beforehand and sends a turn's transaction in one pipeline; both sides commit
+synchronously, with fsync on. What each writes is compared before anything is timed. A server shares the sync of commits
+that come together by itself, so what a shared commit saves here is work of client and server: CPU is shown beside it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from harness.contest import OURS, PEER, Contender
+from harness.notes import ME, sentence, settled
+from harness.writers import per_second
+
+import caliber
+from caliber.backends.postgres.local_server import LocalServer
+from caliber.kernels import uuid7
+from caliber.runtime.caliber import Caliber
+
+DSN = "CALIBER_BENCH_STORE_DSN"
+WRITERS = 8
+SECONDS = 2.0
+WARM = 10
+DURABLE = "PostgreSQL, fsync and synchronous_commit on both sides"
+
+pytestmark = pytest.mark.benchmark(min_rounds=100, max_time=1.0, warmup=True, warmup_iterations=20)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer.start(settings={"max_connections": 100}) as started:
+        os.environ[DSN] = started.dsn
+        with psycopg.connect(started.dsn, autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        yield started
+        del os.environ[DSN]
+
+
+class Tasks:
+    """A tenant, and a task of its own for each writer."""
+
+    def __init__(self, schema: str, durability: str) -> None:
+        overrides = {
+            "storage.adapter": "postgres",
+            "storage.schema_name": schema,
+            "storage.durability": durability,
+            "storage.pool_max": WRITERS + 1,
+            "embedding.embed_turns": "off",
+        }
+        config = caliber.profiles.reference(f"env:{DSN}", **overrides)
+        caliber.create(config)
+        self.memory: Caliber = caliber.open(config)
+        self.schema = schema
+        self.scopes = []
+        for _ in range(WRITERS):
+            task = self.memory.start_trajectory("Append", initiator=ME)
+            scope = self.memory.current_scope(task.trajectory_id)
+            assert scope is not None
+            self.scopes.append(scope)
+
+    def appending(self, at: int) -> Callable[[], None]:
+        scope_id = self.scopes[at].scope_id
+
+        def append() -> None:
+            self.memory.append_turn(scope_id, role="user", content=sentence(7))
+
+        for _ in range(WARM):
+            append()
+        return append
+
+
+class Bare:
+    """psycopg alone: the statements of one appended turn in one transaction, prepared, in one pipeline."""
+
+    def __init__(self, like: Tasks, at: int) -> None:
+        store: Any = like.memory._engine.store
+        self.connection = psycopg.connect(os.environ[DSN], autocommit=True)
+        self.connection.prepare_threshold = 0
+        self.connection.execute(f"SET search_path TO {like.schema}, public")
+        insert = store.plans["turn"].insert
+        statements = [store.statements[name] for name in ("append.trajectory", "append.scope")]
+        self.statements = [_for_psycopg(plan.sql) for plan in (*statements, insert, store.statements["change.insert"])]
+        self.scope = like.scopes[at]
+        like.memory.append_turn(self.scope.scope_id, role="user", content=sentence(7))
+        cursor = self.connection.execute("SELECT * FROM turn WHERE scope_id = %s LIMIT 1", [self.scope.scope_id])
+        assert cursor.description is not None
+        row = cursor.fetchone()
+        assert row is not None
+        named = dict(zip([column.name for column in cursor.description], row, strict=True))
+        named["tool_calls"] = psycopg.types.json.Jsonb(named["tool_calls"])
+        self.row = [named[name] for name in insert.binds]
+        self.places = [insert.binds.index(name) for name in ("ordinal", "turn_id", "sequence", "turn_number")]
+        self.tokens = named["token_count"]
+        found = self.connection.execute("SELECT count(*) FROM turn WHERE scope_id = %s", [self.scope.scope_id])
+        self.next = found.fetchone()[0] - 1  # type: ignore[index]
+        self.ordinals: list[int] = []
+
+    def append(self) -> None:
+        if not self.ordinals:
+            text = "SELECT nextval('turn_ordinal_seq') FROM generate_series(1, 64)"
+            self.ordinals = [one for (one,) in self.connection.execute(text)]
+        self.next += 1
+        for place, value in zip(self.places, (self.ordinals.pop(), uuid7(), self.next, self.next), strict=True):
+            self.row[place] = value
+        now = datetime.datetime.now(datetime.UTC)
+        counted = (self.tokens, 0, now, 1, self.scope.scope_id)
+        values = (counted, counted, self.row, (bytes(16), bytes(54), now))
+        with self.connection.pipeline():
+            self.connection.execute("BEGIN")
+            cursors = [
+                self.connection.execute(text, [given[at] for at in order])
+                for (text, order), given in zip(self.statements, values, strict=True)
+            ]
+            self.connection.execute("COMMIT")
+        for cursor in cursors:
+            assert cursor.fetchall()
+
+
+def _for_psycopg(sql: str) -> tuple[str, list[int]]:
+    """Return a statement with the driver's placeholders, and which parameter each of them takes."""
+    order: list[int] = []
+
+    def place(found: re.Match[str]) -> str:
+        order.append(int(found[1]) - 1)
+        return "%b"
+
+    return re.sub(r"\$(\d+)", place, sql), order
+
+
+def written(schema: str, scope: Any) -> Any:
+    """Return what one more turn left behind, apart from ids and times."""
+    with psycopg.connect(os.environ[DSN]) as connection:
+        connection.execute(f"SET search_path TO {schema}, public")
+        return connection.execute(
+            "SELECT u.role, u.content, u.token_count, u.tool_calls, u.sequence, u.turn_number, u.version, s.turn_count,"
+            " s.next_sequence, s.tokens_input, t.turn_count, t.tokens_input, s.version - t.version,"
+            " (SELECT count(*) FROM change) > 0"
+            " FROM turn AS u JOIN scope AS s USING (scope_id) JOIN trajectory AS t ON t.trajectory_id = s.trajectory_id"
+            " WHERE scope_id = %s ORDER BY u.sequence DESC LIMIT 1",
+            [scope.scope_id],
+        ).fetchone()
+
+
+def assert_same_rows(ours: Tasks, bare: Bare, other: Tasks) -> None:
+    bare.append()
+    ours.memory.append_turn(ours.scopes[0].scope_id, role="user", content=sentence(7))
+    ours.memory.append_turn(ours.scopes[0].scope_id, role="user", content=sentence(7))
+    assert written(ours.schema, ours.scopes[0]) == written(other.schema, other.scopes[0])
+
+
+def test_append_turn_on_postgres(contest: Callable[..., None], server: LocalServer) -> None:
+    ours, other = Tasks("append_ours", "commit"), Tasks("append_bare", "commit")
+    bare = Bare(other, 0)
+    assert_same_rows(ours, bare, other)
+    contest(
+        "append_turn on PostgreSQL, durability commit",
+        [
+            Contender(OURS, "caliber", ours.appending(0), lambda: settled(ours.memory), at_most=1.1, note=DURABLE),
+            Contender(PEER, f"psycopg {psycopg.__version__} alone, pipelined, the same rows", bare.append),
+        ],
+    )
+    ours.memory.close()
+    other.memory.close()
+    bare.connection.close()
+
+
+def cpu_s(server: LocalServer) -> float:
+    """Return the CPU seconds of this process and of the server's processes that run."""
+    total = time.process_time()
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and (folder / "stat").read_text().rsplit(")", 1)[1].split()[1] == str(server.pid):
+                total += int((folder / "schedstat").read_text().split()[0]) / 1e9
+        except OSError:
+            continue  # it has ended meanwhile
+    return total
+
+
+def test_concurrent_writers_on_postgres(figure: Callable[..., None], server: LocalServer) -> None:
+    ours, other = Tasks("group_ours", "group"), Tasks("group_bare", "commit")
+    bares = [Bare(other, at) for at in range(WRITERS)]
+    assert_same_rows(ours, bares[0], other)
+    calls = [ours.appending(at) for at in range(WRITERS)]
+    for bare in bares:
+        for _ in range(WARM):
+            bare.append()
+    ratios, fairness, costs = [], [], []
+    for _ in range(3):  # in turn: on a shared machine speed changes from second to second
+        began = cpu_s(server)
+        mine, fair = per_second(WRITERS, SECONDS, lambda at: calls[at])
+        between = cpu_s(server)
+        theirs, _ = per_second(WRITERS, SECONDS, lambda at: bares[at].append)
+        costs.append((between - began) / mine / ((cpu_s(server) - between) / theirs))
+        ratios.append(mine / theirs)
+        fairness.append(fair)
+    name = f"{WRITERS} writers at group on PostgreSQL"
+    figure(f"{name}, against {WRITERS} connections committing one by one", sorted(ratios)[1], "x", at_least=2.5)
+    figure(f"{name}: slowest thread to mean", min(fairness), "", at_least=0.5)
+    if Path("/proc/self/schedstat").exists():
+        figure(f"{name}: CPU of client and server a write, against the same", sorted(costs)[1], "x")
+    for tasks in (ours, other):
+        tasks.memory.close()
+    for bare in bares:
+        bare.connection.close()
