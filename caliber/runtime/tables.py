@@ -12,15 +12,25 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
+import numpy as np
+
 from caliber.knowledge.notes import change_note
 from caliber.model import states
-from caliber.model.entities import Artifact, Scope, Trajectory, Turn
+from caliber.model.entities import Artifact, Embedding, EmbeddingSpace, Scope, Trajectory, Turn
 from caliber.model.enums import ScopeStatus, TrajectoryStatus
-from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue
+from caliber.model.errors import (
+    Conflict,
+    ConstraintViolation,
+    DimensionMismatch,
+    DTypeError,
+    InvalidValue,
+    InvalidVector,
+)
 from caliber.model.time import to_us
 from caliber.runtime.engine import Engine
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.schema.relations import SCOPE
+from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
+from caliber.storage.embedding_statements import KINDS
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 
@@ -53,6 +63,23 @@ def check_insert(uow: UnitOfWork, entity: Any) -> None:
         if isinstance(entity, Turn) and not scope.is_open:
             raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope.scope_id} is closed")
     check_hash(entity)
+    check_embedding(uow, entity)
+
+
+def check_embedding(uow: UnitOfWork, entity: Any) -> None:
+    """Refuse a vector that memory cannot hold: of what has none, of no space, or not as its space has them.
+
+    Raises: InvalidValue, NotFound, DimensionMismatch, InvalidVector
+    """
+    if not isinstance(entity, Embedding):
+        return
+    if entity.owner_type not in KINDS:
+        raise InvalidValue(field="owner_type", reason=f"has no vectors; records that do are {', '.join(KINDS)}")
+    space: EmbeddingSpace = uow.get(EMBEDDING_SPACE, entity.space_id.bytes)
+    if len(entity.vector) != 4 * space.dimensions:
+        raise DimensionMismatch(expected=space.dimensions, got=len(entity.vector) / 4)
+    if not np.isfinite(np.frombuffer(entity.vector, "<f4")).all():
+        raise InvalidVector(reason="it contains NaN or infinity")
 
 
 def check_hash(entity: Any) -> None:
@@ -148,6 +175,7 @@ class Table:
             replaced = dataclasses.replace(entity, **changes)
             self._encodable(replaced)
             check_hash(replaced)
+            check_embedding(uow, replaced)
             changed = uow.update(self._relation, replaced)
         return changed
 

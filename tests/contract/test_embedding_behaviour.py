@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,14 +17,17 @@ from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 
 import caliber
 from caliber.llm.protocols import FloatVector
-from caliber.model import EventType
+from caliber.model import EntityType, EventType
 from caliber.model.errors import (
     AuthenticationFailed,
     CaliberError,
     DimensionMismatch,
     EmbeddingFailed,
     IncompatibleOptions,
+    InvalidValue,
+    InvalidVector,
     MissingRequired,
+    NotFound,
     RequestFailed,
     Unavailable,
 )
@@ -394,3 +399,31 @@ def test_long_texts_are_measured_by_the_models_own_tokenizer() -> None:
         assert max(len(text.split()) for text in provider.asked) > 7
     with pytest.raises(IncompatibleOptions, match="of 11 tokens a piece the model would read 10"):
         caliber.open(long_config("chunks", **{"embedding.long_text_tokens": 11}), embedding_provider=provider)
+
+
+def test_vectors_that_memory_cannot_hold_are_refused(memory: Any, start: Any) -> None:
+    """A row that got in broke the mirrors of every program, in the middle of following the store."""
+    embeddings = memory.storage.embeddings
+    space = memory.storage.embedding_spaces.report()[0]
+    note = start(memory).note("a lake")
+    memory.flush()
+    (made,) = embeddings.list_by_owner(note.note_id)
+    for kind in set(EntityType) - {EntityType.TURN, EntityType.NOTE, EntityType.ARTIFACT, EntityType.SCOPE}:
+        stray = dataclasses.replace(made, owner_type=kind, owner_id=uuid.uuid4())
+        with pytest.raises(InvalidValue, match="turn, artifact, note, scope"):
+            embeddings.insert(stray)
+        with pytest.raises(InvalidValue, match="turn, artifact, note, scope"):
+            embeddings.update(made.space_id, made.owner_id, made.chunk_index, owner_type=kind)
+    other = dataclasses.replace(made, chunk_index=1)
+    for wrong, error in (
+        ({"space_id": uuid.uuid4()}, NotFound),
+        ({"vector": made.vector[:-4]}, DimensionMismatch),
+        ({"vector": b""}, DimensionMismatch),
+        ({"vector": np.full(space.dimensions, np.nan, "<f4").tobytes()}, InvalidVector),
+    ):
+        with pytest.raises(error):
+            embeddings.insert(dataclasses.replace(other, **wrong))
+    embeddings.insert(other)
+    assert embeddings.count() == 2
+    assert memory.verify() == []
+    assert memory.search("lake").hits[0].id == note.note_id
