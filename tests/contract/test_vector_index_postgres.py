@@ -198,7 +198,7 @@ def test_nearly_all_of_the_nearest_are_found(world: World, name: str) -> None:
     # what was found came from the index, but for the space that has none
     rows = world.near(name, queries(name, 1)[0])
     assert (rows is None) is (name == "exact")
-    assert rows is None or len(rows) == 20
+    assert rows is None or 10 <= len(rows) <= 20
 
 
 def test_filters_never_return_too_few(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,22 @@ def filters(relation: Relation, first: int) -> str:
     return " AND ".join(parts)
 
 
+def looked_up(relation: Relation, dialect: PostgresDialect, on: str, first: int | None) -> str:
+    """Return what joins each row with its record ``o`` that ``on`` names, if that is in sight and meets the filters.
+
+    Looked up one by one, by its key: of so many conditions the planner expects to leave one row of the whole relation,
+    and would scan that for each row it has.
+
+    Units: first, the parameter of the first filter; None for no filters
+    """
+    kind, key = relation.name, relation.key[0]
+    conditions = f"{on} AND {in_sight(kind)}" + (f" AND {filters(relation, first)}" if first is not None else "")
+    return (
+        f"CROSS JOIN LATERAL (SELECT o.ordinal, o.{key} FROM {dialect.table(kind)} AS o WHERE {conditions} OFFSET 0)"
+        " AS o"
+    )
+
+
 def _time(kind: str) -> str:
     return "o.opened_at" if kind == "scope" else "coalesce(o.occurred_at, o.created_at)"
 
@@ -89,12 +105,14 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
             f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(kind, '$1', '$2')}"
         ),
         f"search.count_{kind}": (
-            f"SELECT count(*) FROM {words} AS v JOIN {records} AS o ON o.ordinal = v.ordinal"
-            f" WHERE v.term = $1::text AND {sight}"
+            f"SELECT count(*) FROM {words} AS v {looked_up(relation, dialect, 'o.ordinal = v.ordinal', None)}"
+            " WHERE v.term = $1::text"
+            if kind != "turn"  # whatever is indexed of turns is in sight
+            else f"SELECT count(*) FROM {words} AS v WHERE v.term = $1::text AND {sight}"
         ),
         f"search.best_{kind}": (
-            f"SELECT v.ordinal, v.hits, v.terms FROM {words} AS v JOIN {records} AS o ON o.ordinal = v.ordinal"
-            f" WHERE v.term = $1::text AND {sight} AND {filters(relation, 7)}"
+            f"SELECT v.ordinal, v.hits, v.terms FROM {words} AS v"
+            f" {looked_up(relation, dialect, 'o.ordinal = v.ordinal', 7)} WHERE v.term = $1::text"
             " ORDER BY v.hits / (v.hits + $4::float8 + $5::float8 * v.terms) DESC, v.ordinal DESC LIMIT $6::bigint"
         ),
         # From one term to the next, however many texts hold it.
@@ -119,9 +137,9 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
         ),
         f"search.vectors_{kind}": (
             f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM {embedding} AS e"
-            f" JOIN {records} AS o ON o.{key} = e.owner_id"
+            f" {looked_up(relation, dialect, f'o.{key} = e.owner_id', 6)}"
             f" WHERE e.ordinal > $4::bigint AND e.space_id = $1::uuid AND e.owner_type = '{kind}'"
-            f" AND {sight} AND {filters(relation, 6)} ORDER BY e.ordinal LIMIT $5::bigint"
+            " ORDER BY e.ordinal LIMIT $5::bigint"
         ),
         f"search.by_key_{kind}": (
             f"SELECT {_row(kind, 'o')} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('$1')}) AND {sight}"

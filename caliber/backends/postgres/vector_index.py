@@ -223,7 +223,7 @@ class PostgresVectorIndex:
         if method is None:
             return None
         sight = (near.seen, near.at_us)
-        asked = 2 * near.records
+        asked = near.records + near.records // 8 + 8  # what is scored exactly afterwards may change places
         while True:
             rows = self._ask(session, space, near, method, asked)
             if len(rows) < asked:
@@ -242,7 +242,7 @@ class PostgresVectorIndex:
         if method == _IVFFLAT:
             first, most = settings.ivfflat_probes if settings else 1, _PROBES_MAX
         else:
-            first = max(settings.hnsw_ef_search if settings else 1, min(_EF_MAX, asked))
+            first = max(settings.hnsw_ef_search if settings else 1, min(_EF_MAX, 2 * asked))
             most = settings.hnsw_max_scan_tuples if settings else _MOST
         session.later(self._plans.begin[method], (str(first), str(most)))
         plan = nearest_plans(Space.of(space), self._dialect)[near.kind]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.full_text_statements import filters, in_sight
+from caliber.backends.postgres.full_text_statements import filters, in_sight, looked_up
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import DistanceMetric
 from caliber.model.errors import InternalError
@@ -100,8 +100,8 @@ def _nearest(relation: Relation, space: Space, dialect: PostgresDialect) -> Plan
     return Plan(
         f"nearest.{space.space_id.hex}_{kind}",
         f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM {dialect.table('embedding')} AS e"
-        f" JOIN {dialect.table(kind)} AS o ON o.{key} = e.owner_id WHERE {_where(space, kind, 'e.')}"
-        f" AND {in_sight(kind)} AND {filters(relation, 5)} ORDER BY {distance} LIMIT $4::bigint",
+        f" {looked_up(relation, dialect, f'o.{key} = e.owner_id', 5)}"
+        f" WHERE {_where(space, kind, 'e.')} ORDER BY {distance} LIMIT $4::bigint",
         ("query", "seen", "at_us", "limit", *(f"filter_{name}" for name in filterable(relation))),
         ("place", "ordinal", "key", "vector"),
     )
