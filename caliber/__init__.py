@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from caliber.model.windows import ContextWindow, SearchResult
     from caliber.runtime import aio
     from caliber.runtime.caliber import Caliber
-    from caliber.runtime.opening import create, load_config, migrate, open, restore  # noqa: A004  (the pinned name)
+    from caliber.runtime.opening import create, load_config, migrate, open, purge, restore  # noqa: A004  (the pinned name)
     from caliber.runtime.tenants import Tenants
 
 __version__ = "0.1.0"
@@ -47,6 +47,7 @@ _HOME = {
     "load_config": "caliber.runtime.opening",
     "migrate": "caliber.runtime.opening",
     "open": "caliber.runtime.opening",
+    "purge": "caliber.runtime.opening",
     "restore": "caliber.runtime.opening",
 }
 _MODULES = {
@@ -78,6 +79,7 @@ __all__ = [
     "model",
     "open",
     "profiles",
+    "purge",
     "restore",
 ]
 

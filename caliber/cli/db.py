@@ -9,6 +9,7 @@ import click
 from caliber.cli import show
 from caliber.cli.care import COMMANDS as CARE
 from caliber.cli.failures import DONE, PROBLEM
+from caliber.cli.forget import purge
 from caliber.cli.settings import Settings, with_settings
 from caliber.cli.spaces import COMMANDS
 
@@ -75,7 +76,7 @@ def maintain(settings: Settings) -> None:
     settings.out.result({"removed": removed}, human)
 
 
-for _command in (*CARE, *COMMANDS):
+for _command in (purge, *CARE, *COMMANDS):
     db.add_command(_command)
 
 

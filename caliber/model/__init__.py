@@ -13,6 +13,7 @@ from caliber.model.entities import (
     EmbeddingSpace,
     Entity,
     EntityRef,
+    Erasure,
     Event,
     Lock,
     LockToken,
@@ -39,6 +40,7 @@ from caliber.model.enums import (
     EdgeRelation,
     EmbedMode,
     EntityType,
+    ErasureKind,
     EventFamily,
     EventType,
     ExtractionMethod,
@@ -64,6 +66,7 @@ from caliber.model.enums import (
     VectorIndexType,
     WindowDurability,
 )
+from caliber.model.erasure import ForgetReport, Searched
 from caliber.model.time import Clock, FixedClock, SystemClock
 from caliber.model.windows import (
     AssemblyDecision,
@@ -105,11 +108,14 @@ __all__ = [
     "Entity",
     "EntityRef",
     "EntityType",
+    "Erasure",
+    "ErasureKind",
     "Event",
     "EventFamily",
     "EventType",
     "ExtractionMethod",
     "FixedClock",
+    "ForgetReport",
     "Lock",
     "LockMode",
     "LockToken",
@@ -130,6 +136,7 @@ __all__ = [
     "ScopeStatus",
     "SearchHit",
     "SearchResult",
+    "Searched",
     "SectionType",
     "Session",
     "SourceRef",

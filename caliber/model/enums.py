@@ -157,10 +157,11 @@ class ResultStatus(StrEnum):
 
 
 class ErasureKind(StrEnum):
-    """What was erased: whoever was to be forgotten, or a task."""
+    """What was erased: whoever was to be forgotten, a task, or a whole store."""
 
     SUBJECT = "subject"
     TRAJECTORY = "trajectory"
+    STORE = "store"
 
 
 class LockMode(StrEnum):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caliber.access.visibility import author_of, default_visible_to
 from caliber.agents.locks import LockService
@@ -47,7 +47,6 @@ from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import figures
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
-from caliber.runtime.forgetting.service import Forgetting
 from caliber.runtime.named import Tables
 from caliber.runtime.reading import Reader
 from caliber.runtime.space_provider import embedded_text
@@ -59,6 +58,9 @@ from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory import inputs, lifecycle
 from caliber.trajectory import turns as turn_ops
+
+if TYPE_CHECKING:
+    from caliber.runtime.forgetting.service import Forgetting
 
 Id = uuid.UUID | str
 """An id, or its text."""
@@ -584,18 +586,21 @@ class Caliber(AbstractContextManager["Caliber"]):
         Raises: PermissionDenied unless the principal is an admin; AmbiguousSubject for texts that name others too,
             unless ``even_if_shared``; RequiredFieldMissing, DTypeError, Unavailable.
         """
-        return Forgetting(self._engine, self._principal).forget(
-            entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms
-        )
+        return self._forgetting().forget(entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms)
 
     def purge_trajectory(self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None) -> ForgetReport:
         """Erase a task, those it started, and what was drawn from them alone. Raises: NotFound, PermissionDenied."""
         wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
-        return Forgetting(self._engine, self._principal).purge_trajectory(wanted, dry_run=dry_run, wait_ms=wait_ms)
+        return self._forgetting().purge_trajectory(wanted, dry_run=dry_run, wait_ms=wait_ms)
 
     def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
         """Finish erasures that a process left in the middle; none when all are finished. Raises: PermissionDenied."""
-        return Forgetting(self._engine, self._principal).resume(wait_ms=wait_ms)
+        return self._forgetting().resume(wait_ms=wait_ms)
+
+    def _forgetting(self) -> Forgetting:
+        from caliber.runtime.forgetting.service import Forgetting
+
+        return Forgetting(self._engine, self._principal)
 
     def on_event(self, subscriber: Callable[[Event], None], *, event_type: str | None = None) -> Callable[[], None]:
         """Call ``subscriber`` after each commit that made an event true; return what ends it. Raises: DTypeError."""

@@ -12,13 +12,14 @@ from caliber.config import CaliberConfig
 from caliber.dsl.loading import load_config as load_config_file
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model.access import Principal
+from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError
 from caliber.model.time import Clock, SystemClock
 from caliber.runtime import backup as backups
 from caliber.runtime.backup import RestoreReport
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.engine import Engine
-from caliber.runtime.forgetting.service import forget_words, report_unfinished
+from caliber.runtime.forgetting.unfinished import forget_words, report_unfinished
 from caliber.runtime.upkeep import maintain
 from caliber.storage.care import Stages
 from caliber.storage.protocol import ConnectionPool, Store
@@ -90,6 +91,26 @@ def restore(
     """
     settings = _of_tenant(config_of(config), tenant)
     return backups.restore(settings, path, replace=replace, progress=progress or backups.unheard)
+
+
+def purge(
+    config: ConfigSource, *, tenant: str | None = None, dry_run: bool = False, wait_ms: int | None = None
+) -> ForgetReport:
+    """Remove a store and everything in it, files and all; ``dry_run`` only counts its records.
+
+    A tenant's name stays in the directory as dropped. What keeps copies elsewhere is named in the report.
+
+    Raises: Unavailable when others have it open, or it is not there; SchemaMismatch, MultipleErrors.
+    """
+    from caliber.runtime.forgetting.store import purge_store
+
+    report = purge_store(_of_tenant(config_of(config), tenant), dry_run=dry_run, wait_ms=wait_ms)
+    if tenant is not None and not dry_run and not report.remaining:
+        from caliber.runtime.tenants import Tenants
+
+        with Tenants(config_of(config)) as tenants:
+            tenants.drop(tenant)
+    return report
 
 
 @contextmanager

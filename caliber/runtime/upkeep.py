@@ -6,7 +6,7 @@ from typing import Any
 
 from caliber.model.entities import Artifact
 from caliber.runtime.engine import Engine
-from caliber.runtime.forgetting.service import finish_erasures
+from caliber.runtime.forgetting.unfinished import unfinished_erasures
 from caliber.schema.relations import ARTIFACT
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
@@ -53,7 +53,11 @@ def maintain(engine: Engine) -> dict[str, int]:
     engine.behind.flush()
     removed = engine.write(work)
     # What a process that ended began to erase is gone from the records, but perhaps not from the files.
-    removed["erasures"] = len(finish_erasures(engine, _FINISH_MS))
+    removed["erasures"] = 0
+    if unfinished_erasures(engine):
+        from caliber.runtime.forgetting.service import finish_erasures
+
+        removed["erasures"] = len(finish_erasures(engine, _FINISH_MS))
     return removed
 
 

@@ -42,6 +42,18 @@ class Eraser(Protocol):
         """Yield everything of the store that can be read: values of all tables, then files as they are on disk."""
         ...
 
+    def destroy(self, wait_s: float) -> list[str]:
+        """Remove the whole store, so that nothing of it is left in files; afterwards it can only be closed.
+
+        Returns what could not be done; nothing was removed then.
+        Raises: Unavailable when others use it.
+        """
+        ...
+
+    def leftovers(self) -> Iterator[Place]:
+        """Yield what is left of a store that was destroyed; a place for each kind of thing, empty when it is gone."""
+        ...
+
     def out_of_reach(self) -> list[str]:
         """Return what this connection may not or cannot read, and what keeps copies elsewhere."""
         ...

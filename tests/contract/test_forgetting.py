@@ -9,6 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
+import subprocess
+import sys
+import textwrap
 import unicodedata
 import uuid
 import zlib
@@ -18,12 +22,18 @@ from typing import Any
 import apsw
 import psycopg
 import pytest
+from support.cli_runs import caliber as command
+from support.cli_runs import caliber_json as command_json
 from support.configs import USER, policy
 
+import caliber
 from caliber.model import EntityRef, EntityType, Principal, ToolCall
 from caliber.model.enums import PrincipalKind
-from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing
+from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
+from caliber.runtime.forgetting import service
+from caliber.runtime.forgetting.erasing import Walk
 
+TESTS = str(Path(__file__).resolve().parents[1])
 NAME = "Zaphod Beeblebröx"
 MAIL = "zb42@heart-of-gold.example"
 TEXTS = (NAME, MAIL)
@@ -295,21 +305,58 @@ def test_other_handles_forget_through_the_feed(agent: Any, backend: Any) -> None
     assert "trillian" not in engine.searcher.keywords.dictionary.terms
 
 
-def test_an_erasure_that_was_cut_short_is_finished_by_the_next_handle(
-    agent: Any, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # issue 5, item 8: killed in the middle, on reopen it says so and goes on
-    backend.needs("reopen")
-    agent.note("likes tea", entity="Trillian", entity_type="person")
+_DIE = """
+    import json, os, signal, sys
+    sys.path.insert(0, sys.argv[2])
+    import caliber
+    from caliber.runtime.forgetting.erasing import Walk
+    from support.configs import config
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+    memory = caliber.open(config(sys.argv[1], **json.loads(sys.argv[3])))
+    if sys.argv[4] == "transaction":
+        Walk._events = die
+    else:
+        memory._engine.store.eraser.scrub = die
+    memory.forget(texts=("Trillian",))
+"""
+
+
+def killed(agent: Any, backend: Any, moment: str) -> Any:
+    """Let a process forget and be killed at a moment of it; return the note it was to erase."""
+    note = agent.note("likes tea", entity="Trillian", entity_type="person")
     agent.memory.flush()
-
-    def died(wait_s: float) -> list[str]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(agent.memory._engine.store.eraser, "scrub", died)
-    with pytest.raises(KeyboardInterrupt):
-        agent.memory.forget(texts=("Trillian",))
     agent.memory.close()
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_DIE), backend.path, TESTS, json.dumps(backend.knobs), moment],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return note
+
+
+@pytest.mark.soak
+def test_who_is_killed_in_the_transaction_has_erased_nothing(file_backend: Any, start: Any) -> None:
+    # issue 5, item 8: all or nothing
+    note = killed(start(file_backend.open()), file_backend, "transaction")
+    with file_backend.open() as memory:
+        assert memory.get(note.note_id).content == "likes tea"
+        assert not memory.storage.erasures.list_unfinished()
+
+
+def test_who_is_killed_after_it_is_continued(file_backend: Any, start: Any, tmp_path: Path) -> None:
+    # issue 5, item 8: killed in the middle, on reopen it says so and goes on
+    continued(start(file_backend.open()), file_backend, tmp_path)
+
+
+@pytest.mark.soak
+def test_who_is_killed_after_it_is_continued_everywhere(agent: Any, backend: Any, tmp_path: Path) -> None:
+    backend.needs("reopen")
+    continued(agent, backend, tmp_path)
+
+
+def continued(agent: Any, backend: Any, tmp_path: Path) -> None:
+    killed(agent, backend, "scrub")
     with backend.open() as memory:
         memory.flush()
         assert any("erasures are not finished" in str(event.payload) for event in memory.storage.events.all())
@@ -320,6 +367,85 @@ def test_an_erasure_that_was_cut_short_is_finished_by_the_next_handle(
         assert memory.storage.erasures.list_unfinished() == []
         assert memory.maintain()["erasures"] == 0
         assert searched(backend, memory, tmp_path, [b"trillian", b"likes tea"]) == []
+
+
+def test_proving_finds_what_erasing_left(file_backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # design section 10: "A checker is itself tested: planted faults must be caught"
+    agent = start(file_backend.open())
+    eraser = agent.memory._engine.store.eraser
+
+    def forgotten(name: str) -> Any:
+        agent.note("likes tea", entity=name, entity_type="person", tags=(name,))
+        agent.say(f"{name} is here")
+        agent.memory.flush()
+        return agent.memory.forget(texts=(name,))
+
+    assert forgotten("Slartibartfast").proven
+    with monkeypatch.context() as planted:
+        planted.setattr(eraser, "scrub", lambda wait_s: [])
+        report = forgotten("Deepthought")
+        assert not report.proven
+        assert {place.kind for place in report.searched if place.findings} == {"file"}
+    with monkeypatch.context() as planted:
+        planted.setattr(Walk, "_turns", lambda self: None)
+        report = forgotten("Agrajag")
+        assert not report.proven
+        assert {"relation turn", "table turn"} <= {place.name for place in report.searched if place.findings}
+    with monkeypatch.context() as planted:
+        planted.setattr(service, "drop_from_memory", lambda engine: None)
+        report = forgotten("Wowbagger")
+        assert [place.name for place in report.searched if place.findings] == ["resident memory"]
+    for name in ("Deepthought", "Agrajag", "Wowbagger"):
+        assert agent.memory.forget(texts=(name,)).proven
+
+
+def test_a_purged_store_leaves_nothing(agent: Any, backend: Any, tmp_path: Path) -> None:
+    # issue 5, item 8: purge of a tenant
+    backend.needs("reopen")
+    settings = backend.config(**({"storage__busy_timeout_ms": 50} if backend.adapter == "sqlite" else {}))
+    if backend.adapter == "postgres":
+        settings = backend.config(storage__schema_name=f"purged_{uuid.uuid4().hex[:12]}")
+        caliber.create(settings)
+        with caliber.open(settings) as memory:
+            memory.add_note(entity="a", entity_type="b", note_type="fact", content="Trillian", confidence=0.5)
+    agent.note("Trillian", entity="a")
+    assert caliber.purge(settings, dry_run=True).erased["note"] == 1
+    if backend.adapter == "sqlite":
+        with pytest.raises(Unavailable, match="open"):
+            caliber.purge(settings)
+        assert agent.memory.get(agent.note("still here").note_id)
+    agent.memory.close()
+    report = caliber.purge(settings)
+    assert report.proven, report
+    with pytest.raises(Unavailable):
+        caliber.open(settings)
+    if backend.adapter == "sqlite":
+        assert not list(tmp_path.iterdir())
+    caliber.create(settings)
+    with caliber.open(settings) as memory:
+        assert memory.storage.notes.count() == 0
+    caliber.purge(settings)
+
+
+def test_the_command_line_forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command("init")
+    command("create")
+    (tmp_path / "talk.jsonl").write_text('{"role": "user", "content": "Trillian likes apsw"}\n')
+    trajectory = command_json("ingest", "chat", "talk.jsonl")["conversations"][0]["trajectory_id"]
+    assert command_json("forget", "Trillian", "--dry-run")["redacted"]["turn"] == 1
+    assert "--yes" in command("forget", "Trillian", code=2).stderr
+    assert "letters" in command("forget", "Tr", "--yes", code=2).stderr
+    (tmp_path / "names").write_text("Trillian\n\n")
+    report = command_json("forget", "--texts-from", "names", "--yes")
+    assert report["proven"]
+    assert report["redacted"]["turn"] == 1
+    assert "nothing was left" in command("forget", "--resume").stdout
+    assert "0 findings" in command("forget", "--entity", f"user:{uuid.uuid4()}", "--yes").stdout
+    assert command_json("db", "purge", "--trajectory", trajectory, "--yes")["erased"]["turn"] == 1
+    assert "out of reach" in command("db", "purge", "--store", "--yes").stdout
+    assert not list(tmp_path.glob("caliber.db*"))
+    assert command("db", "purge", code=2)
 
 
 def test_who_reads_an_older_state_is_waited_for_and_named(backend: Any, start: Any) -> None:

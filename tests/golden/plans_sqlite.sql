@@ -1311,7 +1311,7 @@ SELECT "sequence", "writer", "entries", "created_at" FROM "change" WHERE "sequen
 CREATE TABLE "erasure" (
   "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,
   "erasure_id" BLOB NOT NULL CHECK (length("erasure_id") = 16),
-  "kind" TEXT NOT NULL CHECK ("kind" IN ('subject', 'trajectory')),
+  "kind" TEXT NOT NULL CHECK ("kind" IN ('subject', 'trajectory', 'store')),
   "counts" TEXT NOT NULL CHECK (json_valid("counts")),
   "begun_at" INTEGER NOT NULL,
   "finished_at" INTEGER,

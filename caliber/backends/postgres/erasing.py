@@ -113,19 +113,39 @@ class PostgresEraser:
                 left += self._tried(connection, named, f"table {table} could not be rewritten", until)
                 self._clear_samples(connection, table)
             self._statistics(connection, until)
-            for statement, what in (
-                (
-                    "CHECKPOINT",
-                    "no right to a CHECKPOINT: pages in memory reach files later",
-                ),
-                ("SELECT pg_switch_wal()", "no right to move the log on (pg_switch_wal)"),
-                ("CHECKPOINT", ""),
-            ):
-                try:
-                    connection.execute(statement)
-                except psycopg.Error:
-                    self._unreachable += [what] if what else []
+            self._move_log_on(connection)
         return left
+
+    def _move_log_on(self, connection: Connection) -> None:
+        for statement, what in (
+            ("CHECKPOINT", "no right to a CHECKPOINT: pages in memory reach files later"),
+            ("SELECT pg_switch_wal()", "no right to move the log on (pg_switch_wal)"),
+            ("CHECKPOINT", ""),
+        ):
+            try:
+                connection.execute(statement)
+            except psycopg.Error:
+                self._unreachable += [what] if what else []
+
+    def destroy(self, wait_s: float) -> list[str]:
+        until = time.monotonic() + wait_s
+        self._unreachable = []
+        with self._connection() as connection:
+            named = sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(self._schema))
+            left = self._tried(connection, named, "the schema could not be dropped", until)
+            if not left:
+                self._statistics(connection, until)
+                self._move_log_on(connection)
+        return left
+
+    def leftovers(self) -> Iterator[Place]:
+        with self._connection() as connection:
+            for name, statement in (
+                ("schema", "SELECT nspname::text FROM pg_namespace WHERE nspname = %s"),
+                ("statistics", "SELECT tablename::text FROM pg_stats WHERE schemaname = %s"),
+            ):
+                rows = connection.execute(statement, (self._schema,)).fetchall()
+                yield Place(f"{name} {self._schema}", "column", iter([row[0].encode() for row in rows]), apart=True)
 
     def _await_older(self, connection: Connection, xid: int, until: float) -> list[str]:
         while True:

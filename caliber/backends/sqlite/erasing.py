@@ -6,6 +6,7 @@ then empties the log. Both need a moment without readers of an older boundary.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
-from caliber.model.errors import StorageError
+from caliber.backends.sqlite.schema import sync_folder
+from caliber.model.errors import StorageError, Unavailable
 from caliber.storage.erasing import Place
 from caliber.storage.full_text import TEXTS
 from caliber.storage.plan import Plan, quote
@@ -32,10 +34,12 @@ class SqliteEraser:
         options: OpenOptions,
         exclusive: Callable[[], AbstractContextManager[SqliteConnection]],
         reading: Callable[[], AbstractContextManager[SqliteConnection]],
+        let_readers_go: Callable[[], None],
     ) -> None:
         self._options = options
         self._exclusive = exclusive
         self._reading = reading
+        self._let_readers_go = let_readers_go
 
     def scrub(self, wait_s: float) -> list[str]:
         until = time.monotonic() + wait_s
@@ -82,9 +86,7 @@ class SqliteEraser:
             if self._options.in_memory:
                 yield Place("the database in memory", "file", iter([connection.raw.serialize("main")]))
         if not self._options.in_memory:
-            path = Path(self._options.shown.removeprefix("file:"))
-            for suffix in ("", "-wal", "-shm", "-journal"):
-                file = path.with_name(path.name + suffix)
+            for file in self._files():
                 if file.exists():
                     yield Place(file.name, "file", _pieces(file))
 
@@ -95,6 +97,33 @@ class SqliteEraser:
                     yield value.encode("utf-8", "surrogatepass")
                 elif isinstance(value, bytes):
                     yield value
+
+    def destroy(self, wait_s: float) -> list[str]:  # noqa: ARG002  (SQLite waits for busy_timeout_ms)
+        if self._options.in_memory:
+            return []
+        self._let_readers_go()
+        with self._exclusive() as connection:
+            # Leaving WAL takes a file that nobody else has open, and removes the log.
+            try:
+                alone = connection.pragma("journal_mode = DELETE") == "delete"
+            except StorageError:
+                alone = False
+            if not alone:
+                raise Unavailable("others have the store open; close them, and purge it again", reason="locked")
+            connection.close()
+        for file in self._files():
+            if file.exists():
+                _overwrite(file)
+        sync_folder(self._files()[0].parent)
+        return []
+
+    def leftovers(self) -> Iterator[Place]:
+        for file in () if self._options.in_memory else self._files():
+            yield Place(file.name, "file", _pieces(file) if file.exists() else iter(()))
+
+    def _files(self) -> list[Path]:
+        path = Path(self._options.shown.removeprefix("file:"))
+        return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")]
 
     def out_of_reach(self) -> list[str]:
         if self._options.in_memory:
@@ -109,3 +138,16 @@ def _pieces(file: Path) -> Iterator[bytes]:
     with file.open("rb") as handle:
         while piece := handle.read(_PIECE_BYTES):
             yield piece
+
+
+def _overwrite(file: Path) -> None:
+    """Write zeros over a file, then remove it: nobody opens it by its name meanwhile."""
+    doomed = file.with_name(f"{file.name}.purged")
+    file.rename(doomed)
+    with doomed.open("r+b") as handle:
+        left = doomed.stat().st_size
+        while left > 0:
+            left -= handle.write(bytes(min(left, _PIECE_BYTES)))
+        handle.flush()
+        os.fsync(handle.fileno())
+    doomed.unlink()

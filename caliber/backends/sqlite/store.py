@@ -92,7 +92,7 @@ class SqliteStore:
         )
         self.vector_index: VectorIndexes | None = None
         self.full_text = SqliteFullText(self._writer.full_text, PLANS, self._reading, self._transaction, clock_us)
-        self.eraser = SqliteEraser(self._options, self._outside, self._reading)
+        self.eraser = SqliteEraser(self._options, self._outside, self._reading, self._close_readers)
         self._readers_max = storage.readers
         self._readers: queue.LifoQueue[SqliteConnection | None] = queue.LifoQueue()
         for _ in range(self._readers_max):
@@ -232,15 +232,26 @@ class SqliteStore:
             return
         self._closed = True
         with self._writer.exclusive():
-            while True:
-                try:
-                    connection = self._readers.get_nowait()
-                except queue.Empty:
-                    break
-                if connection is not None:
-                    connection.close()
+            self._take_readers()
             self._connection.close()
         self._readers.put(None)  # wakes who waits for a connection; those in use are closed when given back
+
+    def _take_readers(self) -> int:
+        """Close what is idle of the connections that read; return how many places that were."""
+        taken = 0
+        while True:
+            try:
+                connection = self._readers.get_nowait()
+            except queue.Empty:
+                return taken
+            taken += 1
+            if connection is not None:
+                connection.close()
+
+    def _close_readers(self) -> None:
+        """Close idle connections; the next reader makes its own."""
+        for _ in range(self._take_readers()):
+            self._readers.put(None)
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:

@@ -17,15 +17,14 @@ from caliber.model.access import Principal
 from caliber.model.entities import EntityRef, Erasure
 from caliber.model.enums import EntityType, ErasureKind, EventFamily, EventType
 from caliber.model.erasure import ForgetReport
-from caliber.model.errors import NotFound, PermissionDenied, StorageError
+from caliber.model.errors import NotFound, PermissionDenied
 from caliber.model.time import from_us
 from caliber.runtime.engine import Engine
 from caliber.runtime.forgetting.erasing import Outcome, Walk, Wanted
 from caliber.runtime.forgetting.proving import Proof
 from caliber.runtime.forgetting.subject import Subject
+from caliber.runtime.forgetting.unfinished import drop_from_memory, unfinished_erasures
 from caliber.schema.relations import ERASURE, TRAJECTORY
-from caliber.search.searcher import Searcher
-from caliber.storage.codec import codec_of
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 
@@ -201,25 +200,6 @@ def finish_erasures(engine: Engine, wait_ms: int) -> list[ForgetReport]:
     ]
 
 
-def unfinished_erasures(engine: Engine) -> list[Erasure]:
-    """Return the erasures whose files may still hold deleted bytes."""
-    plans = engine.store.plans[ERASURE.name]
-    with engine.store.read() as session:
-        return [codec_of(ERASURE).decode(row) for row in session.run(plans.lists["list_unfinished"], ())]
-
-
-def report_unfinished(engine: Engine) -> None:
-    """Put into the event log that an erasure was cut short, for who opens the store: upkeep finishes it."""
-    unfinished = unfinished_erasures(engine)
-    if unfinished:
-        engine.record_error(
-            "forgetting",
-            StorageError(
-                f"{len(unfinished)} erasures are not finished: files may hold deleted bytes; `caliber forget --resume`"
-            ),
-        )
-
-
 def _finish(engine: Engine, erasure_id: uuid.UUID) -> None:
     def work(uow: UnitOfWork) -> None:
         erasure: Erasure = uow.get(ERASURE, erasure_id.bytes)
@@ -227,21 +207,6 @@ def _finish(engine: Engine, erasure_id: uuid.UUID) -> None:
             uow.update(ERASURE, dataclasses.replace(erasure, finished_at=from_us(uow.now_us)))
 
     engine.write(work)
-
-
-def drop_from_memory(engine: Engine) -> None:
-    """Read memory anew and empty what was made of texts: rows that are gone stay in it otherwise, for older readers."""
-    engine.memory.reload()
-    forget_words(engine)
-
-
-def forget_words(engine: Engine) -> None:
-    """Empty what this process made of texts: words and their stems, vectors of questions and contents."""
-    engine.searcher = Searcher(engine.memory, engine.config.search)
-    if engine.stored_search is not None:
-        engine.stored_search.forget_words()
-    for lane in () if engine.embedder is None else engine.embedder.lanes:
-        lane.clear()
 
 
 def _elsewhere(engine: Engine) -> list[str]:

@@ -29,10 +29,19 @@ _LEAST_LETTERS: Final = 3
 _LEAST_DIGITS: Final = 6
 _TEXTS_MAX: Final = 200
 _ALIKE: Final = str.maketrans(dict.fromkeys("‘’ʼ‛′", "'") | dict.fromkeys("‐‑‒–—−", "-"))
-_WORD: Final = r"[^\W_]"
 _MARKS: Final = "\u0300-\u036f"
-_UNSPACED: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x9FFF),
-                    (0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
+_UNSPACED: Final = (
+    (0x0E00, 0x0EFF),
+    (0x1000, 0x109F),
+    (0x1780, 0x17FF),
+    (0x3040, 0x30FF),
+    (0x3400, 0x9FFF),
+    (0xAC00, 0xD7AF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x3FFFF),
+)
+"""Scripts that put no space between words: Thai, Burmese, Khmer, Japanese, Chinese, Korean particles."""
+_WORD: Final = r"[^\W_" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _UNSPACED) + "]"
 _ENCODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "latin-1")
 _OWN_WORDS: Final = frozenset(
     member.value
@@ -202,6 +211,9 @@ def _checked(text: object) -> str:
     """Return a text that is clear enough to be looked for."""
     if not isinstance(text, str):
         raise DTypeError(field="texts", expected="str", got=type(text).__name__)
+    # A mark at the beginning would belong to whatever stands before the name.
+    while text and (text[0].isspace() or unicodedata.combining(text[0])):
+        text = text[1:]
     plain = " ".join(folded(text).split())
     letters = [character for character in plain if character.isalnum()]
     least = 2 if any(_unspaced(character) for character in letters) else _LEAST_LETTERS

@@ -1,0 +1,178 @@
+"""``caliber forget`` and ``caliber db purge``: erase a subject, a task, or the whole store."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.output import bytes_text, plural
+from caliber.cli.settings import Settings, with_settings
+
+if TYPE_CHECKING:
+    from caliber.cli.output import Output
+    from caliber.model.entities import EntityRef
+    from caliber.model.erasure import ForgetReport
+
+_SHOWN: Final = 12
+_MS: Final = 1_000
+
+_dry_run = click.option("--dry-run", is_flag=True, help="Count what would go, and change nothing.")
+_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_wait = click.option(
+    "--wait", "wait_s", type=click.FloatRange(min=0), default=10, show_default=True, help="Seconds for others to end."
+)
+
+
+@click.command()
+@click.argument("texts", nargs=-1)
+@click.option("--texts-from", type=click.File(), help="More names and identifiers, one a line; - for stdin.")
+@click.option("--entity", metavar="TYPE:ID", help="A user, agent or record by its id, such as user:0190f3c2-….")
+@click.option("--even-if-shared", is_flag=True, help="Also when a name is that of others too.")
+@click.option("--resume", is_flag=True, help="Finish what a program left in the middle.")
+@_dry_run
+@_yes
+@_wait
+@with_settings
+def forget(
+    settings: Settings,
+    texts: tuple[str, ...],
+    texts_from: Iterable[str] | None,
+    entity: str | None,
+    even_if_shared: bool,
+    resume: bool,
+    dry_run: bool,
+    yes: bool,
+    wait_s: float,
+) -> int:
+    """Erase a person or thing from everything that is kept, and say what was proven.
+
+    TEXTS are names and identifiers, as whole words in any case: "Ada Lovelace" ada@example.org. What is about them
+    goes; what names them is kept without the name; windows made of either can no longer be replayed. Arguments may stay
+    in the history of your shell: --texts-from - takes them from stdin.
+
+    Exit code 1 when something was found afterwards, or could not be done yet.
+    """
+    named = [*texts, *([] if texts_from is None else (line.strip() for line in texts_from if line.strip()))]
+    wait_ms = int(wait_s * _MS)
+    with settings.memory(note=False) as memory:
+        if resume:
+            reports = memory.resume_forgetting(wait_ms=wait_ms)
+            document = {"resumed": [report.to_dict() for report in reports]}
+            settings.out.result(document, lambda: _print_resumed(settings.out, reports))
+            return PROBLEM if any(report.remaining for report in reports) else DONE
+        who = None if entity is None else _reference(entity)
+
+        def run(rehearsal: bool) -> ForgetReport:
+            return memory.forget(
+                entity=who, texts=named, dry_run=rehearsal, even_if_shared=even_if_shared, wait_ms=wait_ms
+            )
+
+        return _carry_out(settings.out, run, dry_run=dry_run, yes=yes)
+
+
+@click.command("purge", short_help="Remove a task, or the whole store.")
+@click.option("--trajectory", metavar="ID", help="This task, those it started, and what was drawn from them alone.")
+@click.option("--store", "whole", is_flag=True, help="The whole store, files or schema included.")
+@_dry_run
+@_yes
+@_wait
+@with_settings
+def purge(settings: Settings, trajectory: str | None, whole: bool, dry_run: bool, yes: bool, wait_s: float) -> int:
+    """Remove a task or the whole store, so that nothing is left of it in files.
+
+    Exit code 1 when something was found afterwards, or could not be done yet.
+    """
+    if (trajectory is None) != whole:
+        raise Mistake("say what is to be purged", "either --trajectory ID or --store")
+    wait_ms = int(wait_s * _MS)
+    if trajectory is None:
+        from caliber.runtime.opening import purge as purge_store
+
+        config = settings.load()
+        return _carry_out(
+            settings.out,
+            lambda rehearsal: purge_store(config, dry_run=rehearsal, wait_ms=wait_ms),
+            dry_run=dry_run,
+            yes=yes,
+        )
+    wanted = _id(trajectory)
+    with settings.memory(note=False) as memory:
+        return _carry_out(
+            settings.out,
+            lambda rehearsal: memory.purge_trajectory(wanted, dry_run=rehearsal, wait_ms=wait_ms),
+            dry_run=dry_run,
+            yes=yes,
+        )
+
+
+def _id(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise Mistake(f"{text!r} is no id", "ids look like 0190f3c2-7c00-7000-8000-000000000001") from None
+
+
+def _reference(text: str) -> EntityRef:
+    from caliber.model.entities import EntityRef
+    from caliber.model.enums import EntityType
+
+    kind, _, rest = text.partition(":")
+    if kind not in [member.value for member in EntityType]:
+        raise Mistake(f"--entity {text!r} names no kind of entity", "such as user:ID, agent:ID, note:ID")
+    return EntityRef(EntityType(kind), _id(rest))
+
+
+def _carry_out(out: Output, run: Callable[[bool], ForgetReport], *, dry_run: bool, yes: bool) -> int:
+    """Rehearse, ask, do it, and print what came of it."""
+    if dry_run or not yes:
+        counted = run(True)
+        if dry_run:
+            out.result(counted.to_dict(), lambda: _print_counted(out, counted))
+            return DONE
+        if not sys.stdin.isatty() or out.json:
+            raise Mistake("this cannot be undone, and nobody can be asked here", "look with --dry-run, then say --yes")
+        _print_counted(out, counted)
+        click.confirm("erase all of this? It cannot be undone", abort=True)
+    report = run(False)
+    out.result(report.to_dict(), lambda: _print(out, report))
+    return DONE if report.proven else PROBLEM
+
+
+def _print_counted(out: Output, report: ForgetReport) -> None:
+    for what, counts in (("erased", report.erased), ("redacted", report.redacted)):
+        for name, count in sorted(counts.items()):
+            out.say(f"  {what:<9} {count:>8,} {name}")
+    if report.windows_closed:
+        out.say(f"  {plural(report.windows_closed, 'window')} could no longer be replayed")
+    if not report.records:
+        out.say("nothing here names it")
+
+
+def _print(out: Output, report: ForgetReport) -> None:
+    out.say(f"erased {plural(sum(report.erased.values()), 'record')}, redacted {sum(report.redacted.values()):,}")
+    if report.windows_closed:
+        out.say(f"{plural(report.windows_closed, 'window')} can no longer be replayed")
+    size = sum(place.searched_bytes for place in report.searched)
+    out.say(f"read {plural(len(report.searched), 'place')}, {bytes_text(size)}: {plural(report.findings, 'finding')}")
+    for place in [place for place in report.searched if place.findings][:_SHOWN]:
+        out.say(f"  - {place.findings:,} in {place.name} ({place.kind})")
+    if report.inside_words:
+        out.say(f"{report.inside_words:,} times a name is a part of a longer word, and was left alone")
+    for line in report.remaining:
+        out.say(f"not done: {line}")
+    for line in report.out_of_reach:
+        out.say(f"out of reach: {line}")
+
+
+def _print_resumed(out: Output, reports: list[ForgetReport]) -> None:
+    if not reports:
+        out.say("nothing was left in the middle")
+    for report in reports:
+        out.say(f"erasure {report.erasure_id}: " + ("not finished yet" if report.remaining else "finished"))
+        for line in report.remaining:
+            out.say(f"not done: {line}")

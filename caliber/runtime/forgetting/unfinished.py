@@ -1,0 +1,44 @@
+"""What every open store has to know of forgetting: what was cut short, and what to empty when others forgot."""
+
+from __future__ import annotations
+
+from caliber.model.entities import Erasure
+from caliber.model.errors import StorageError
+from caliber.runtime.engine import Engine
+from caliber.schema.relations import ERASURE
+from caliber.search.searcher import Searcher
+from caliber.storage.codec import codec_of
+
+
+def unfinished_erasures(engine: Engine) -> list[Erasure]:
+    """Return the erasures whose files may still hold deleted bytes."""
+    plans = engine.store.plans[ERASURE.name]
+    with engine.store.read() as session:
+        return [codec_of(ERASURE).decode(row) for row in session.run(plans.lists["list_unfinished"], ())]
+
+
+def report_unfinished(engine: Engine) -> None:
+    """Put into the event log that an erasure was cut short, for who opens the store: upkeep finishes it."""
+    unfinished = unfinished_erasures(engine)
+    if unfinished:
+        engine.record_error(
+            "forgetting",
+            StorageError(
+                f"{len(unfinished)} erasures are not finished: files may hold deleted bytes; `caliber forget --resume`"
+            ),
+        )
+
+
+def drop_from_memory(engine: Engine) -> None:
+    """Read memory anew and empty what was made of texts: rows that are gone stay in it otherwise, for older readers."""
+    engine.memory.reload()
+    forget_words(engine)
+
+
+def forget_words(engine: Engine) -> None:
+    """Empty what this process made of texts: words and their stems, vectors of questions and contents."""
+    engine.searcher = Searcher(engine.memory, engine.config.search)
+    if engine.stored_search is not None:
+        engine.stored_search.forget_words()
+    for lane in () if engine.embedder is None else engine.embedder.lanes:
+        lane.clear()

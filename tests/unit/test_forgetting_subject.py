@@ -1,0 +1,149 @@
+"""Whom to forget: how names are recognised in texts and bytes, and taken out of a window's record."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+import uuid
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from caliber.model import EntityRef, EntityType
+from caliber.model.enums import ErasureKind
+from caliber.model.erasure import ForgetReport, Searched
+from caliber.model.errors import AmbiguousSubject, DTypeError
+from caliber.runtime.forgetting.proving import Proof
+from caliber.runtime.forgetting.subject import MARK, Subject
+from caliber.storage.erasing import Place
+
+NAME = "Zoë O'Brien-Łuk"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "«{}»",
+        "x\n{}'s",
+        "to:{}@example.org",
+        "_{}_",
+        "{}\u0301",
+    ],
+)
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+@pytest.mark.parametrize("case", [str, str.upper, str.lower, str.swapcase])
+def test_a_name_is_found_however_it_is_written(text: str, form: str, case: type[str]) -> None:
+    subject = Subject((), (NAME,))
+    written = text.format(unicodedata.normalize(form, case(NAME)))
+    if text.endswith("\u0301"):
+        assert not subject.mentioned(written), "with another accent it is another name"
+        return
+    assert subject.mentioned(written)
+    assert subject.without(written) == text.format(MARK)
+    assert subject.without_in(written.encode()) == text.format(MARK).encode()
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["Zoë  O’Brien–Łuk", "Zoë\u00a0O'Brien-Łuk", "Zo\u200bë O'Brien-\u00adŁuk", "ＺＯë O'Brien-Łuk"],
+)
+def test_a_name_is_found_with_other_signs(written: str) -> None:
+    assert Subject((), (NAME,)).without(f"a {written} b") == f"a {MARK} b"
+
+
+def test_a_name_is_found_as_other_notations_spell_it() -> None:
+    subject = Subject((), (NAME,))
+    for written in (
+        json.dumps(NAME),
+        json.dumps(json.dumps(NAME)),
+        "Zo%C3%AB%20O%27Brien-%C5%81uk",
+        "Zoë O&#x27;Brien-Łuk",
+    ):
+        assert subject.mentioned(written), written
+        assert "Brien" not in subject.without(written)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "latin-1"])
+def test_a_name_is_taken_out_of_content_that_is_not_utf8(encoding: str) -> None:
+    name = "Zoë Brontë"
+    raw = f"é {name.upper()} é".encode(encoding)
+    out = Subject((), (name,)).without_in(raw)
+    assert out.decode(encoding) == f"é {MARK} é"
+    binary = b"\xff\xfe\xfd\x00" + "Zoë Brontë".encode() + b"\x00\xff"
+    assert Subject((), (name,)).without_in(binary) == b"\xff\xfe\xfd\x00" + MARK.encode() + b"\x00\xff"
+
+
+def test_parts_of_longer_words_are_somebody_else() -> None:
+    subject = Subject((), ("Ann", "王明", "ada@x.org"))
+    for text in ("Annual", "Joann", "Ann1", "nada@x.org", "ada@x.organ", "Anné"):
+        assert not subject.mentioned(text), text
+    for text in ("Ann.", "(Ann)", "Ann_2", "我是Ann吗", "找王明了", "<ada@x.org>"):
+        assert subject.mentioned(text), text
+
+
+def test_ids_are_found_in_texts_and_bytes() -> None:
+    who = EntityRef(EntityType.USER, uuid.uuid4())
+    subject = Subject.of(who, ())
+    for text in (str(who.id), who.id.hex.upper(), f"urn:uuid:{who.id}"):
+        assert subject.mentioned(text)
+    assert subject.mentioned_in(b"\xff" + who.id.bytes)
+    with pytest.raises(DTypeError):
+        Subject.of("user", ())  # type: ignore[arg-type]
+    with pytest.raises(DTypeError):
+        Subject.of(None, "Ada")
+
+
+_WORDS = st.text(st.sampled_from("abAB éÉ-'_1王ß\u0301\u200b\n"), max_size=12)
+
+
+@settings(max_examples=60)
+@given(_WORDS.filter(bool), _WORDS, _WORDS)
+def test_nothing_of_a_name_is_left_and_nothing_else_is_lost(name: str, before: str, after: str) -> None:
+    try:
+        subject = Subject((), (name,))
+    except AmbiguousSubject:
+        assume(False)
+    text = f"{before}. {name} .{after}"
+    out = subject.without(text)
+    assert subject.mentioned(text)
+    assert not subject.mentioned(out)
+    assert subject.without(out) == out
+    if not subject.mentioned(before) and not subject.mentioned(after):
+        assert out.startswith(f"{before}. ")
+        assert out.endswith(f" .{after}")
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200), st.integers(1, 64))
+def test_bytes_are_found_across_the_pieces_of_a_file(before: bytes, after: bytes, size: int) -> None:
+    subject = Subject((), ("Beeblebrox",))
+    raw = before + "BEEBLEBROX".encode("utf-16-le") + b"\0\0" + after
+    parts = [raw[at : at + size] for at in range(0, len(raw), size)]
+    proof = Proof(subject, ())
+    found, read = proof._in_parts(Place("file", "file", iter(parts)), None)
+    assert read == len(raw)
+    assert found == 1
+
+
+def test_digests_are_found_in_files_and_values() -> None:
+    digest = bytes(range(32))
+    proof = Proof(Subject((), ("Beeblebrox",)), (digest,))
+    from caliber.runtime.forgetting.proving import _heads
+
+    heads = _heads(proof._hashes)
+    for parts in ([b"x" * 99 + digest + b"y"], [b"x" * 20 + digest[:7], digest[7:] + b"y"]):
+        assert proof._in_parts(Place("file", "file", iter(parts)), heads)[0] == 1
+    assert proof._in_parts(Place("column", "column", iter([digest, b"z"]), apart=True), heads)[0] == 1
+
+
+def test_a_report_is_proven_only_when_all_was_read_and_nothing_found() -> None:
+    clean, dirty = Searched("a", "file", 1, 0), Searched("b", "file", 1, 2)
+    log = Searched("c", "log", 1, 5)
+    kind = ErasureKind.SUBJECT
+    assert ForgetReport(kind, False, searched=(clean, log)).proven
+    assert not ForgetReport(kind, False, searched=(clean, dirty)).proven
+    assert not ForgetReport(kind, False).proven
+    assert not ForgetReport(kind, True, searched=(clean,)).proven
+    assert not ForgetReport(kind, False, searched=(clean,), remaining=("later",)).proven
+    assert ForgetReport(kind, False, searched=(clean, log)).findings == 0
