@@ -77,6 +77,22 @@ def read(text: str, *, name: str = "<text>") -> Parsed:
     return _pieces(source, scanned)
 
 
+def read_condition(source: Source) -> ast.Value:
+    """Return the condition that a text is, such as that of a filter. Raises: MultipleErrors."""
+    check_text(source.text, source.name)
+    faults = list(scan(source).faults)
+    if not faults:
+        try:
+            condition: ast.Value = _lark().parse(source.text, start="condition")  # type: ignore[assignment]
+        except UnexpectedInput as error:
+            faults.append(_fault(source, error, Span(0, len(source.text))))
+        else:
+            faults.extend(_spelling(source, condition))
+            if not faults:
+                return condition
+    raise MultipleErrors(errors=list(faults))
+
+
 def check_text(text: object, name: str) -> None:
     """Refuse what is no text, too long, or holds what no program can hold. Raises: MultipleErrors."""
     if not isinstance(text, str):
@@ -205,7 +221,7 @@ def _from(parts: Sequence[Any]) -> Span:
 @functools.cache
 def _lark() -> Lark:
     grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
-    starts = ["program", "include", "definition", "injection", "config", "setting", "section", "rule"]
+    starts = ["program", "include", "definition", "injection", "config", "setting", "section", "rule", "condition"]
     return Lark(grammar, parser="lalr", start=starts, transformer=_Build(), maybe_placeholders=False)
 
 
@@ -382,7 +398,7 @@ def _by_kind(name: str) -> tuple[bool, str]:
 # --- what parses but cannot be meant -------------------------------------------------------------
 
 
-def _spelling(source: Source, program: ast.Program) -> Iterable[ProgramFault]:
+def _spelling(source: Source, program: Any) -> Iterable[ProgramFault]:
     """Yield names, escapes and durations that have the right shape and no meaning."""
     for node in walk(program):
         match node:

@@ -1,0 +1,241 @@
+"""From the condition of a filter to a predicate over columns, each comparison checked against its column's type.
+
+Source: C-161 to C-165, K-056, K-057, K-059, K-064, K-071.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from caliber.dsl import ast
+from caliber.dsl.parser import read_condition
+from caliber.dsl.source import Source, Span
+from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
+from caliber.schema.memories import BuiltIn
+from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate, Variable
+from caliber.schema.relation import Column, ColumnType
+
+PATTERN_CHARS: Final = 256
+_ORDER: Final = (Operator.LESS, Operator.GREATER, Operator.AT_MOST, Operator.AT_LEAST)
+_EQUALITY: Final = (Operator.EQUAL, Operator.UNEQUAL)
+_TEXTUAL: Final = (*_EQUALITY, Operator.MATCHES, Operator.CONTAINS)
+_OPERATORS: Final[dict[ColumnType, tuple[Operator, ...]]] = {
+    ColumnType.UUID: _EQUALITY,
+    ColumnType.INSTANT: (*_EQUALITY, *_ORDER),
+    ColumnType.TEXT: _TEXTUAL,
+    ColumnType.INT: (*_EQUALITY, *_ORDER),
+    ColumnType.FLOAT: (*_EQUALITY, *_ORDER),
+    ColumnType.BOOL: _EQUALITY,
+    ColumnType.ENUM: _EQUALITY,
+    ColumnType.TEXT_ARRAY: (Operator.CONTAINS,),
+    ColumnType.UUID_ARRAY: (Operator.CONTAINS,),
+}
+_OF_UUID: Final = (Variable.TRAJECTORY, Variable.SCOPE, Variable.AGENT)
+_WORDS: Final = {"true": True, "false": False, "null": None}
+_INT64: Final = 2**63
+
+Wrong = Callable[..., None]
+
+
+class _NoValue(Exception):
+    """A comparison that has its fault already."""
+
+
+def compile_filter(text: str, memory: BuiltIn, *, name: str = "<filter>") -> Predicate:
+    """Return the predicate that a filter's text says about a memory.
+
+    Raises: MultipleErrors with a ProgramFault for everything that is wrong in it.
+    """
+    source = Source(text, name)
+    condition = read_condition(source)
+    predicate, faults = compile_condition(source, condition, memory)
+    if faults or predicate is None:
+        raise MultipleErrors(errors=faults)
+    return predicate
+
+
+def compile_condition(
+    source: Source, condition: ast.Value, memory: BuiltIn
+) -> tuple[Predicate | None, list[ConfigError]]:
+    """Return the predicate of a condition, and what is wrong with it."""
+    faults: list[ConfigError] = []
+
+    def wrong(span: Span, reason: str, **more: Any) -> None:
+        faults.append(source.fault(span, reason, **more))
+
+    predicate = _condition(condition, memory, wrong)
+    if predicate is not None and not faults:
+        faults.extend(_never(predicate, condition, source))
+    return (None if faults else predicate), faults
+
+
+def _condition(value: ast.Value, memory: BuiltIn, wrong: Wrong) -> Predicate | None:
+    match value:
+        case ast.Joined(operator=operator, conditions=conditions):
+            parts = [_condition(item, memory, wrong) for item in conditions]
+            known = tuple(part for part in parts if part is not None)
+            return (All if operator == "and" else Either)(known) if len(known) == len(parts) else None
+        case ast.Compared(left=left, operator=operator, right=right):
+            try:
+                return _comparison(left, Operator(operator), right, memory, wrong)
+            except _NoValue:
+                return None
+        case _:
+            wrong(value.span, "a filter is made of comparisons, such as confidence > 0.5")
+            return None
+
+
+def _comparison(left: ast.Value, operator: Operator, right: ast.Value, memory: BuiltIn, wrong: Wrong) -> Comparison:
+    if not isinstance(left, ast.Word):
+        wrong(left.span, "on the left of a comparison stands a field")
+        raise _NoValue
+    if left.text in memory.vectors:
+        wrong(left.span, f"{left.text} is a vector: it is searched, not compared")
+        raise _NoValue
+    column = memory.column(left.text)
+    if column is None:
+        wrong(left.span, f"there is no field {left.text}", got=left.text, expected=memory.fields)
+        raise _NoValue
+    allowed = _OPERATORS.get(column.type, ())
+    if operator not in allowed:
+        if not allowed:
+            wrong(left.span, f"{left.text} cannot be compared")
+        else:
+            wrong(left.span, f"{left.text} ({column.type}) cannot be compared by {operator}", expected=allowed)
+        raise _NoValue
+    return Comparison(column.name, operator, _value(right, column, operator, wrong))
+
+
+def _value(value: ast.Value, column: Column, operator: Operator, wrong: Wrong) -> Any:
+    if isinstance(value, ast.Word) and value.text == "null":
+        if not column.nullable or operator not in _EQUALITY:
+            why = "is never null" if not column.nullable else "is compared with null by = and != only"
+            wrong(value.span, f"{column.name} {why}")
+            raise _NoValue
+        return None
+    makers: dict[ColumnType, Callable[[ast.Value, Column, Wrong], Any]] = {
+        ColumnType.UUID: _uuid,
+        ColumnType.UUID_ARRAY: _uuid,
+        ColumnType.INSTANT: _instant,
+        ColumnType.INT: _number,
+        ColumnType.FLOAT: _number,
+        ColumnType.BOOL: _bool,
+        ColumnType.ENUM: _member,
+    }
+    made = makers.get(column.type, _text)(value, column, wrong)
+    if operator is Operator.MATCHES and len(made) > PATTERN_CHARS:
+        wrong(value.span, f"a pattern is at most {PATTERN_CHARS} characters long")
+        raise _NoValue
+    return made
+
+
+def _expected(value: ast.Value, column: Column, wrong: Wrong, what: str, names: tuple[str, ...] = ()) -> _NoValue:
+    got = value.text if isinstance(value, ast.Word) else value.value if isinstance(value, ast.Text) else ""
+    wrong(value.span, f"{column.name} is compared with {what}", got=got, expected=names)
+    return _NoValue()
+
+
+def _variable(value: ast.Value, allowed: tuple[Variable, ...]) -> Variable | None:
+    name = ""
+    if isinstance(value, ast.Word):
+        name = value.text
+    elif isinstance(value, ast.Call) and not value.arguments:
+        name = f"{value.name.text}()"
+    return next((item for item in allowed if item == name), None)
+
+
+def _uuid(value: ast.Value, column: Column, wrong: Wrong) -> Any:
+    variable = _variable(value, _OF_UUID)
+    if variable is not None:
+        return variable
+    if isinstance(value, ast.Text):
+        try:
+            return uuid.UUID(value.value)
+        except ValueError:
+            pass
+    raise _expected(value, column, wrong, "an id in quotes or a variable", tuple(item.value for item in _OF_UUID))
+
+
+def _instant(value: ast.Value, column: Column, wrong: Wrong) -> Any:
+    variable = _variable(value, (Variable.NOW,))
+    if variable is not None:
+        return variable
+    if isinstance(value, ast.Text):
+        try:
+            moment = datetime.fromisoformat(value.value)
+        except ValueError:
+            pass
+        else:
+            if moment.tzinfo is not None:
+                return moment.astimezone(UTC)
+    raise _expected(value, column, wrong, 'now() or an instant such as "2026-03-01T12:00:00Z"')
+
+
+def _number(value: ast.Value, column: Column, wrong: Wrong) -> Any:
+    if isinstance(value, ast.Number) and (column.type is ColumnType.FLOAT or value.is_whole) and len(value.text) < 64:
+        number = value.value
+        if abs(number) < _INT64:
+            return float(number) if column.type is ColumnType.FLOAT else number
+    raise _expected(value, column, wrong, "a number" if column.type is ColumnType.FLOAT else "a whole number")
+
+
+def _bool(value: ast.Value, column: Column, wrong: Wrong) -> Any:
+    if isinstance(value, ast.Word) and isinstance(_WORDS.get(value.text), bool):
+        return _WORDS[value.text]
+    raise _expected(value, column, wrong, "true or false", ("true", "false"))
+
+
+def _member(value: ast.Value, column: Column, wrong: Wrong) -> Any:
+    assert column.enum is not None
+    names = tuple(item.value for item in column.enum)
+    if isinstance(value, ast.Text) and value.value in names:
+        return value.value
+    raise _expected(value, column, wrong, "one of its values, in quotes", names)
+
+
+def _text(value: ast.Value, column: Column, wrong: Wrong) -> Any:
+    if isinstance(value, ast.Text):
+        return value.value
+    raise _expected(value, column, wrong, "a text in quotes")
+
+
+# --- filters that never match --------------------------------------------------------------------
+
+
+def _never(predicate: Predicate, condition: ast.Value, source: Source) -> Iterator[ProgramFault]:
+    """Yield a fault for conditions that contradict each other: equal to two values, above and below at once."""
+    if isinstance(predicate, All):
+        reason = _contradiction(predicate)
+        if reason:
+            yield source.fault(condition.span, f"this never holds: {reason}")
+            return
+    if isinstance(predicate, (All, Either)) and isinstance(condition, ast.Joined):
+        for inner, part in zip(predicate.conditions, condition.conditions, strict=True):
+            yield from _never(inner, part, source)
+
+
+def _contradiction(predicate: All) -> str:
+    equal: dict[str, Any] = {}
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    for item in predicate.conditions:
+        if not isinstance(item, Comparison) or isinstance(item.value, Variable) or item.value is None:
+            continue
+        name, value = item.column, item.value
+        if item.operator is Operator.EQUAL:
+            if equal.setdefault(name, value) != value:
+                return f"{name} has one value"
+        elif item.operator in (Operator.GREATER, Operator.AT_LEAST):
+            low[name] = max(low.get(name, value), value)
+        elif item.operator in (Operator.LESS, Operator.AT_MOST):
+            high[name] = min(high.get(name, value), value)
+    for name in low.keys() & high.keys():
+        if low[name] > high[name]:
+            return f"{name} is not above {low[name]} and below {high[name]}"
+    for name, value in equal.items():
+        if (name in low and value < low[name]) or (name in high and value > high[name]):
+            return f"{name} = {value!r} lies outside the other bounds"
+    return ""

@@ -1,0 +1,123 @@
+"""Conditions over the columns of a relation, as data: what filters of the language compile to.
+
+A comparison with a column that is NULL does not hold, whatever its operator; only ``= null`` and ``!= null`` ask about
+NULL itself. The bounds of validity are open: ``valid_until`` without a value lies after every instant, ``valid_from``
+before. Source: C-161 to C-165, K-064, K-071.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+
+class Operator(StrEnum):
+    """How a column is compared. ``contains``: a member of a list, or a part of a text."""
+
+    EQUAL = "="
+    UNEQUAL = "!="
+    LESS = "<"
+    GREATER = ">"
+    AT_MOST = "<="
+    AT_LEAST = ">="
+    MATCHES = "~"
+    CONTAINS = "contains"
+
+
+class Variable(StrEnum):
+    """What a value is only known to be when a condition is asked."""
+
+    NOW = "now()"
+    TRAJECTORY = "current_trajectory"
+    SCOPE = "current_scope"
+    AGENT = "current_agent"
+
+
+Literal: TypeAlias = str | int | float | bool | uuid.UUID | datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``column operator value``; the value has the column's type."""
+
+    column: str
+    operator: Operator
+    value: Literal | Variable
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every one of two or more conditions holds."""
+
+    conditions: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """At least one of two or more conditions holds."""
+
+    conditions: tuple[Predicate, ...]
+
+
+Predicate: TypeAlias = Comparison | All | Either
+
+OPEN_BEFORE = frozenset({"valid_from"})
+OPEN_AFTER = frozenset({"valid_until"})
+
+
+def holds(
+    predicate: Predicate,
+    record: Mapping[str, Any],
+    variables: Mapping[Variable, Any],
+    matches: Callable[[str, str], bool],
+) -> bool:
+    """Return whether a condition holds for one record: the meaning that every evaluator is held to.
+
+    ``record`` has plain values by column; ``matches(pattern, text)`` searches a text for a pattern.
+    """
+    match predicate:
+        case All(conditions):
+            return all(holds(item, record, variables, matches) for item in conditions)
+        case Either(conditions):
+            return any(holds(item, record, variables, matches) for item in conditions)
+        case Comparison(column, operator, None):
+            return (record[column] is None) is (operator is Operator.EQUAL)
+        case Comparison(column, operator, wanted):
+            value = variables[wanted] if isinstance(wanted, Variable) else wanted
+            return _compare(record[column], operator, value, column, matches)
+
+
+def _compare(own: Any, operator: Operator, value: Any, column: str, matches: Callable[[str, str], bool]) -> bool:
+    if value is None:
+        return False  # a variable without a value, such as the scope where none is open, compares with nothing
+    if own is None:
+        return _open_bound(column, operator)
+    match operator:
+        case Operator.EQUAL:
+            return bool(own == value)
+        case Operator.UNEQUAL:
+            return bool(own != value)
+        case Operator.LESS:
+            return bool(own < value)
+        case Operator.GREATER:
+            return bool(own > value)
+        case Operator.AT_MOST:
+            return bool(own <= value)
+        case Operator.AT_LEAST:
+            return bool(own >= value)
+        case Operator.MATCHES:
+            return matches(value, own)
+        case Operator.CONTAINS:
+            return bool(value in own)
+
+
+def _open_bound(column: str, operator: Operator) -> bool:
+    if column in OPEN_AFTER:
+        return operator in (Operator.GREATER, Operator.AT_LEAST, Operator.UNEQUAL)
+    if column in OPEN_BEFORE:
+        return operator in (Operator.LESS, Operator.AT_MOST, Operator.UNEQUAL)
+    return False

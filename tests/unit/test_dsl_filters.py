@@ -1,0 +1,149 @@
+"""Filters: what they mean, and what is refused in them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from caliber.dsl.filters import compile_filter
+from caliber.model.errors import MultipleErrors
+from caliber.schema.memories import BUILT_IN
+from caliber.schema.predicate import All, Comparison, Either, Operator, Variable, holds
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+HERE, ELSEWHERE = uuid.uuid4(), uuid.uuid4()
+VARIABLES: dict[Variable, Any] = {
+    Variable.NOW: NOW,
+    Variable.TRAJECTORY: HERE,
+    Variable.SCOPE: None,
+    Variable.AGENT: None,
+}
+NOTE: dict[str, Any] = {
+    "confidence": 0.7,
+    "valid_from": None,
+    "valid_until": None,
+    "importance": None,
+    "created_at": NOW - timedelta(days=3),
+    "entity": "Backups in Lisbon",
+    "note_type": "fact",
+    "tags": ("ops", "lisbon"),
+    "source_trajectory_ids": (HERE,),
+    "superseded_by": None,
+    "token_count": 12,
+}
+
+
+def asked(text: str, record: dict[str, Any] = NOTE, memory: str = "note") -> bool:
+    predicate = compile_filter(text, BUILT_IN[memory])
+    return holds(predicate, record, VARIABLES, lambda pattern, value: re.search(pattern, value) is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("confidence > 0.5", True),
+        ("confidence > 1", False),
+        ("confidence <= 0.7 and confidence >= 0.7", True),
+        ("confidence = 0.2 or token_count = 12", True),
+        ('confidence = 0.2 or token_count = 12 and entity = "x"', False),
+        ('(confidence = 0.7 or token_count = 1) and entity != "x"', True),
+        # C-165, K-064: the bounds of validity are open, all else that is NULL compares with nothing
+        ("valid_until > now()", True),
+        ("valid_until >= now()", True),
+        ("valid_until < now()", False),
+        ("valid_until = now()", False),
+        ("valid_until != now()", True),
+        ("valid_from < now()", True),
+        ("valid_from > now()", False),
+        ("importance > 1", False),
+        ("importance < 1", False),
+        ("importance != 5", False),
+        ("importance = null", True),
+        ("importance != null", False),
+        ("superseded_by = null", True),
+        ('created_at < "2026-02-27T00:00:00+01:00"', True),
+        ('created_at < "2026-02-20T00:00:00Z"', False),
+        ('note_type = "fact"', True),
+        ('note_type != "fact"', False),
+        ('entity contains "Lisbon"', True),
+        ('entity contains "Porto"', False),
+        ('entity ~ "^Back.*n$"', True),
+        ('entity ~ "^back"', False),
+        ('tags contains "ops"', True),
+        ('tags contains "op"', False),
+        ("source_trajectory_ids contains current_trajectory", True),
+    ],
+)
+def test_what_a_filter_means(text: str, expected: bool) -> None:
+    assert asked(text) is expected
+
+
+def test_a_variable_without_a_value_compares_with_nothing() -> None:
+    # C-163: no scope is open here
+    record = {"trajectory_id": HERE, "scope_id": ELSEWHERE}
+    assert asked("trajectory_id = current_trajectory", record, "scope")
+    assert not asked("id = current_scope", record, "scope")
+    assert not asked("id != current_scope", record, "scope")
+
+
+def test_fields_may_be_called_as_the_language_calls_them() -> None:
+    # K-058, K-060
+    assert compile_filter("sequence > 3", BUILT_IN["scope"]) == Comparison("sequence_number", Operator.GREATER, 3)
+    assert compile_filter('goal_summary ~ "a"', BUILT_IN["trajectory"]) == Comparison("goal", Operator.MATCHES, "a")
+
+
+def test_and_and_or_become_flat_lists() -> None:
+    made = compile_filter(
+        'confidence > 0 and (token_count > 1 and entity = "a") or note_type = "fact"', BUILT_IN["note"]
+    )
+    assert isinstance(made, Either)
+    assert isinstance(made.conditions[0], All)
+    assert len(made.conditions[0].conditions) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the text ends too early"),
+        ("confidence", "a filter is made of comparisons"),
+        ("confidnce > 1", "did you mean `confidence`?"),
+        ("1 < confidence", "on the left of a comparison stands a field"),
+        ("content_embedding = 1", "is a vector: it is searched, not compared"),
+        ('content_hash = "x"', "cannot be compared"),
+        ('confidence ~ "x"', "cannot be compared by ~"),
+        ('confidence > "x"', "is compared with a number"),
+        ("token_count = 1.5", "is compared with a whole number"),
+        ("token_count = 99999999999999999999", "is compared with a whole number"),
+        ("entity = 3", "is compared with a text in quotes"),
+        ("entity = null", "entity is never null"),
+        ("importance > null", "by = and != only"),
+        ('note_type = "fac"', "did you mean `fact`?"),
+        ("note_type = fact", "did you mean `fact`?"),
+        ('note_id = "x"', "an id in quotes or a variable"),
+        ("note_id = curent_scope", "did you mean `current_scope`?"),
+        ('created_at > "yesterday"', "now() or an instant"),
+        ('created_at > "2026-03-01T12:00:00"', "now() or an instant"),
+        ("created_at > noww()", "now() or an instant"),
+        ('entity ~ "' + "a" * 257 + '"', "at most 256 characters"),
+        ("confidence > 1 and confidence < 0.5", "this never holds"),
+        ('entity = "a" and entity = "b"', "this never holds: entity has one value"),
+        ("token_count = 3 and token_count > 5", "this never holds"),
+        ("confidence > 0 or (token_count > 9 and token_count < 1)", "this never holds"),
+    ],
+)
+def test_what_is_refused_in_a_filter(text: str, said: str) -> None:
+    # C-164, issue of the language: every fault with its place
+    with pytest.raises(MultipleErrors) as caught:
+        compile_filter(text, BUILT_IN["note"])
+    (fault,) = caught.value.errors
+    assert said in str(fault)
+
+
+def test_all_faults_of_a_filter_are_said_at_once() -> None:
+    with pytest.raises(MultipleErrors) as caught:
+        compile_filter('confidnce > 1 and note_type = "fac" or token_count ~ "x"', BUILT_IN["note"])
+    assert [fault.column for fault in caught.value.errors] == [1, 31, 40]
