@@ -30,7 +30,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("caliber.cli.bench:bench", "Compare with other libraries; from a checkout."),
     "export": ("caliber.cli.bulk:export", "Write records to Parquet files."),
     "import": ("caliber.cli.bulk:import_", "Load records from Parquet files."),
-    "db": ("caliber.cli.db:db", "Look after the store: list, migrate, verify, maintain."),
+    "db": ("caliber.cli.db:db", "Look after the store: check, back up, restore, migrate."),
 }
 
 

@@ -1,4 +1,4 @@
-"""Looking after the store as a whole: ``db status|views|vacuum|backup|restore``."""
+"""Looking after the store as a whole: ``db status|check|views|vacuum|backup|restore``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from caliber.cli.failures import DONE, PROBLEM
 from caliber.cli.output import bytes_text, plural, time_text
 from caliber.cli.settings import Settings, with_settings
 
@@ -196,4 +197,44 @@ def restore(settings: Settings, path: Path, force: bool) -> None:
     settings.out.result(dataclasses.asdict(done), human)
 
 
-COMMANDS: Final[tuple[Any, ...]] = (status, views, vacuum, backup, restore)
+@click.command("check", short_help="Check the database, its rows, and that memory equals them.")
+@with_settings
+def check(settings: Settings) -> int:
+    """Check the store: its database, what must hold between its rows, and that memory equals them.
+
+    References, counters, versions, hashes of contents, owners of vectors, full text; each finding with its number, a
+    few keys, and what to do. Nothing is changed. Exit code 1 when something is wrong; what only takes room does not
+    count.
+    """
+    from caliber.model.errors import CaliberError
+    from caliber.runtime.checking import check_memory, check_store, not_opened
+    from caliber.runtime.opening import bare_store
+
+    config = settings.load()
+    with bare_store(config) as store, _stages(settings.out) as hear:
+        found = check_store(store, config, hear)
+    try:
+        with settings.memory(note=False) as memory:
+            found += check_memory(memory._engine)
+    except CaliberError as error:
+        found.append(not_opened(error))
+    wrong = [finding for finding in found if not finding.harmless]
+
+    def human() -> None:
+        for finding in found:
+            about = f"{finding.relation}: " if finding.relation else ""
+            settings.out.say(f"  - {about}{finding.what} ({plural(finding.count, 'row')})")
+            if finding.examples:
+                more = ", …" if finding.count > len(finding.examples) else ""
+                settings.out.say(f"      {', '.join(finding.examples)}{more}")
+            settings.out.say(f"      {finding.advice}")
+        if wrong:
+            settings.out.say(f"{plural(len(wrong), 'finding')}: stop writing, and see what each says")
+        else:
+            settings.out.say("sound: the database, its rows, and memory agree")
+
+    settings.out.result({"ok": not wrong, "findings": found}, human)
+    return PROBLEM if wrong else DONE
+
+
+COMMANDS: Final[tuple[Any, ...]] = (status, check, views, vacuum, backup, restore)

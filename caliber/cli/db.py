@@ -8,7 +8,6 @@ import click
 
 from caliber.cli import show
 from caliber.cli.care import COMMANDS as CARE
-from caliber.cli.failures import DONE, PROBLEM
 from caliber.cli.forget import purge
 from caliber.cli.settings import Settings, with_settings
 from caliber.cli.spaces import COMMANDS
@@ -19,7 +18,7 @@ _RELATION: Final = {"windows": "context_windows"}
 
 @click.group()
 def db() -> None:
-    """Look after the store: list, migrate, verify, maintain, change the embedding model."""
+    """Look after the store: check, back up, restore, migrate, maintain, change the embedding model."""
 
 
 @db.command("migrate")
@@ -37,28 +36,6 @@ def migrate(settings: Settings) -> None:
         settings.out.say(f"applied schema version {versions}" if applied else "the store is up to date; nothing to do")
 
     settings.out.result(document, human)
-
-
-@db.command("verify", short_help="Check the file, and that memory equals it.")
-@with_settings
-def verify(settings: Settings) -> int:
-    """Check the file, and compare memory with the store row by row.
-
-    Exit code 1 when something differs.
-    """
-    with settings.memory() as memory:
-        differences = memory.verify()
-
-    def human() -> None:
-        for line in differences[:50]:
-            settings.out.say(f"  - {line}")
-        if differences:
-            settings.out.say(f"{len(differences)} differences: stop writing, copy the file, and restore a backup")
-        else:
-            settings.out.say("sound: the file is whole, and memory equals the store")
-
-    settings.out.result({"ok": not differences, "differences": differences}, human)
-    return PROBLEM if differences else DONE
 
 
 @db.command("maintain", short_help="Apply retention now.")

@@ -22,6 +22,7 @@ from caliber.resident.validity import valid_artifact_mask, valid_notes
 from caliber.runtime import backup as backups
 from caliber.runtime import figures, spaces
 from caliber.runtime.backup import BackupReport
+from caliber.runtime.checking import check_memory, check_store
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text
 from caliber.runtime.spaces import Rebuilt, SpaceTable, Sweep
@@ -42,6 +43,7 @@ from caliber.schema.relations import (
 from caliber.search.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
 from caliber.storage.care import Care, Stages, Steps, StoreStatus, Vacuumed
+from caliber.storage.soundness import Finding
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs, lifecycle
 
@@ -311,6 +313,13 @@ class Tables:
         self._engine.check_open()
         self._engine.behind.flush()
         return backups.backup(self._engine.store, path, replace=replace, progress=progress or backups.unheard)
+
+    def check(self, progress: Stages | None = None) -> list[Finding]:
+        """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing."""
+        engine = self._engine
+        engine.check_open()
+        engine.behind.flush()
+        return [*check_store(engine.store, engine.config, progress or backups.unheard), *check_memory(engine)]
 
     def create_views(self) -> list[str]:
         """Make the views for people anew, under the names of the sources; no code reads them. Raises: Conflict."""

@@ -148,6 +148,14 @@ class Care(Protocol):
         """Return a relation's table as statements name it."""
         ...
 
+    def dimensions(self, expression: str) -> str:
+        """Return the number of dimensions of a vector, as statements ask for it."""
+        ...
+
+    def ordinals(self, session: StatementSession) -> dict[str, int]:
+        """Return the last ordinal that the database gave out, by relation."""
+        ...
+
     def missing(self, session: StatementSession) -> list[str]:
         """Return the tables, columns and indexes that are declared and not there."""
         ...

@@ -111,6 +111,14 @@ class Backend:
         """Change the store behind the back of everybody who has it open."""
         memory._engine.store._connection.command(statement)  # type: ignore[attr-defined]
 
+    def damage(self, memory: caliber.Caliber, statement: str) -> None:
+        """Break the store where its own rules would not let anybody: as a disk, a tool or a bad repair may."""
+        self.tamper(memory, "PRAGMA foreign_keys = OFF")
+        names = {relation.name: f'"{relation.name}"' for relation in RELATIONS}
+        forget = "UPDATE sqlite_sequence SET seq = 1 WHERE name = 'turn'"
+        self.tamper(memory, statement.format(**names, prefix="", bytes="x'00'", forget_numbers=forget))
+        self.tamper(memory, "PRAGMA foreign_keys = ON")
+
     def qualified(self, table: str) -> str:
         """Return a table of this test as a statement of nobody's names it."""
         return f'"{table}"'
@@ -160,6 +168,12 @@ class PostgresBackend(Backend):
         with psycopg.connect(os.environ[DSN]) as connection:
             connection.execute(f'SET search_path TO "{self._schema}"')
             connection.execute(statement)
+
+    def damage(self, memory: caliber.Caliber, statement: str) -> None:
+        names = {relation.name: self.qualified(relation.name) for relation in RELATIONS}
+        forget = f"SELECT setval('{self._schema}.turn_ordinal_seq', 1)"
+        text = statement.format(**names, prefix=f'"{self._schema}".', bytes="'\\x00'::bytea", forget_numbers=forget)
+        self.tamper(memory, f"SET LOCAL session_replication_role = replica; {text}")
 
     def ask(self, text: str) -> list[tuple[Any, ...]]:
         """Return what a person sees who asks the database."""

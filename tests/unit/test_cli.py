@@ -59,7 +59,7 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
 def test_help_of_every_command_is_the_one_on_record() -> None:
     parts = []
     names = [[], *([name] for name in _COMMANDS), ["ingest", "git"], ["ingest", "chat"], ["ingest", "files"]]
-    names += [["db", name] for name in ("list", "migrate", "verify", "maintain")]
+    names += [["db", name] for name in ("list", "migrate", "check", "maintain")]
     for path in names:
         result = CliRunner().invoke(cli, [*path, "--help"], prog_name="caliber", terminal_width=80)
         assert result.exit_code == 0
@@ -109,7 +109,7 @@ def test_unknown_commands_and_options_are_mistakes_with_a_suggestion() -> None:
         ["create"],
         ["context", "latest"],
         ["search", "x"],
-        ["db", "verify"],
+        ["db", "check"],
         ["ingest", "git", "."],
     ],
 )
@@ -342,8 +342,8 @@ def test_stats_and_lists_show_what_is_there(remembered: Path) -> None:
 
 
 def test_verify_maintain_and_migrate_on_a_sound_store(remembered: Path) -> None:
-    assert "sound" in caliber("db", "verify").stdout
-    assert caliber_json("db", "verify") == {"ok": True, "differences": []}
+    assert "sound" in caliber("db", "check").stdout
+    assert caliber_json("db", "check") == {"ok": True, "findings": []}
     assert "removed" in caliber_json("db", "maintain")
     assert caliber_json("db", "migrate")["applied"] == []
     assert "nothing to do" in caliber("db", "migrate").stdout
@@ -351,7 +351,7 @@ def test_verify_maintain_and_migrate_on_a_sound_store(remembered: Path) -> None:
 
 def test_a_damaged_store_is_found(remembered: Path) -> None:
     file = remembered / "caliber.db"
-    caliber("db", "verify")
+    caliber("db", "check")
     raw = bytearray(file.read_bytes())
     for at in range(len(raw) // 2, len(raw) - 4096, 4096):
         raw[at : at + 2048] = b"\xa5" * 2048
@@ -359,7 +359,7 @@ def test_a_damaged_store_is_found(remembered: Path) -> None:
     result = CliRunner(env={"CALIBER_CONFIG": None}).invoke(cli, ["doctor"])
     assert result.exit_code == 1
     assert "problem" in result.stdout
-    assert CliRunner(env={"CALIBER_CONFIG": None}).invoke(cli, ["db", "verify"]).exit_code == 1
+    assert CliRunner(env={"CALIBER_CONFIG": None}).invoke(cli, ["db", "check"]).exit_code == 1
 
 
 def test_doctor_reports_on_everything_and_works_without_a_configuration(
@@ -449,7 +449,7 @@ def test_interrupting_an_import_ends_with_130_and_loses_nothing(here: Path) -> N
     assert out == ""
     stored = caliber_json("stats")["records"]["turn"]
     assert 0 < stored < 8_000
-    assert caliber_json("db", "verify")["ok"]
+    assert caliber_json("db", "check")["ok"]
     rest = caliber_json("ingest", "git", source)
     assert rest["counts"]["commits"] == 4_000 - stored // 2
     assert caliber_json("stats")["records"]["turn"] == 8_000
@@ -511,6 +511,6 @@ def test_full_text_is_made_and_dropped_from_the_command_line(remembered: Path) -
     document = json.loads(caliber("db", "rebuild-search", "--json").stdout)
     assert document["full_text"] > 0
     assert document["ok"]
-    assert "sound" in caliber("db", "verify").stdout
+    assert "sound" in caliber("db", "check").stdout
     assert json.loads(caliber("db", "rebuild-search", "--drop", "--json").stdout)["dropped"] is True
     assert "there was none" in caliber("db", "rebuild-search", "--drop").stdout

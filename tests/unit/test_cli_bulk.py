@@ -42,7 +42,7 @@ def test_records_go_to_another_store(remembered: Path) -> None:
     assert sorted(path.name for path in (remembered / "out").iterdir()) == sorted(f"{name}.parquet" for name in rows)
     loaded = caliber_json("import", "--parquet", "out", "--config", "other.toml")
     assert {item["relation"]: item["loaded"] for item in loaded["files"]} == rows
-    assert caliber_json("db", "verify", "--config", "other.toml")["ok"]
+    assert caliber_json("db", "check", "--config", "other.toml")["ok"]
     found = caliber_json("search", "apsw", "--config", "other.toml")
     assert "apsw" in found["hits"][0]["content"]
     assert [hit["id"] for hit in found["hits"]] == [hit["id"] for hit in caliber_json("search", "apsw")["hits"]]
@@ -82,7 +82,7 @@ def test_a_bad_row_is_named_and_what_is_loaded_is_said(remembered: Path) -> None
     said = caliber("import", "--parquet", "out", "--config", "other.toml", code=2).stderr
     assert "row 1, token_count: must be 0 or more" in said
     assert "session, trajectory, scope are loaded; go on with --on-existing skip" in said
-    assert caliber_json("db", "verify", "--config", "other.toml")["ok"]
+    assert caliber_json("db", "check", "--config", "other.toml")["ok"]
 
 
 def test_what_cannot_be_read_or_written_is_said(remembered: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,20 @@ def test_status_views_and_vacuum(here: Path) -> None:
     assert json.loads(caliber("db", "views", "--drop", "--json").stdout)["dropped"] == sorted(made)
     assert json.loads(caliber("db", "vacuum", "--json").stdout)["bytes_after"] > 0
     assert " now" in caliber("db", "vacuum").stdout
+
+
+def test_check_says_what_is_wrong_and_what_to_do(here: Path) -> None:
+    assert json.loads(caliber("db", "check", "--json").stdout) == {"ok": True, "findings": []}
+    connection = sqlite3.connect(here / "caliber.db")
+    with connection:
+        connection.execute("UPDATE note SET content = 'other'")
+    connection.close()
+    found = json.loads(caliber("db", "check", "--json", code=1).stdout)
+    assert not found["ok"]
+    assert {item["relation"] for item in found["findings"]} == {"note"}
+    said = caliber("db", "check", code=1).stdout
+    assert "note: content is not what its hash was made of" in said
+    assert "restore a backup" in said
 
 
 def test_backup_and_restore(here: Path) -> None:

@@ -144,7 +144,7 @@ def test_documents_that_change_replace_what_they_said(source: Path) -> None:
     commit(source, "Less", {"README.md": "# Engine\n\nAn engine that remembers everything you tell it.\n"})
     assert caliber_json("ingest", "git", "engine")["counts"]["notes_archived"] == 1
     assert "README.md § Install" not in notes()
-    assert caliber_json("db", "verify")["ok"]
+    assert caliber_json("db", "check")["ok"]
 
 
 def test_decisions_that_change_supersede_and_can_come_back(source: Path) -> None:

@@ -22,7 +22,7 @@ from caliber.storage.care import (
     StoreStatus,
     Vacuumed,
 )
-from caliber.storage.plan import RelationPlans, index_names
+from caliber.storage.plan import RelationPlans, index_names, quote
 from caliber.storage.session import StatementSession
 from caliber.storage.whole import BATCH_ROWS
 
@@ -151,6 +151,17 @@ class PostgresCare:
 
     def table(self, name: str) -> str:
         return self._dialect.table(name)
+
+    def dimensions(self, expression: str) -> str:
+        return f"{quote(self._dialect.vector_schema)}.vector_dims({expression})"
+
+    def ordinals(self, session: StatementSession) -> dict[str, int]:
+        connection = cast(PgConnection, session)
+        rows = connection.command(
+            "SELECT sequencename::text, coalesce(last_value, 0)::text FROM pg_sequences"
+            f" WHERE schemaname = '{self._dialect.schema}'"
+        )
+        return {name.removesuffix("_ordinal_seq"): int(last) for name, last in rows}
 
     def missing(self, session: StatementSession) -> list[str]:
         connection = cast(PgConnection, session)

@@ -138,6 +138,12 @@ class SqliteCare:
     def table(self, name: str) -> str:
         return DIALECT.table(name)
 
+    def dimensions(self, expression: str) -> str:
+        return f"length({expression}) / 4"
+
+    def ordinals(self, session: StatementSession) -> dict[str, int]:
+        return last_ordinals(session)  # type: ignore[arg-type]
+
     def missing(self, session: StatementSession) -> list[str]:
         connection: SqliteConnection = session  # type: ignore[assignment]
         present = {row[0] for row in connection.command("SELECT name FROM sqlite_schema")}
@@ -159,7 +165,7 @@ class SqliteWhole:
         self.sequence = int(connection.command("SELECT coalesce(max(sequence), 0) FROM change")[0][0])
 
     def ordinals(self) -> dict[str, int]:
-        return dict(self._connection.command("SELECT name, seq FROM sqlite_sequence"))
+        return last_ordinals(self._connection)
 
     def count(self, relation: Relation) -> int:
         return int(self._connection.command(f"SELECT count(*) FROM {quote(relation.name)}")[0][0])
@@ -180,6 +186,11 @@ class SqliteWhole:
             raise translate(error, self._shown) from error
         if rows:
             yield arrow.batch_from_rows(relation, rows)
+
+
+def last_ordinals(connection: SqliteConnection) -> dict[str, int]:
+    """Return the last ordinal that was given out, by relation."""
+    return dict(connection.command("SELECT name, seq FROM sqlite_sequence"))
 
 
 def copy_pages(source: apsw.Connection, path: Path, progress: Steps) -> None:

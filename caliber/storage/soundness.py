@@ -1,0 +1,257 @@
+"""What must hold between the rows of a sound store, as questions to its database: one condition, both databases.
+
+Each counts the rows of one relation for which its condition holds, and names a few. What a database guards by itself is
+asked too: it may have been repaired, restored or written by other means.
+
+Source: relations.md section 3; docs/decisions/0140.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from caliber.schema.relation import Relation
+from caliber.schema.relations import (
+    ARTIFACT,
+    CONTENT_VERSION,
+    EDGE,
+    EMBEDDING,
+    NOTE,
+    RELATIONS,
+    SCHEMA_MIGRATION,
+    SCOPE,
+    TRAJECTORY,
+    TURN,
+    USAGE,
+)
+from caliber.storage.plan import Plan, quote
+from caliber.storage.session import StatementSession
+
+EXAMPLES: Final = 5
+
+
+class FindingKind(StrEnum):
+    """What is wrong: with the database, its schema, or what stands in it."""
+
+    DATABASE = "database"
+    SCHEMA = "schema"
+    REFERENCE = "reference"
+    COUNTER = "counter"
+    VERSION = "version"
+    HASH = "hash"
+    EMBEDDING = "embedding"
+    ORPHAN = "orphan"
+    FULL_TEXT = "full_text"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that does not hold. ``harmless`` ones take room and change no answer; ``examples`` are keys."""
+
+    kind: FindingKind
+    relation: str
+    count: int
+    what: str
+    advice: str
+    examples: tuple[str, ...] = ()
+    harmless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A condition on rows ``t`` of a relation under which something is wrong with them."""
+
+    kind: FindingKind
+    relation: Relation
+    what: str
+    advice: str
+    condition: str
+    harmless: bool = False
+
+
+_RESTORE: Final = "restore a backup of before, or load the missing rows with `caliber import`"
+_LINKED: Final[tuple[Relation, ...]] = (TRAJECTORY, SCOPE, TURN, ARTIFACT, NOTE)
+"""What edges and usage may name; agents and users have no rows yet."""
+_KEPT: Final[tuple[Relation, ...]] = (TURN, ARTIFACT, NOTE, SCOPE)
+"""What content is kept of."""
+
+
+def _owner(table: Callable[[str], str], relation: Relation, column: str, also: str = "") -> str:
+    key = quote(relation.key[0])
+    return f"EXISTS (SELECT 1 FROM {table(relation.name)} AS o WHERE o.{key} = t.{quote(column)}{also})"
+
+
+def questions(table: Callable[[str], str], size: Callable[[str], str]) -> Iterator[Question]:
+    """Yield every question; ``size`` spells the dimensions of a vector."""
+    yield from _references(table)
+    yield from _counters(table)
+    yield from _versions(table)
+    yield from _embeddings(table, size)
+    yield from _orphans(table)
+
+
+def _references(table: Callable[[str], str]) -> Iterator[Question]:
+    for relation in RELATIONS:
+        for key in relation.foreign_keys:
+            target = f"SELECT 1 FROM {table(key.relation)} AS o WHERE o.{quote(key.target)} = t.{quote(key.column)}"
+            condition = f"t.{quote(key.column)} IS NOT NULL AND NOT EXISTS ({target})"
+            yield Question(
+                FindingKind.REFERENCE, relation, f"{key.column} refers to no {key.relation}", _RESTORE, condition
+            )
+    for relation in (TURN, ARTIFACT):
+        other = f" AND o.{quote('trajectory_id')} <> t.{quote('trajectory_id')}"
+        yield Question(
+            FindingKind.REFERENCE,
+            relation,
+            "stands in a scope of another trajectory",
+            _RESTORE,
+            _owner(table, SCOPE, "scope_id", other),
+        )
+
+
+def _counters(table: Callable[[str], str]) -> Iterator[Question]:
+    advice = "appending would fail or give a number twice: restore a backup, or raise the counter to what is there"
+    turns = table(TURN.name)
+    for owner, counter, number in (
+        (SCOPE, "next_sequence", "sequence"),
+        (TRAJECTORY, "turn_count", "turn_number"),
+    ):
+        mine = f"FROM {turns} AS o WHERE o.{quote(owner.key[0])} = t.{quote(owner.key[0])}"
+        yield Question(
+            FindingKind.COUNTER,
+            owner,
+            f"{counter} is not beyond the {number} of its turns",
+            advice,
+            f"EXISTS (SELECT 1 {mine} AND o.{quote(number)} >= t.{quote(counter)})",
+        )
+        yield Question(
+            FindingKind.COUNTER,
+            owner,
+            "turn_count is less than the turns there are",
+            advice,
+            f"t.{quote('turn_count')} < (SELECT count(*) {mine})",
+        )
+
+
+def _versions(table: Callable[[str], str]) -> Iterator[Question]:
+    advice = "windows that were made of it cannot be replayed; restore a backup if they must"
+    for relation in _KEPT:
+        same = f"t.{quote('owner_type')} = '{relation.name}' AND EXISTS (SELECT 1 FROM {table(relation.name)} AS o"
+        same += f" WHERE o.{quote('ordinal')} = t.{quote('owner_ordinal')} AND {{}})"
+        yield Question(
+            FindingKind.VERSION,
+            CONTENT_VERSION,
+            f"keeps a version of a {relation.name} that is not older than the present one",
+            advice,
+            same.format(f"o.{quote('version')} <= t.{quote('owner_version')}"),
+        )
+        yield Question(
+            FindingKind.VERSION,
+            CONTENT_VERSION,
+            f"its ordinal names another {relation.name} by now",
+            advice,
+            same.format(f"o.{quote(relation.key[0])} <> t.{quote('owner_id')}"),
+        )
+    yield Question(
+        FindingKind.VERSION,
+        SCHEMA_MIGRATION,
+        "has another epoch than the first",
+        "the store was put together of two; restore a backup",
+        f"t.{quote('epoch')} <> (SELECT o.{quote('epoch')} FROM {table('schema_migration')} AS o"
+        f" ORDER BY o.{quote('schema_version')} LIMIT 1)",
+    )
+
+
+def _embeddings(table: Callable[[str], str], size: Callable[[str], str]) -> Iterator[Question]:
+    spaces = table("embedding_space")
+    space = f"SELECT 1 FROM {spaces} AS o WHERE o.{quote('space_id')} = t.{quote('space_id')}"
+    yield Question(
+        FindingKind.EMBEDDING,
+        EMBEDDING,
+        "has another number of dimensions than its space",
+        "run `caliber db rebuild-search`, or drop the space and run `caliber db reembed`",
+        f"EXISTS ({space} AND o.{quote('dimensions')} <> {size('t.' + quote('vector'))})",
+    )
+    for relation in _KEPT:
+        yield Question(
+            FindingKind.EMBEDDING,
+            EMBEDDING,
+            f"belongs to a {relation.name} that is gone",
+            "run `caliber db sweep`",
+            f"t.{quote('owner_type')} = '{relation.name}' AND NOT {_owner(table, relation, 'owner_id')}",
+        )
+
+
+def _orphans(table: Callable[[str], str]) -> Iterator[Question]:
+    for relation in _LINKED:
+        yield Question(
+            FindingKind.ORPHAN,
+            USAGE,
+            f"counts the uses of a {relation.name} that is gone",
+            "it takes a little room, and changes no answer",
+            f"t.{quote('owner_type')} = '{relation.name}' AND NOT {_owner(table, relation, 'owner_id')}",
+            harmless=True,
+        )
+        for end in ("source", "target"):
+            yield Question(
+                FindingKind.ORPHAN,
+                EDGE,
+                f"its {end} is a {relation.name} that is gone",
+                "it leads nowhere, and changes no answer; `storage.edges.delete(id)` removes it",
+                f"t.{quote('removed_at')} IS NULL AND t.{quote(f'{end}_type')} = '{relation.name}'"
+                f" AND NOT {_owner(table, relation, f'{end}_id')}",
+                harmless=True,
+            )
+
+
+def ask(session: StatementSession, question: Question, table: Callable[[str], str], number: int) -> Finding | None:
+    """Return what a question finds, or None."""
+    relation = question.relation
+    rows = f"FROM {table(relation.name)} AS t WHERE {question.condition}"
+    name = f"check.{number}"
+    count: int = session.run(Plan(f"{name}.count", f"SELECT count(*) {rows}", (), ("count",)), ())[0][0]
+    if not count:
+        return None
+    keys = ", ".join(f"t.{quote(column)}" for column in relation.key)
+    some = f"SELECT {keys} {rows} ORDER BY {keys} LIMIT {EXAMPLES}"
+    found = session.run(Plan(f"{name}.some", some, (), relation.key), ())
+    return Finding(
+        question.kind,
+        relation.name,
+        count,
+        question.what,
+        question.advice,
+        tuple(key_text(row) for row in found),
+        question.harmless,
+    )
+
+
+def key_text(key: tuple[Any, ...]) -> str:
+    """Return a key for people: ids as they are written everywhere else."""
+    import uuid
+
+    return " ".join(
+        str(uuid.UUID(bytes=part))
+        if isinstance(part, bytes) and len(part) == 16
+        else part.hex()[:16]
+        if isinstance(part, bytes)
+        else str(part)
+        for part in key
+    )
+
+
+def out_of_numbers(session: StatementSession, table: Callable[[str], str], last: dict[str, int]) -> Iterator[Finding]:
+    """Yield the relations whose next ordinal is one that a row already has."""
+    for relation in RELATIONS:
+        if not relation.ordinal:
+            continue
+        text = f"SELECT coalesce(max({quote('ordinal')}), 0) FROM {table(relation.name)}"
+        highest: int = session.run(Plan(f"check.highest_{relation.name}", text, (), ("highest",)), ())[0][0]
+        if highest > last.get(relation.name, 0):
+            what = f"ordinals are given out from {last.get(relation.name, 0) + 1} on, but {highest} is taken"
+            advice = "rows could not be added, or would take the place of others: restore a backup"
+            yield Finding(FindingKind.COUNTER, relation.name, 1, what, advice)
