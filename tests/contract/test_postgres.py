@@ -572,6 +572,7 @@ def test_server_that_comes_back_is_used_again(lone: PostgresBackend, own_server:
     # issue, Bad input: server restarted, killed (-9)
     memory = lone.open()
     note(memory, "before")
+    reloads = memory.stats()["resident"]["reloads"]
     if how == "kill":
         own_server.kill()
     else:
@@ -582,7 +583,6 @@ def test_server_that_comes_back_is_used_again(lone: PostgresBackend, own_server:
     assert [hit.content for hit in memory.search("before").hits] == ["before"], "reads come from memory"
     own_server.restart()
     note(memory, "after")
-    reloads = memory.stats()["resident"]["reloads"]
     memory._engine.snapshot("latest")
     assert memory.stats()["resident"]["reloads"] == reloads + 1, "it might have been restored to an earlier state"
     assert sorted(item.content for item in memory.storage.notes.all()) == ["after", "before"]

@@ -1885,13 +1885,13 @@ SELECT nextval('"tenant_a"."event_ordinal_seq"'::regclass) FROM generate_series(
 
 -- feed.bound
 --   takes: nothing
---   gives: snapshot, sequence
-SELECT pg_current_snapshot()::text, coalesce((SELECT max(sequence) FROM "tenant_a"."change"), 0);
+--   gives: snapshot, sequence, started
+SELECT pg_current_snapshot()::text, coalesce((SELECT max(sequence) FROM "tenant_a"."change"), 0), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint;
 
 -- feed.foreign
---   takes: snapshot, writer
+--   takes: snapshot, writer, started
 --   gives: foreign, moved
-SELECT EXISTS (SELECT 1 FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND xid <= pg_snapshot_xmax(pg_current_snapshot()) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) AND writer <> $2), to_regproc('"tenant_a"."caliber_moved"') IS NOT NULL;
+SELECT EXISTS (SELECT 1 FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND xid <= pg_snapshot_xmax(pg_current_snapshot()) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) AND writer <> $2) OR (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint <> $3, to_regproc('"tenant_a"."caliber_moved"') IS NOT NULL;
 
 -- feed.notify
 --   takes: channel, writer
@@ -1980,7 +1980,7 @@ SELECT nextval('"tenant_a"."session_ordinal_seq"'::regclass) FROM generate_serie
 -- session.server
 --   takes: nothing
 --   gives: server
-SELECT (pg_control_system()).system_identifier::text || ' ' || pg_postmaster_start_time()::text;
+SELECT (pg_control_system()).system_identifier::text || ' ' || (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text;
 
 -- session.write
 --   takes: statement_timeout, lock_timeout

@@ -20,7 +20,15 @@ import psycopg
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from caliber.backends.postgres.errors import has_gone, is_stale_plan, lost, refused, statement_error, translate
+from caliber.backends.postgres.errors import (
+    has_gone,
+    is_stale_plan,
+    is_taken,
+    lost,
+    refused,
+    statement_error,
+    translate,
+)
 from caliber.backends.postgres.wire import Binding, Value
 from caliber.model.errors import InternalError, InvalidConfigValue, StorageError, Unavailable
 from caliber.storage.codec import Row
@@ -116,6 +124,11 @@ class Ordinals:
             with self._lock:
                 self._step[relation] = step
                 reserved.extend(row[0] for row in rows)
+
+    def forget(self) -> None:
+        """Give out none of those that are reserved."""
+        with self._lock:
+            self._reserved.clear()
 
 
 class Command(NamedTuple):
@@ -399,6 +412,8 @@ class PgConnection:
                     self._prepared.clear()
                 elif is_stale_plan(failed):
                     self.close()  # the server keeps the name, for what it no longer answers
+                elif is_taken(failed):
+                    self.shared.ordinals.forget()  # a server put back to an earlier state gives them out again
                 raise translate(failed, self.shared.store)
             if command.kind == "send_prepare" and command.arguments[0]:
                 self._prepared.add(command.arguments[0])

@@ -191,6 +191,11 @@ def is_tried_once(error: CaliberError) -> bool:
     return isinstance(error, Unavailable) or getattr(error.__cause__, "sqlstate", None) in ("23505", "23503")
 
 
+def is_taken(error: StatementError) -> bool:
+    """Return whether there is a row already under a primary key, which an ordinal is where there are some."""
+    return error.state == "23505" and (error.constraint or "").endswith("_pkey")
+
+
 def has_gone(error: StatementError) -> bool:
     """Return whether the server does not know a prepared statement any more."""
     return error.state == "26000"

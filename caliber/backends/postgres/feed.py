@@ -48,6 +48,8 @@ class SnapshotFeed:
         self._statements = statements
         self._writer = writer
         self._last: Snapshot | None = None
+        self._started = 0
+        """When the server of the last snapshot was started; another one may be in an earlier state."""
         self._lock = threading.Lock()
         self._xids: dict[int, int] = {}
         """The transaction of each position of ours that the follower has not been told of yet."""
@@ -62,10 +64,10 @@ class SnapshotFeed:
         with self._lock:
             self._xids[sequence] = xid
 
-    def question(self) -> tuple[str, bytes] | None:
+    def question(self) -> tuple[str, bytes, int] | None:
         """Return what to ask the server to learn whether others wrote, or None before anything was read."""
         last = self._last
-        return None if last is None else (last.text, self._writer)
+        return None if last is None else (last.text, self._writer, self._started)
 
     @property
     def due(self) -> bool:
@@ -84,7 +86,7 @@ class SnapshotFeed:
     # --- for the follower ------------------------------------------------------------------------
 
     def bound(self, session: StatementSession) -> int:
-        snapshot, sequence = self._ask(session)
+        snapshot, sequence, self._started = self._ask(session)
         self._advance(snapshot)
         self._distrusted = False
         return sequence
@@ -93,9 +95,9 @@ class SnapshotFeed:
         last = self._last
         if last is None or self._distrusted:
             return None
-        snapshot, newest = self._ask(session)
-        if snapshot.high < last.high:
-            return None  # transactions that we know of have not begun there: an earlier state was restored
+        snapshot, newest, started = self._ask(session)
+        if snapshot.high < last.high or started != self._started:
+            return None  # transactions that we know of may not have begun there: an earlier state was restored
         if snapshot == last:
             return News(sequence, ())
         if session.run(self._statements["feed.reach"], (last.text,))[0][0]:
@@ -114,10 +116,10 @@ class SnapshotFeed:
             self._told.add(xid)
             return False
 
-    def _ask(self, session: StatementSession) -> tuple[Snapshot, int]:
-        rows: Sequence[tuple[str, int]] = session.run(self._statements["feed.bound"], ())
-        text, sequence = rows[0]
-        return Snapshot.parse(text), sequence
+    def _ask(self, session: StatementSession) -> tuple[Snapshot, int, int]:
+        rows: Sequence[tuple[str, int, int]] = session.run(self._statements["feed.bound"], ())
+        text, sequence, started = rows[0]
+        return Snapshot.parse(text), sequence, started
 
     def _advance(self, snapshot: Snapshot) -> None:
         with self._lock:

@@ -107,6 +107,9 @@ _NOT_SEEN: Final = (
     " AND NOT pg_visible_in_snapshot(xid, $1::pg_snapshot)"
 )
 
+# A server that was restored was restarted. Not as text, which each session writes in its own time zone.
+_STARTED: Final = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+
 _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
     "session.limits": (
         (
@@ -131,14 +134,14 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
     "erase.hold": ("LOCK TABLE {all_tables} IN SHARE ROW EXCLUSIVE MODE", (), ()),
     "session.outcome": ("SELECT pg_xact_status($1::text::xid8)", ("xid",), ("status",)),
     "session.server": (
-        "SELECT (pg_control_system()).system_identifier::text || ' ' || pg_postmaster_start_time()::text",
+        f"SELECT (pg_control_system()).system_identifier::text || ' ' || {_STARTED}::text",
         (),
         ("server",),
     ),
     "feed.bound": (
-        "SELECT pg_current_snapshot()::text, coalesce((SELECT max(sequence) FROM {change}), 0)",
+        f"SELECT pg_current_snapshot()::text, coalesce((SELECT max(sequence) FROM {{change}}), 0), {_STARTED}",
         (),
-        ("snapshot", "sequence"),
+        ("snapshot", "sequence", "started"),
     ),
     # Whether records were removed that a reader at $1 has not seen.
     "feed.reach": (
@@ -156,8 +159,8 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
     "feed.foreign": (
         "SELECT EXISTS (SELECT 1 FROM {change} WHERE "
         + _NOT_SEEN.replace("$1::", "$1::text::")
-        + " AND writer <> $2), to_regproc({moved}) IS NOT NULL",
-        ("snapshot", "writer"),
+        + f" AND writer <> $2) OR {_STARTED} <> $3, to_regproc({{moved}}) IS NOT NULL",
+        ("snapshot", "writer", "started"),
         ("foreign", "moved"),
     ),
     "feed.notify": ("SELECT 1::bigint FROM pg_notify($1::text, $2::text)", ("channel", "writer"), ("told",)),

@@ -205,6 +205,7 @@ class PostgresStore:
         server = connection.run(self._own["session.server"], ())[0][0]
         if server != self._server:
             self.feed.distrust()  # it may have been restored to an earlier state
+            self._shared.ordinals.forget()
         self._server = server
 
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
