@@ -107,9 +107,7 @@ def test_a_call_cancelled_before_its_turn_never_runs(config: CaliberConfig) -> N
             task = await memory.start_trajectory("Cancel", initiator=ME)
             scope = await memory.current_scope(task.trajectory_id)
             assert scope is not None
-            held = memory.sync._engine.store._writer.exclusive()  # type: ignore[attr-defined]
-            held.acquire()
-            try:
+            with memory.sync._engine.store._writer.exclusive():  # type: ignore[attr-defined]
                 writes = [
                     asyncio.ensure_future(memory.append_turn(scope.scope_id, role="user", content=f"{at}"))
                     for at in range(30)
@@ -118,8 +116,6 @@ def test_a_call_cancelled_before_its_turn_never_runs(config: CaliberConfig) -> N
                 for write in writes[12:]:
                     write.cancel()
                 await asyncio.sleep(0.05)
-            finally:
-                held.release()
             done = await asyncio.gather(*writes, return_exceptions=True)
             kept = [item for item in done if not isinstance(item, BaseException)]
             assert len(kept) == 12
