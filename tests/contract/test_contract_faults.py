@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -86,6 +87,59 @@ def test_backend_from_outside_needs_a_few_lines(tmp_path: Path) -> None:
     skipped = [line for line in lines if line.startswith("SKIPPED")]
     assert len(skipped) == 1, ran.stdout
     assert "readers see every commit at once" in skipped[0]
+
+
+RECORDED = """
+    import json
+    import sys
+    from pathlib import Path
+
+    import pytest
+
+    sys.path.insert(0, {tests!r})
+    from support.configs import config
+    from support.faulty_backends import Fault, Module, Session
+
+    from caliber.testing import ContractTarget
+    from caliber.testing.suite import *
+
+    RAN = set()
+
+    class Recording(Session):
+        def do(self, call, plan, parameters):
+            RAN.add(plan.name)
+            return call(plan, parameters)
+
+    @pytest.fixture(scope="session")
+    def contract_target():
+        module = Module(Fault(Recording), armed=True)
+        yield ContractTarget(name="mine", module=module, fresh=lambda _: config(":memory:"), lacks={lacks!r})
+        store = module.stores[0]
+        there = set(store.statements)
+        for name, plans in store.plans.items():
+            if name != "change":  # written by statements of its own
+                single = (plans.insert, plans.insert_or_ignore, plans.upsert, plans.get, plans.update, plans.delete)
+                single += (plans.count, plans.page, plans.get_many, plans.lock)
+                there |= {{plan.name for plan in single if plan is not None}}
+                groups = (plans.lists, plans.counts, plans.references)
+                there |= {{plan.name for group in groups for plan in group.values()}}
+        lacking = sorted(there - RAN)
+        unknown = sorted(RAN - there - {{plans.count.name for plans in store.plans.values()}})
+        Path("statements.json").write_text(json.dumps([len(there), lacking, unknown]))
+"""
+
+
+@pytest.mark.soak
+def test_a_run_of_the_suite_runs_every_statement(tmp_path: Path) -> None:
+    tests = str(Path(__file__).resolve().parents[1])
+    (tmp_path / "test_mine.py").write_text(textwrap.dedent(RECORDED).format(tests=tests, lacks=LACKS))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_mine.py"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    there, lacking, unknown = json.loads((tmp_path / "statements.json").read_text())
+    assert there > 250
+    assert lacking == []
+    assert unknown == []
 
 
 def test_declaration_is_checked() -> None:
