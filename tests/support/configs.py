@@ -17,13 +17,16 @@ USER = EntityRef(EntityType.USER, uuid.UUID("0190f3c2-7c00-7000-8000-00000000000
 def config(path: str, **overrides: Any) -> CaliberConfig:
     """Return a configuration for a store at ``path``; ``overrides`` are dotted paths with ``__`` for the dot.
 
-    Everything that polls or waits for company is off unless a test turns it on.
+    Everything that polls or waits for company is off unless a test turns it on, and a failing provider is asked
+    again at once.
     """
     base: dict[str, Any] = {
         "embedding_provider": HASH_PROVIDER,
         "resident.feed_poll_ms": 0,
         "resident.warm_after_ms": 0,
         "write_behind.flush_interval_ms": 10,
+        "llm_retry_config.initial_backoff": 1,
+        "llm_retry_config.max_backoff": 20,
     }
     if overrides.get("storage__adapter", "sqlite") == "sqlite":
         base["storage.busy_timeout_ms"] = 2_000
