@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import base64
 import difflib
+import functools
 import hashlib
 import http
 import inspect
@@ -101,17 +102,20 @@ def _topics() -> list[Document]:
     return [Document("english", f"topic/{name}", text[:LARGEST]) for name, text in sorted(topics.items())]
 
 
+@functools.cache
 def _sources() -> list[Path]:
     """Return every third module of the standard library itself; tests and generated tables are left out."""
+    folders = [folder for folder in STDLIB.iterdir() if folder.is_dir() and folder.name != "site-packages"]
     found = sorted(
         path
-        for path in STDLIB.rglob("*.py")
+        for path in [*STDLIB.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))]
         if not {"test", "tests", "site-packages", "pydoc_data", "lib2to3", "encodings", "idlelib", "idle_test"}
         & set(path.relative_to(STDLIB).parts)
     )
     return [path for path in found if path.stat().st_size > 2_000][::2]
 
 
+@functools.cache
 def _docstrings() -> list[Document]:
     out = []
     for path in _sources():
@@ -127,6 +131,7 @@ def _docstrings() -> list[Document]:
 # --- code ---------------------------------------------------------------------------------------
 
 
+@functools.cache
 def _modules() -> list[Document]:
     out = []
     for path in _sources():
@@ -207,6 +212,7 @@ def _calls(drawn: random.Random) -> list[dict[str, Any]]:
     return out
 
 
+@functools.cache
 def _json() -> list[Document]:
     drawn = random.Random(SEED)
     found: list[tuple[str, Any]] = []
@@ -266,6 +272,7 @@ def _kind(language: str) -> str:
 _FULL_WIDTH = str.maketrans(",;:()?!", "，；：（）？！")
 
 
+@functools.cache
 def _declarations() -> list[Document]:
     out = []
     for path in sorted((HERE / "udhr").glob("*.txt")):

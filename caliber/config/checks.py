@@ -8,6 +8,7 @@ Source: C-109, C-120, C-489, C-493, K-006, K-007 and as noted.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final
 
@@ -284,12 +285,19 @@ def _read(root: type[BaseModel], data: Any, path: str) -> Any:
         return None
     if section_in(field.annotation) is not None:
         return value
-    kind: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
     try:
-        return TypeAdapter(kind).validate_python(value)
+        return _validator(section, last).validate_python(value)
     except pydantic.ValidationError:
         pass
     raise _Unreadable
+
+
+@functools.cache
+def _validator(section: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    # Making one costs more than everything it is used for.
+    field = section.model_fields[name]
+    kind: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    return TypeAdapter(kind)
 
 
 def _child(section: type[BaseModel], node: Any, name: str) -> Any:
