@@ -13,7 +13,7 @@ from caliber.model.enums import OutcomeStatus, TTLKind
 from caliber.model.errors import InternalError
 from caliber.model.time import from_us
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.testing.entities import FIRST_US, INT64_MAX, INT64_MIN, LAST_US, part_columns, unknown_json
+from caliber.testing.entities import FIRST_US, INT64_MAX, INT64_MIN, LAST_US, json_edges, part_columns
 
 UUIDS = st.uuids() | st.sampled_from([uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)])
 INSTANTS = (st.integers(FIRST_US, LAST_US) | st.sampled_from([FIRST_US, -1, 0, 1, LAST_US])).map(from_us)
@@ -39,7 +39,7 @@ OUTCOMES = st.builds(
     tokens_output=COUNTS,
 )
 TTLS = st.just(TTL(TTLKind.PERSISTENT)) | st.builds(TTL, st.just(TTLKind.DURATION), st.integers(1, INT64_MAX))
-# What JSON columns hold is the entity's own business; these are all there are.
+# What JSON columns hold is the entity's own business; of others the edges are drawn.
 JSON_FIELDS = {
     "outcome": OUTCOMES,
     "tool_calls": TOOL_CALLS,
@@ -78,7 +78,8 @@ def _of_column(column: Column) -> st.SearchStrategy[Any]:
         numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
         values = st.lists(numbers, min_size=1, max_size=40).map(lambda row: struct.pack(f"<{len(row)}f", *row))
     else:
-        values = JSON_FIELDS[column.name] if column.name in JSON_FIELDS else unknown_json(column)
+        known = column.name in JSON_FIELDS
+        values = JSON_FIELDS[column.name] if known else st.sampled_from(json_edges(column))
     return st.none() | values if column.nullable else values
 
 
