@@ -86,6 +86,12 @@ def test_a_sight_is_what_would_be_found_anew(seed: int) -> None:
                 if rng.random() < 0.7:
                     words = keywords.of(owners)
                     assert sight.lengths(words) == int(words.lengths[: owners.length][found[0]].sum())
+                for conditions in ({"token_count": [2, 3]}, {"token_count": 3.0}, {"token_count": 3}, {"name": "x"}):
+                    expected = masks(owners, conditions, reader, as_of_us, now_us)
+                    for _ in range(2):  # found, and kept
+                        meeting = sight.meeting(owners, conditions)
+                        assert (meeting is None) == (expected is None)
+                        assert meeting is None or meeting.tolist() == expected[1].tolist()
                 again = sights.of(owners, reader, as_of_us, now_us)
                 assert again is sight  # nothing has changed: nothing is found anew
 
@@ -108,6 +114,9 @@ def test_what_is_kept_is_bounded_and_ends_with_its_generation() -> None:
             assert sights.of(snapshot["note"], READERS[2], clock.now_us() + at * DAY_US, 0).count == at + 1
         (kept,) = sights._known.values()
         assert len(kept) == 16
+        for most in range(40):  # and few filters
+            assert kept[0].meeting(snapshot["note"], {"token_count": most}) is not None
+        assert len(kept[0]._filtered) <= 16
         memory.storage.notes.delete(memory.search("n").hits[0].id)
         memory._engine.memory.compact()
         del snapshot

@@ -99,6 +99,17 @@ def test_an_updated_owner_keeps_its_vector_at_every_boundary() -> None:
     assert [after.text(number) for number in rows.tolist()] == ["changed"]
 
 
+def test_a_vector_that_came_before_its_owner_is_found_with_it() -> None:
+    # Commits of other processes may come to be known in another order than they were made in.
+    generation, index = filled(3)
+    index.put_many([9], [1], [uuid.UUID(int=7).bytes], [unit(3)], [-1])
+    assert best(generation, index, 3) == []
+    for number in (3, 7):
+        row = generation.append(codec_of(NOTE).encode(note(number), number + 1), -1)
+        index.owner_moved(uuid.UUID(int=number).bytes, row, fresh=True)
+    assert best(generation, index, 3) == [7]
+
+
 def test_compaction_renumbers_and_old_snapshots_stay() -> None:
     generation, index = filled(8)
     before = RelationSnapshot(generation)
