@@ -469,9 +469,10 @@ class ResidentMemory:
 
     def texts(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
         """Return the texts of rows; what has left memory is read back in one statement and counted."""
-        out = [snapshot.text(number) for number in numbers]
-        missing = [at for at, text in enumerate(out) if text is EVICTED]
-        if missing:
+        texts = snapshot.generation.texts
+        out = [texts[number] for number in numbers]
+        if EVICTED in out:
+            missing = [at for at, text in enumerate(out) if text is EVICTED]
             read_back(self._store, snapshot, numbers, missing, out)
             self.stats.evicted_texts_read += len(missing)
         return out

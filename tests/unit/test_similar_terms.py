@@ -1,0 +1,39 @@
+"""Similar words found as a store grows are those found at once. # K-119, issue "Search in native memory", item 1"""
+
+from __future__ import annotations
+
+import random
+
+from caliber.kernels import Vocabulary
+from caliber.llm.word_vectors import WordVectors
+from caliber.search.similar import SimilarTerms
+from caliber.search.words import Analyzer
+
+TEXT = """
+car vehicle truck bicycle ride drive road street house home flat kitchen cook bake bread cake sugar sweet sour cat dog
+puppy horse animal doctor nurse hospital ill sick medicine happy glad joy sad angry cry laugh music song sing dance
+guitar piano paint picture photo camera travel trip flight plane airport beach sea ocean swim 2023 v2 the of
+"""
+
+
+def test_grown_and_made_at_once_are_alike() -> None:
+    analyzer = Analyzer("english")
+    vocabulary, vectors = Vocabulary(analyzer), WordVectors(analyzer.stem)
+
+    def similar() -> SimilarTerms:
+        return SimilarTerms(vectors, vocabulary, frozenset({"the", "of"}), least=0.3)
+
+    words = TEXT.split()
+    random.Random(7).shuffle(words)
+    asked = [analyzer(word).terms[0] for word in ("car", "cook", "doctor", "2023", "the", "zebra", *words[-3:])]
+    grown = similar()
+    for at in range(0, len(words), 9):
+        vocabulary.intern([" ".join(words[at : at + 9]).encode()])
+        if at % 2:  # now and then nobody asks
+            grown.of(asked)
+    found = grown.of(asked)
+    at_once = similar().of(asked)
+    assert sum(len(terms) for terms, _ in at_once) > len(asked), "nothing is like anything"
+    for (terms, near), (expected, how_near) in zip(found, at_once, strict=True):
+        assert terms.tolist() == expected.tolist()
+        assert near.tobytes() == how_near.tobytes()
