@@ -5,15 +5,18 @@ Source: issue 5, Bad input and faults; design section 10.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.configs import USER, config
+from support.entities import plain
 
 import caliber
 from caliber.model.errors import MultipleErrors, SchemaMismatch, Unavailable
+from caliber.schema.relations import TRAJECTORY
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION
 
 NEXT = SCHEMA_VERSION + 1
@@ -163,3 +166,30 @@ def test_full_disk_says_what_is_free(file_backend: Any) -> None:
     memory.append_turn(scope.scope_id, role="user", content="after")
     assert memory.storage.turns.count() == 1
     assert memory.verify() == []
+
+
+# --- locks -------------------------------------------------------------------------------------------
+
+
+def test_lock_of_another_is_waited_for_no_longer_than_configured(backend: Any) -> None:
+    # issue 5, item 1: lock timeouts
+    backend.needs("sharing")
+    knobs = {"storage__lock_timeout_ms": 100} if backend.adapter == "postgres" else {"storage__busy_timeout_ms": 100}
+    holder, waiter = backend.store(), backend.store(**knobs)
+    trajectory = plain(TRAJECTORY)
+    holder.write(lambda uow: uow.insert(TRAJECTORY, trajectory))
+
+    def change(uow: Any) -> None:
+        current = uow.get(TRAJECTORY, trajectory.trajectory_id.bytes)
+        uow.update(TRAJECTORY, dataclasses.replace(current, turn_count=current.turn_count + 1))
+
+    def meet(uow: Any) -> None:
+        change(uow)
+        with pytest.raises(Unavailable, match=r"lock_timeout_ms|busy_timeout_ms") as caught:
+            waiter.write(change)
+        assert caught.value.retryable
+        assert caught.value.context["reason"] == "locked"
+
+    holder.write(meet)
+    waiter.write(change)
+    assert waiter.write(lambda uow: uow.get(TRAJECTORY, trajectory.trajectory_id.bytes)).turn_count == 2
