@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from caliber.kernels.copy import CopyColumn, CopyKind, CopyRows, copy_tuples
 from caliber.schema.relation import Column, Relation, integer
-from caliber.schema.relations import BY_NAME, CHANGE, RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations import BY_NAME, CHANGE, CONFIG_DOCUMENT, EMBEDDING_SPACE, RELATIONS, SCHEMA_MIGRATION
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import Columns, rewritten
 
@@ -39,6 +39,11 @@ WHOLE: Final[tuple[Relation, ...]] = tuple(
 
 EMPTYING: Final[tuple[Relation, ...]] = tuple(BY_NAME[relation.name] for relation in reversed(WHOLE))
 """The same, as they can be emptied."""
+
+RECORDS: Final[tuple[Relation, ...]] = tuple(
+    relation for relation in EMPTYING if relation not in (CONFIG_DOCUMENT, EMBEDDING_SPACE)
+)
+"""What makes a store worth keeping: the others are there as soon as one is opened."""
 
 
 def columns_of(relation: Relation, batch: Any, first_row: int) -> Columns:

@@ -200,6 +200,18 @@ def test_nothing_is_overwritten_unless_asked(backend: Any, filled: caliber.Calib
     assert filled.storage.notes.get(note.note_id) is None
 
 
+def test_a_store_that_was_only_opened_is_restored_into(backend: Any, another: Any, tmp_path: Path) -> None:
+    backend.needs("reopen")
+    memory = backend.open()
+    fill(memory, large=False)
+    made = memory.storage.backup(tmp_path / "all.zip")
+    target = another(backend.name)
+    opened = target.open()
+    caliber.restore(target.config(), made.path)
+    assert len(opened.search("fact", limit=9, consistency="latest").hits) > 1
+    assert opened.verify() == []
+
+
 def test_who_has_the_store_open_reads_it_anew(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
     backend.needs("sharing")
     path = tmp_path / "all.zip"

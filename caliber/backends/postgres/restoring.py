@@ -26,7 +26,7 @@ from caliber.storage.bulk.load import ahead
 from caliber.storage.care import Stages
 from caliber.storage.changes import RELOAD_RECORD
 from caliber.storage.plan import quote
-from caliber.storage.whole import EMPTYING, WHOLE, RowsDigest, columns_of
+from caliber.storage.whole import EMPTYING, RECORDS, WHOLE, RowsDigest, columns_of
 
 _CHUNK_BYTES: Final = 1 << 18
 
@@ -101,7 +101,7 @@ class _Restoring:
         return self._renew()
 
     def _holds_records(self) -> bool:
-        parts = " OR ".join(f"EXISTS (SELECT 1 FROM {self._dialect.table(each.name)})" for each in EMPTYING)
+        parts = " OR ".join(f"EXISTS (SELECT 1 FROM {self._dialect.table(each.name)})" for each in RECORDS)
         return bool(self._one(f"SELECT {parts}"))
 
     def _derived(self) -> list[str]:

@@ -27,7 +27,7 @@ from caliber.storage.bulk.columns import rows_of
 from caliber.storage.care import Stages, Steps
 from caliber.storage.changes import RELOAD_RECORD
 from caliber.storage.plan import Plan, compile_relation, quote
-from caliber.storage.whole import EMPTYING, WHOLE, RowsDigest, columns_of
+from caliber.storage.whole import RECORDS, WHOLE, RowsDigest, columns_of
 
 _LEAP: Final = 1_000_000_000
 """How far the change numbers of a restored store lie beyond all that were ever given out before."""
@@ -94,7 +94,7 @@ def _connected(options: OpenOptions, *, create: bool = False) -> Iterator[Sqlite
 def _check_replaceable(options: OpenOptions, replace: bool) -> None:
     with _connected(options) as connection:
         check_schema(connection, options, writing=True)
-        filled = any(connection.run(PLANS[each.name].count, ())[0][0] for each in EMPTYING)
+        filled = any(connection.run(PLANS[each.name].count, ())[0][0] for each in RECORDS)
         if filled and not replace:
             raise Conflict(
                 entity_type="store", id=options.shown, reason="it holds records; --force replaces all of them"
