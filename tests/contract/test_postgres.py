@@ -36,7 +36,7 @@ from caliber.model.errors import (
     Unavailable,
 )
 from caliber.runtime.full_text import rebuild_full_text
-from caliber.schema.relations import EVENT, NOTE, TRAJECTORY
+from caliber.schema.relations import EVENT, NOTE, SCHEMA_MIGRATION, TRAJECTORY
 from caliber.storage.protocol import Store
 
 from .conftest import DSN, PostgresBackend
@@ -609,6 +609,19 @@ def test_too_few_prepared_statements_are_refused(pg: PostgresBackend) -> None:
     pg.store()
     with pytest.raises(InvalidConfigValue, match="statements"):
         caliber.open(pg.config(storage__prepared_max=16))
+
+
+def test_store_that_has_become_too_new_is_refused_in_the_same_words_each_time(pg: PostgresBackend) -> None:
+    """What a refused transaction had prepared must not be prepared again under the same name."""
+    store = pg.store()
+    newer = plain(SCHEMA_MIGRATION, schema_version=1_000, min_reader_version=1_000, min_writer_version=1_000)
+    store.write(lambda uow: uow.insert(SCHEMA_MIGRATION, newer))
+    for _ in range(4):
+        for work in (lambda uow: uow.insert(NOTE, plain(NOTE)), lambda uow: uow.find(NOTE, b"x" * 16)):
+            with pytest.raises(SchemaMismatch, match="needs a newer CALIBER"):
+                store.write(work)
+        with pytest.raises(SchemaMismatch, match="needs a newer CALIBER"), store.read() as session:
+            session.run(store.plans["note"].count, ())
 
 
 def test_statements_lost_behind_our_back_are_prepared_again(pg: PostgresBackend) -> None:

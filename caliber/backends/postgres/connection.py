@@ -283,9 +283,10 @@ class PgConnection:
             self.shared.bindings[plan.name] = _bindings[common]
             return
         name = self.shared.prefix + plan.name.encode() if self.shared.prepares else b""
-        *_, found = self.exchange(
-            Command("send_prepare", (name, plan.sql.encode())), Command("send_describe_prepared", (name,))
-        )
+        commands = [Command("send_describe_prepared", (name,))]
+        if name not in self._prepared:  # it is when its transaction was refused after the server had prepared it
+            commands.insert(0, Command("send_prepare", (name, plan.sql.encode())))
+        *_, found = self.exchange(*commands)
         binding = Binding(
             plan.name,
             [found.param_type(at) for at in range(found.nparams)],
