@@ -24,9 +24,10 @@ import psycopg
 import pytest
 from support.cli_runs import caliber as command
 from support.cli_runs import caliber_json as command_json
-from support.configs import USER, policy
+from support.configs import USER, config, policy
 
 import caliber
+from caliber.backends import backend as backend_module
 from caliber.model import EntityRef, EntityType, Principal, ToolCall
 from caliber.model.enums import PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
@@ -367,6 +368,34 @@ def continued(agent: Any, backend: Any, tmp_path: Path) -> None:
         assert memory.storage.erasures.list_unfinished() == []
         assert memory.maintain()["erasures"] == 0
         assert searched(backend, memory, tmp_path, [b"trillian", b"likes tea"]) == []
+
+
+@pytest.mark.soak
+def test_a_role_with_few_rights_says_what_it_could_not_do(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # issue 5, item 8: "as far as rights allow, and say honestly"
+    monkeypatch.setenv("TEST_ROLE_SECRET", uuid.uuid4().hex)
+    name = f"role_{uuid.uuid4().hex[:12]}"
+    settings = config(
+        "env:CALIBER_TEST_DSN",
+        storage__adapter="postgres",
+        storage__schema_name=name,
+        storage__login_role=name,
+        storage__login_secret="env:TEST_ROLE_SECRET",
+    )
+    postgres_backend = backend_module("postgres")
+    postgres_backend.create_role(settings.storage)
+    caliber.create(settings)
+    try:
+        with caliber.open(settings) as memory:
+            memory.add_note(entity="Trillian", entity_type="person", note_type="fact", content="a", confidence=0.5)
+            report = memory.forget(texts=("Trillian",))
+        assert report.proven, "its own tables it may rewrite, and read by SQL"
+        unread = " ".join(report.out_of_reach)
+        for what in ("pg_statistic", "CHECKPOINT", "pg_switch_wal", "pg_read_server_files"):
+            assert what in unread
+    finally:
+        caliber.purge(settings)
+        postgres_backend.drop_role(settings.storage)
 
 
 def test_proving_finds_what_erasing_left(file_backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:

