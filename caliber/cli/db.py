@@ -11,6 +11,7 @@ from caliber.cli.care import COMMANDS as CARE
 from caliber.cli.forget import purge
 from caliber.cli.settings import Settings, with_settings
 from caliber.cli.spaces import COMMANDS
+from caliber.cli.tenants import COMMANDS as TENANTS
 
 LISTS: Final = ("trajectories", "scopes", "notes", "artifacts", "windows", "events")
 _RELATION: Final = {"windows": "context_windows"}
@@ -53,7 +54,7 @@ def maintain(settings: Settings) -> None:
     settings.out.result({"removed": removed}, human)
 
 
-for _command in (purge, *CARE, *COMMANDS):
+for _command in (purge, *CARE, *COMMANDS, *TENANTS):
     db.add_command(_command)
 
 

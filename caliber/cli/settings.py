@@ -32,6 +32,7 @@ class Settings:
     config: Path | None = None
     json: bool = False
     debug: bool = False
+    tenant: str | None = None
     _output: Output | None = field(default=None, repr=False)
 
     @property
@@ -63,11 +64,20 @@ class Settings:
             "write one with `caliber init`, or name one with --config FILE or the variable CALIBER_CONFIG",
         )
 
-    def load(self) -> CaliberConfig:
-        """Return the configuration. Raises: MultipleErrors with every fault, Mistake."""
+    def load_all(self) -> CaliberConfig:
+        """Return the configuration as the file has it. Raises: MultipleErrors with every fault, Mistake."""
         from caliber.dsl.loading import load_config
 
         return load_config(self.config_path())
+
+    def load(self) -> CaliberConfig:
+        """Return the configuration, of the tenant that was named if one was. Raises: as ``load_all``, NotFound."""
+        config = self.load_all()
+        if self.tenant is None:
+            return config
+        from caliber.runtime.tenants import tenant_config
+
+        return tenant_config(config, self.tenant)
 
     @contextmanager
     def memory(self, *, note: bool = True) -> Iterator[Caliber]:
@@ -105,13 +115,21 @@ def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 
 
 def shared_options(command: F) -> F:
-    """Add --config, --json and --debug; they work before and after the name of a command."""
+    """Add --config, --tenant, --json and --debug; they work before and after the name of a command."""
     for option in (
         click.option(
             "--debug", is_flag=True, expose_value=False, callback=_set("debug"), help="Show the traceback of an error."
         ),
         click.option(
             "--json", is_flag=True, expose_value=False, callback=_set("json"), help="Print one JSON document on stdout."
+        ),
+        click.option(
+            "-t",
+            "--tenant",
+            expose_value=False,
+            callback=_set("tenant"),
+            metavar="NAME",
+            help="A tenant, instead of the configuration's own store.",
         ),
         click.option(
             "-c",

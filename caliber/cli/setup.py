@@ -231,6 +231,8 @@ def create(settings: Settings, exist_ok: bool) -> None:
     from caliber.model.errors import Conflict
     from caliber.runtime.opening import create as create_store
 
+    if settings.tenant is not None:
+        raise Mistake("a tenant is created by `caliber db tenant create NAME`", "it says where, with --source")
     path = settings.config_path()
     config = settings.load()
     store = config.storage.shown

@@ -120,12 +120,16 @@ class Tenants:
 
         Raises: Conflict, Unavailable, StorageError; then the tenant is where it was, open to writers
         """
-        hooks = Hooks(complete=self._complete)
+        hooks = Hooks(check=self._check, complete=self._complete)
         if step is not None:
             hooks.step = step
         if told is not None:
             hooks.told = told
         return Move(self._directory, name, source, self._clock_us, hooks).run()
+
+    def _check(self, left: Any) -> None:
+        """Refuse a store of another version: it is to be migrated before it moves. Raises: SchemaMismatch."""
+        backend(left.adapter).open_store(self._with(left), clock_us=self._clock_us).close()
 
     def _complete(self, left: Any, entered: Any) -> None:
         """Make what a store keeps beside its rows: full text, where the old one had it or searches need it."""

@@ -56,6 +56,8 @@ class Hooks:
     step: Step = lambda _: None
     """Called at the beginning of each step, with its name."""
     told: Told = lambda _, __: None
+    check: Callable[[Any], None] = lambda _: None
+    """Called with the storage section of the place a tenant is in: refuses what this version cannot copy."""
     complete: Callable[[Any, Any], None] = lambda _, __: None
     """Called with the storage sections of both places once the new one is a store, before anybody uses it."""
 
@@ -137,6 +139,7 @@ class Move:
         """Move the tenant. Raises: Conflict, Unavailable, StorageError; then it is where it was, open to writers."""
         try:
             self._hooks.step("prepare")
+            self._hooks.check(self._left_storage)
             make_role(self._entered_storage)
             empty = self._entered.prepare(self._epoch, self._token)
             # What an attempt that broke off left standing; from now on it is ours to put up again.

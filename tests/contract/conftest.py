@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import psycopg
 import pytest
+from support import tenancies
 from support.configs import USER, config
 from support.folders import open_folder
 
@@ -256,6 +257,18 @@ def postgres() -> Iterator[str]:
             yield server.dsn
         finally:
             del os.environ[DSN]
+
+
+@pytest.fixture(scope="session")
+def second_postgres(postgres: str) -> Iterator[LocalServer]:
+    """Another cluster, whose logins have passwords."""
+    with open_folder() as folder, LocalServer.start(folder / "server", fsync=False, tcp=True) as server:
+        os.environ[tenancies.SECOND] = server.tcp_dsn
+        os.environ[tenancies.SECRET] = uuid.uuid4().hex
+        try:
+            yield server
+        finally:
+            del os.environ[tenancies.SECOND], os.environ[tenancies.SECRET]
 
 
 @pytest.fixture(params=sorted(BACKENDS))

@@ -6,8 +6,6 @@ Skips where the program is not installed; CALIBER_TEST_PGBOUNCER names it where 
 from __future__ import annotations
 
 import os
-import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -18,24 +16,18 @@ import psycopg
 import pytest
 from support.configs import USER, config
 from support.folders import open_folder
+from support.pgbouncer import PROGRAM, free_port, until_it_answers
 
 import caliber
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.model.entities import LockToken
 from caliber.model.errors import CaliberError, InvalidConfigValue
 
-PROGRAM = os.environ.get("CALIBER_TEST_PGBOUNCER") or shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
 VARIABLE = "CALIBER_TEST_BOUNCED_DSN"
 DIRECT = "CALIBER_TEST_DIRECT_DSN"
 SERVER_CONNECTIONS = 2
 
 pytestmark = pytest.mark.skipif(not os.path.exists(PROGRAM), reason="PgBouncer is not installed")  # noqa: PTH110
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +37,7 @@ def bounced() -> Iterator[str]:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("CREATE EXTENSION vector")
         to = psycopg.conninfo.conninfo_to_dict(server.tcp_dsn)
-        port = _free_port()
+        port = free_port()
         settings = folder / "pgbouncer.ini"
         settings.write_text(
             f"[databases]\n{to['dbname']} = host={to['host']} port={to['port']} dbname={to['dbname']}"
@@ -58,7 +50,7 @@ def bounced() -> Iterator[str]:
         process = subprocess.Popen([PROGRAM, "-q", *user, str(settings)])
         try:
             dsn = f"host=127.0.0.1 port={port} dbname={to['dbname']} user={to['user']}"
-            _until_it_answers(dsn)
+            until_it_answers(dsn)
             os.environ[VARIABLE] = dsn
             os.environ[DIRECT] = server.dsn
             yield dsn
@@ -67,18 +59,6 @@ def bounced() -> Iterator[str]:
             os.environ.pop(DIRECT, None)
             process.terminate()
             process.wait(10)
-
-
-def _until_it_answers(dsn: str) -> None:
-    limit = time.monotonic() + 20
-    while True:
-        try:
-            psycopg.connect(dsn, connect_timeout=2).close()
-        except psycopg.OperationalError:
-            assert time.monotonic() < limit
-            time.sleep(0.02)
-        else:
-            return
 
 
 def settings_for(schema: str, **overrides: Any) -> Any:

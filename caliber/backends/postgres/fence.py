@@ -7,6 +7,7 @@ wait for each other. Source: docs/decisions/0131.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Final
@@ -15,7 +16,7 @@ import psycopg
 
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.listener import channel_of
-from caliber.backends.postgres.statements import MOVED
+from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import RELATIONS
 from caliber.storage.moved import FenceState
@@ -24,7 +25,8 @@ from caliber.storage.plan import quote
 CODES: Final = {FenceState.MOVING: "CBM01", FenceState.MOVED: "CBM02"}
 """SQLSTATEs of ours; ``errors`` has what is made of them."""
 NAME: Final = "caliber_fence"
-LIFTING_MS: Final = 30_000
+REMOVING_MS: Final = 2_000
+"""How long triggers that refuse nothing are tried to be removed."""
 _PATIENCE_MS: Final = 300
 """How long others wait for us, who wait for somebody else, before they are let past."""
 _PAUSE_S: Final = 0.2
@@ -41,6 +43,7 @@ def fence(connection: Connection, dialect: PostgresDialect, state: FenceState, t
     def work() -> None:
         table = dialect.table
         connection.execute(f"LOCK TABLE {table(GATE)} IN ACCESS EXCLUSIVE MODE".encode())
+        _alone(connection, dialect)
         name = table(NAME)
         body = f"BEGIN RAISE EXCEPTION 'caliber: {state.value}' USING ERRCODE = '{CODES[state]}'; END"
         connection.execute(
@@ -65,15 +68,31 @@ def fence(connection: Connection, dialect: PostgresDialect, state: FenceState, t
 
 def lift(connection: Connection, dialect: PostgresDialect, token: str | None) -> None:
     """Let writes in again, unless the fence is another attempt's."""
+    name = dialect.table(NAME)
+    with connection.transaction():
+        _alone(connection, dialect)
+        standing = token_of(connection, dialect)
+        if standing is None or token not in (None, standing):
+            return
+        # At once, whoever reads the tables meanwhile: the triggers are still there, and refuse nothing.
+        connection.execute(
+            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'".encode()
+        )
+        connection.execute(f"COMMENT ON FUNCTION {name}() IS NULL".encode())
+        connection.execute(f"DROP FUNCTION IF EXISTS {dialect.table(MOVED)}()".encode())
 
     def work() -> None:
         connection.execute(f"LOCK TABLE {dialect.table(GATE)} IN ACCESS EXCLUSIVE MODE".encode())
-        standing = token_of(connection, dialect)
-        if standing is not None and token in (None, standing):
-            connection.execute(f"DROP FUNCTION {dialect.table(NAME)}() CASCADE".encode())
-            connection.execute(f"DROP FUNCTION IF EXISTS {dialect.table(MOVED)}()".encode())
+        _alone(connection, dialect)
+        if token_of(connection, dialect) is None:  # nobody put up another one
+            connection.execute(f"DROP FUNCTION IF EXISTS {name}() CASCADE".encode())
 
-    _patiently(connection, work, LIFTING_MS)
+    with contextlib.suppress(Unavailable):  # they only cost a little, and the next fence uses them
+        _patiently(connection, work, REMOVING_MS)
+
+
+def _alone(connection: Connection, dialect: PostgresDialect) -> None:
+    connection.execute(b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (ADVISORY_CLASS, dialect.schema))
 
 
 def token_of(connection: Connection, dialect: PostgresDialect) -> str | None:
@@ -83,7 +102,7 @@ def token_of(connection: Connection, dialect: PostgresDialect) -> str | None:
         b" WHERE n.nspname = %s AND p.proname = %s",
         (dialect.schema, NAME),
     ).fetchone()
-    return None if row is None else str(row[0])
+    return None if row is None or row[0] is None else str(row[0])
 
 
 def _patiently(connection: Connection, work: Callable[[], None], wait_ms: int) -> None:

@@ -85,11 +85,14 @@ def checksum(statements: list[str]) -> bytes:
     return hashlib.sha256("\n".join(statements).encode()).digest()
 
 
-def baseline(connection: SqliteConnection, now_us: int) -> None:
-    """Create every relation and record the schema version, in one transaction."""
+def baseline(connection: SqliteConnection, now_us: int) -> bool:
+    """Create every relation and record the schema version, in one transaction; return whether nothing was there."""
     statements = [statement for plans in PLANS.values() for statement in plans.create]
     connection.command("BEGIN IMMEDIATE")
     try:
+        if not _holds_nothing(connection):
+            connection.command("ROLLBACK")
+            return False  # another process was first
         for statement in statements:
             connection.command(statement)
         row = Migration(
@@ -105,10 +108,15 @@ def baseline(connection: SqliteConnection, now_us: int) -> None:
         connection.run(plans.insert, plans.codec.encode(row))
         connection.command(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.command("COMMIT")
+        return True
     except BaseException:
         if connection.in_transaction:
             connection.command("ROLLBACK")
         raise
+
+
+def _exists_already(file: Path) -> Conflict:
+    return Conflict(entity_type="store", id=str(file), reason="it exists already; open it, or pass exist_ok=True")
 
 
 def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None:
@@ -123,9 +131,7 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     file = file_of(options)
     if _exists(file) and not is_blank(file, options):
         if not exist_ok:
-            raise Conflict(
-                entity_type="store", id=str(file), reason="it exists already; open it, or pass exist_ok=True"
-            )
+            raise _exists_already(file)
         connection = SqliteConnection(options, Counter(), memory_name="")
         try:
             check_schema(connection, options, writing=True)
@@ -141,8 +147,12 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     connection = SqliteConnection(options, Counter(), memory_name="", create=True)
     try:
         connection.command("PRAGMA journal_mode = WAL")
-        baseline(connection, clock_us())
-        connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
+        if baseline(connection, clock_us()):
+            connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
+        elif exist_ok:
+            check_schema(connection, options, writing=True)
+        else:
+            raise _exists_already(file)
     finally:
         connection.close()
     sync_folder(file.parent)

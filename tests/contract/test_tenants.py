@@ -1,0 +1,182 @@
+"""The directory of tenants: what it knows, what it refuses, and what happens when several change it at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configs import USER, config
+from support.tenancies import tenancy_config
+
+import caliber
+from caliber.config import CaliberConfig
+from caliber.model.errors import Conflict, InvalidValue, MissingRequired, NotFound, SchemaMismatch, Unavailable
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> CaliberConfig:
+    """Tenants in files, whose directory is in either database."""
+    if request.param == "postgres":
+        request.getfixturevalue("postgres")
+    return tenancy_config(tmp_path, directory=request.param, embedding_provider=None)
+
+
+def goals(settings: CaliberConfig, tenant: str) -> list[str]:
+    with caliber.open(settings, tenant=tenant) as memory:
+        return [each.goal for each in memory.storage.trajectories.all()]
+
+
+def remember(settings: CaliberConfig, tenant: str, goal: str) -> None:
+    with caliber.open(settings, tenant=tenant) as memory:
+        memory.start_trajectory(goal, initiator=USER)
+
+
+def test_tenants_are_created_opened_listed_and_dropped(settings: CaliberConfig) -> None:
+    # O-1, P-001, P-002: a store each
+    caliber.create(settings, tenant="alice")
+    caliber.create(settings, tenant="bob")
+    remember(settings, "alice", "plan a garden")
+    assert goals(settings, "alice") == ["plan a garden"]
+    assert goals(settings, "bob") == []
+    with pytest.raises(Conflict, match="there already"):
+        caliber.create(settings, tenant="alice")
+    caliber.create(settings, tenant="alice", exist_ok=True)
+    assert caliber.migrate(settings, tenant="alice") == []
+    with caliber.Tenants(settings) as tenants:
+        assert [(each.name, each.state) for each in tenants.all()] == [("alice", "active"), ("bob", "active")]
+        tenants.drop("alice")
+        tenants.drop("alice")  # is gone already
+        assert [each.name for each in tenants.all()] == ["bob"]
+        assert [each.name for each in tenants.all(dropped=True)] == ["alice", "bob"]
+    with pytest.raises(Unavailable, match="dropped"):
+        caliber.open(settings, tenant="alice")
+    caliber.create(settings, tenant="alice")
+    assert goals(settings, "alice") == []  # the name is free again, with nothing of the one before
+
+
+def test_async_handles_open_tenants_too(settings: CaliberConfig) -> None:
+    async def work() -> str:
+        await caliber.aio.create(settings, tenant="alice")
+        async with await caliber.aio.open(settings, tenant="alice") as memory:
+            started = await memory.start_trajectory("wait", initiator=USER)
+            return str(started.goal)
+
+    assert asyncio.run(work()) == "wait"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "Alice",
+        "a b",
+        "../b",
+        "a/b",
+        'a"; DROP SCHEMA x; --',
+        "a'b",
+        "1a",
+        "_a",
+        "é",
+        "a" * 41,
+        "a\0",
+        "pg.a",
+        None,
+        7,
+    ],
+)
+def test_names_that_try_to_get_out_are_refused(tmp_path: Path, name: Any) -> None:
+    # issue 5, bad input: "tenant names that try to inject, paths that try to escape"
+    settings = tenancy_config(tmp_path, embedding_provider=None)
+    with caliber.Tenants(settings, create=True) as tenants:
+        for call in (tenants.create, tenants.get, tenants.drop, tenants.config):
+            with pytest.raises(InvalidValue, match="lower-case letter"):
+                call(name)  # type: ignore[operator]
+        assert tenants.all() == []
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".db") == ["tenants.db"]
+
+
+def test_what_is_not_there_is_named(settings: CaliberConfig, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="directory of tenants"):
+        caliber.open(settings, tenant="alice")
+    caliber.create(settings, tenant="alice")
+    with pytest.raises(NotFound, match="no tenant carol"):
+        caliber.open(settings, tenant="carol")
+    plain = config(str(tmp_path / "plain.db"), embedding_provider=None)
+    for call in (caliber.open, caliber.create, caliber.migrate):
+        with pytest.raises(MissingRequired, match="tenancy"):
+            call(plain, tenant="alice")  # type: ignore[operator]
+    data = settings.to_mapping()["tenancy"]
+    data["sources"]["moved"] = data["sources"].pop("files")
+    renamed = settings.with_overrides(tenancy={**data, "new_tenants": "moved"})
+    with pytest.raises(InvalidValue, match="does not name"):
+        caliber.open(renamed, tenant="alice")
+
+
+def test_a_file_or_schema_that_is_no_directory_is_left_alone(tmp_path: Path, postgres: str) -> None:
+    files = tenancy_config(tmp_path, embedding_provider=None)
+    store = config(str(tmp_path / "tenants.db"), embedding_provider=None)
+    caliber.create(store)
+    with pytest.raises(SchemaMismatch, match="no directory of tenants"):
+        caliber.create(files, tenant="alice")
+    server = tenancy_config(tmp_path, directory="postgres", embedding_provider=None)
+    assert server.tenancy is not None
+    schema = server.tenancy.directory.schema_name
+    caliber.create(server, tenant="alice")
+    knobs = {"storage.adapter": "postgres", "storage.schema_name": schema}
+    with pytest.raises((SchemaMismatch, Conflict)):
+        caliber.create(caliber.profiles.reference("env:CALIBER_TEST_DSN", **knobs))
+
+
+def test_of_many_who_create_one_tenant_one_does(settings: CaliberConfig) -> None:
+    caliber.create(settings, tenant="first")
+    outcomes: list[str] = []
+    together = threading.Barrier(4)
+
+    def create(exist_ok: bool) -> None:
+        with caliber.Tenants(settings) as tenants:
+            together.wait()
+            try:
+                tenants.create("alice", exist_ok=exist_ok)
+                outcomes.append("made" if not exist_ok else "there")
+            except Conflict:
+                outcomes.append("refused")
+
+    threads = [threading.Thread(target=create, args=(number % 2 == 1,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert outcomes.count("there") == 2
+    assert outcomes.count("made") <= 1
+    assert goals(settings, "alice") == []
+
+
+def test_a_change_is_made_from_the_state_that_was_read(settings: CaliberConfig) -> None:
+    caliber.create(settings, tenant="alice")
+    with caliber.Tenants(settings) as one, caliber.Tenants(settings) as other:
+        read = one._directory.get("alice")
+        other._directory.change(other._directory.get("alice"))
+        with pytest.raises(Conflict, match="somebody else"):
+            one._directory.change(read, location="elsewhere")
+        assert one.get("alice").location == read.location
+
+
+def test_no_two_tenants_get_one_place(tmp_path: Path) -> None:
+    settings = tenancy_config(tmp_path, embedding_provider=None)
+    caliber.create(settings, tenant="alice")
+    data = settings.to_mapping()["tenancy"]
+    data["sources"]["files"]["path"] = str(tmp_path / "al{tenant}e.db")
+    with caliber.Tenants(settings.with_overrides(tenancy=data)) as tenants, pytest.raises(Conflict, match="another"):
+        tenants.create("ic")
+
+
+def test_a_tenant_has_its_own_configuration_and_not_the_others(tmp_path: Path) -> None:
+    settings = tenancy_config(tmp_path, embedding_provider=None)
+    caliber.create(settings, tenant="alice")
+    with caliber.open(settings, tenant="alice") as memory:
+        assert memory.config.tenancy is None
+        assert memory.config.storage.shown == str(tmp_path / "alice.db")
+        assert memory.config.hash != settings.hash

@@ -1,0 +1,53 @@
+"""``caliber db tenants``, ``db tenant`` and ``--tenant``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.cli_runs import caliber, caliber_json
+from support.tenancies import tenancy_config
+
+from caliber.config.render import render_toml
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a configuration whose tenants go to one of two sets of files."""
+    settings = tenancy_config(tmp_path, embedding_provider=None)
+    data = settings.to_mapping()["tenancy"]
+    files = data["sources"]["files"]
+    data["sources"] = {"files": files, "archive": {**files, "path": str(tmp_path / "archive_{tenant}.db")}}
+    (tmp_path / "caliber.toml").write_text(render_toml(settings.with_overrides(tenancy=data)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CALIBER_CONFIG", raising=False)
+    return tmp_path
+
+
+def test_a_tenant_from_creation_to_its_end(here: Path) -> None:
+    # issue 5 item 8: create, list, move, drop
+    assert "alice.db in files" in caliber("db", "tenant", "create", "alice").stdout
+    (here / "talk.jsonl").write_text('{"role": "user", "content": "Which paint is on the door?"}\n')
+    caliber("--tenant", "alice", "ingest", "chat", "talk.jsonl")
+    moved = caliber_json("db", "tenant", "move", "alice", "--to", "archive")
+    assert moved["source"] == "archive"
+    assert moved["rows"]["turn"] == 1
+    assert len(moved["hashes"]["turn"]) == 64
+    (listed,) = caliber_json("db", "tenants")["tenants"]
+    assert listed["left_behind"].endswith("alice.db in files")
+    assert "paint" in caliber("search", "paint", "-t", "alice").stdout
+    assert "removed" in caliber("db", "tenant", "drop", "alice", "--old").stdout
+    assert not (here / "alice.db").exists()
+    refused = caliber("db", "tenant", "drop", "alice", "--json", code=2)
+    assert "--yes" in refused.stdout + refused.stderr
+    assert "dropped" in caliber("db", "tenant", "drop", "alice", "--yes").stdout
+    assert caliber_json("db", "tenants")["tenants"] == []
+
+
+def test_mistakes_say_what_to_do(here: Path) -> None:
+    caliber("db", "tenant", "create", "alice")
+    assert "--abort" in caliber("db", "tenant", "move", "alice", code=2).stderr
+    assert "not moving" in caliber("db", "tenant", "move", "alice", "--abort", code=2).stderr
+    assert "there are archive, files" in caliber("db", "tenant", "move", "alice", "--to", "moon", code=2).stderr
+    assert "no tenant carol" in caliber("stats", "--tenant", "carol", code=2).stderr
+    assert "db tenant create" in caliber("create", "--tenant", "carol", code=2).stderr
