@@ -23,7 +23,7 @@ from caliber.access.visibility import NoteMask
 from caliber.backends.postgres import vector_index as module
 from caliber.backends.postgres.vector_plans import Space, index_name, nearest_plans
 from caliber.kernels import VectorMatrix
-from caliber.model import Principal, PrincipalKind
+from caliber.model import EventType, Principal, PrincipalKind
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import DistanceMetric, SpaceState
 from caliber.model.ids import SpaceId
@@ -317,6 +317,28 @@ def test_indexes_follow_the_life_of_a_space(pg: PostgresBackend, start: Any) -> 
     assert [hit.id for hit in memory.search("thing\na lake", kinds=["note"]).hits] == [note.note_id]
     memory.storage.embedding_spaces.drop(old.name)
     assert memory._engine.store.vector_index.of(old.space_id) is None
+
+
+def test_what_keeps_an_index_from_being_made_keeps_nobody_out(pg: PostgresBackend, start: Any) -> None:
+    settings = pg.config(search__mode="backend", storage__lock_timeout_ms=250)
+    pg.create(settings)
+    with psycopg.connect(os.environ[DSN]) as other:
+        other.execute(f'LOCK TABLE "{pg._schema}".embedding IN ROW EXCLUSIVE MODE')  # as one who writes for long
+        agent = start(pg.open(settings))
+    assert [space.index for space in agent.memory.storage.embedding_spaces.report()] == [None]
+    note = agent.note("a lake")
+    agent.memory.flush()
+    events = agent.memory.storage.events.all()
+    errors = [event.payload for event in events if event.event_type == EventType.ERROR]
+    assert [error["where"] for error in errors] == ["embedding index"]
+    hit = agent.memory.search("lake").hits[0]
+    assert (hit.id, "vector" in hit.found_by) == (note.note_id, True)
+    agent.memory.storage.rebuild_search()
+    assert [space.index for space in agent.memory.storage.embedding_spaces.report()] == ["hnsw"]
+    exact = pg.open(pg.config(search__mode="backend", vector__index_type="exact"))
+    assert exact.search("lake").hits[0] == hit
+    exact.storage.rebuild_search()
+    assert [space.index for space in exact.storage.embedding_spaces.report()] == [None]
 
 
 def test_a_store_searched_in_memory_has_no_index(pg: PostgresBackend) -> None:

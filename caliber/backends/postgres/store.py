@@ -176,7 +176,7 @@ class PostgresStore:
 
     def _check_prepared(self, most: int) -> None:
         regular = sum(9 + len(plans.lists) + len(plans.counts) + len(plans.references) for plans in self.plans.values())
-        needed = regular + len(self.statements) + len(self._own) + len(FULL_TEXT) + 4 * len(TEXTS)
+        needed = regular + len(self.statements) + len(self._own) + len(FULL_TEXT) + 8 * len(TEXTS) + 16
         if 0 < most < needed:
             raise InvalidConfigValue(
                 field="storage.prepared_max",

@@ -111,6 +111,7 @@ class PostgresVectorIndex:
     def build(self, space: EmbeddingSpace, progress: Progress | None = None) -> bool:
         method = self._method_for(space)
         if method is None:
+            self.drop(space.space_id)
             return False
         with self._read() as session:
             found = self._found(session, space.space_id)
@@ -219,7 +220,8 @@ class PostgresVectorIndex:
     # --- asking ----------------------------------------------------------------------------------
 
     def nearest(self, session: StatementSession, space: EmbeddingSpace, near: Near) -> list[Row] | None:
-        method = self._method_of(session, index_name(space.space_id, near.kind))
+        wanted = self._method_for(space) is not None
+        method = self._method_of(session, index_name(space.space_id, near.kind)) if wanted else None
         if method is None:
             return None
         sight = (near.seen, near.at_us)
@@ -238,12 +240,12 @@ class PostgresVectorIndex:
 
     def _ask(self, session: StatementSession, space: EmbeddingSpace, near: Near, method: str, asked: int) -> list[Row]:
         assert isinstance(session, PgConnection)
-        settings = self._settings
+        settings = self._vector
         if method == _IVFFLAT:
-            first, most = settings.ivfflat_probes if settings else 1, _PROBES_MAX
+            first, most = settings.ivfflat_probes, _PROBES_MAX
         else:
-            first = max(settings.hnsw_ef_search if settings else 1, min(_EF_MAX, 2 * asked))
-            most = settings.hnsw_max_scan_tuples if settings else _MOST
+            first = max(settings.hnsw_ef_search, min(_EF_MAX, 2 * asked))
+            most = settings.hnsw_max_scan_tuples
         session.later(self._plans.begin[method], (str(first), str(most)))
         plan = nearest_plans(Space.of(space), self._dialect)[near.kind]
         try:
