@@ -6,16 +6,18 @@ Source: issue "Search in native memory", 1; K-170, K-171; docs/decisions/0081.
 from __future__ import annotations
 
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.entities import plain
 
 import caliber
 from caliber.kernels import Vocabulary
 from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch, Unavailable
 from caliber.runtime.full_text import check_full_text, drop_full_text, rebuild_full_text
-from caliber.schema.relations import BY_NAME
+from caliber.schema.relations import BY_NAME, NOTE
 from caliber.search.full_text import RULES, WordIndexer, indexer_of
 from caliber.storage.codec import codec_of
 from caliber.storage.full_text import FULL_TEXT, PART_MARK, TEXTS
@@ -235,10 +237,12 @@ def test_check_finds_planted_faults(filled: Any) -> None:
 def test_columns_that_do_not_fit_say_that_the_database_can_be_searched(filled: Any) -> None:
     big = "x" * 500
     memory = filled.open(settings_of(filled, "resident"))
-    for at in range(900):
-        memory.add_note(
-            entity=f"{at}{big}", entity_type="t", note_type="fact", content=f"lake {at}", confidence=0.5, tags=[big]
-        )
+    keys = [uuid.UUID(int=at + 1) for at in range(900)]
+    many = [
+        plain(NOTE, note_id=key, fingerprint=key.bytes * 2, entity=f"{key}{big}", content=f"lake {key}", tags=(big,))
+        for key in keys
+    ]
+    memory._engine.store.write(lambda uow: [uow.insert(NOTE, note) for note in many])
     memory.close()
     with pytest.raises(InvalidConfigValue, match=r'search\.mode = "backend"'):
         filled.open(settings_of(filled, "resident", resident__resident_bytes=1 << 20))

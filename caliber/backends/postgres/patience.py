@@ -18,6 +18,7 @@ Transaction = Callable[[int], AbstractContextManager[PgConnection]]
 TURN_MS: Final = 200
 """How long one attempt waits for a table: writers who come later wait behind it."""
 _PAUSE_S: Final = 0.05
+_RACES_MAX: Final = 10
 
 
 def patiently(transaction: Transaction, work: Callable[[PgConnection], T], lock_timeout_ms: int) -> T:
@@ -26,12 +27,16 @@ def patiently(transaction: Transaction, work: Callable[[PgConnection], T], lock_
     Raises: Unavailable, reason ``locked``, and whatever ``work`` raises
     """
     until = time.monotonic() + lock_timeout_ms / 1_000 if lock_timeout_ms else float("inf")
+    races = 0
     while True:
         try:
             with transaction(TURN_MS) as connection:
                 return work(connection)
-        except (Unavailable, Conflict) as error:
-            late = time.monotonic() >= until
-            if late or not (isinstance(error, Conflict) or error.context.get("reason") == "locked"):
+        except Conflict:  # a deadlock, or somebody made the same thing at the same moment
+            races += 1
+            if races > _RACES_MAX or time.monotonic() >= until:
+                raise
+        except Unavailable as error:
+            if error.context.get("reason") != "locked" or time.monotonic() >= until:
                 raise
         time.sleep(_PAUSE_S)
