@@ -16,12 +16,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.configs import USER
+from support.configs import USER, config
 from support.entities import plain
+from support.folders import open_folder
 
 import caliber
 from caliber.backends import backend
 from caliber.backends.postgres import schema as schemas
+from caliber.backends.postgres.local_server import LocalServer
 from caliber.model import SystemClock
 from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
@@ -142,6 +144,73 @@ def test_full_disk_of_the_server_is_said_and_survived(pg: PostgresBackend, small
     memory.flush()
     assert memory.verify() == []
     assert memory.storage.turns.count() == written + 1
+
+
+@pytest.mark.skipif(not os.environ.get("CALIBER_SOAK"), reason="waits ten seconds for a server that is gone")
+def test_server_that_cannot_write_its_log_goes_down_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without room for its write-ahead log PostgreSQL stops. A COMMIT under way then has an outcome nobody knows."""
+    with open_folder() as folder:
+        disk = folder / "disk"
+        disk.mkdir(mode=0o755)
+        if (
+            os.geteuid() != 0
+            or subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=180m,mode=755", "none", str(disk)],
+                capture_output=True,
+                check=False,
+            ).returncode
+        ):
+            pytest.skip("mounting a small file system is not permitted here")
+        try:
+            settings = {"max_wal_size": "64MB", "min_wal_size": "32MB", "wal_recycle": False}
+            with LocalServer.start(disk / "server", fsync=False, settings=settings) as server:
+                monkeypatch.setenv("CALIBER_TEST_SMALL_DSN", server.dsn)
+                knobs = {"storage__adapter": "postgres", "storage__schema_name": "small", "embedding_provider": None}
+                small = config("env:CALIBER_TEST_SMALL_DSN", **knobs)
+                caliber.create(small)
+                with caliber.open(small) as memory:
+                    _fill_the_disk(memory, disk)
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
+
+
+def _fill_the_disk(memory: caliber.Caliber, disk: Path) -> None:
+    task = memory.start_trajectory("goal", initiator=USER)
+    scope = memory.current_scope(task.trajectory_id)
+    assert scope is not None
+    memory.flush()
+    written: list[Any] = []
+
+    def append(content: bytes) -> None:
+        written.append(memory.append_turn(scope.scope_id, role="user", content=content).turn_id)
+
+    def fill() -> None:
+        while True:
+            append(os.urandom(200_000))
+
+    rest = disk / "rest"
+    rest.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - (6 << 20))))
+    for attempt in (fill, lambda: append(b"still full")):
+        with pytest.raises(Unavailable) as caught:
+            attempt()
+        assert caught.value.retryable
+    assert len(written) > 3
+    rest.unlink()
+
+    def comes_back() -> bool:
+        try:
+            append(b"after")
+        except Unavailable:
+            return False
+        return True
+
+    until(comes_back, "it did not come back")
+    memory.flush()
+    assert memory.verify() == []
+    kept = {turn.turn_id for turn in memory.storage.turns.list_by_scope(scope.scope_id)}
+    # The write whose outcome is unknown may be there; all that were acknowledged are.
+    assert kept.issuperset(written)
+    assert len(kept) <= len(written) + 1
 
 
 def test_temporary_files_that_reach_their_limit_are_said(pg: PostgresBackend) -> None:
