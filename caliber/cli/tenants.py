@@ -108,6 +108,10 @@ def move(settings: Settings, name: str, source: str | None, abort: bool) -> None
         settings.out.say(
             f"writers waited {report.fence_ms:,} ms; {report.caught_up_rows:,} rows were written meanwhile"
         )
+        if report.not_indexed is not None:
+            settings.out.say(
+                f"its vectors have no index yet ({report.not_indexed}): `caliber db rebuild-search` makes it"
+            )
         settings.out.say(f"next: `caliber db tenant drop {name} --old` removes what it left at {report.left}")
 
     document = {
@@ -118,6 +122,7 @@ def move(settings: Settings, name: str, source: str | None, abort: bool) -> None
         "fence_ms": report.fence_ms,
         "rows": dict(report.rows),
         "hashes": dict(report.hashes),
+        "not_indexed": report.not_indexed,
     }
     settings.out.result(document, human)
 

@@ -13,16 +13,18 @@ Source: O-1, design section 3.
 
 from __future__ import annotations
 
+import dataclasses
 from types import TracebackType
 from typing import Any, Self
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
-from caliber.model.errors import Conflict, MissingRequired
+from caliber.model.errors import CaliberError, Conflict, MissingRequired
 from caliber.model.tenants import Tenant, TenantState
 from caliber.model.time import Clock, SystemClock
 from caliber.runtime.full_text import rebuild_full_text
 from caliber.runtime.opening import ConfigSource, config_of
+from caliber.runtime.vector_index import build_index_of
 from caliber.tenancy.directory import Directory, require_open
 from caliber.tenancy.move import Hooks, Move, MoveReport, Step, Told, abort, drop_old, drop_store, make_role
 
@@ -125,7 +127,12 @@ class Tenants:
             hooks.step = step
         if told is not None:
             hooks.told = told
-        return Move(self._directory, name, source, self._clock_us, hooks).run()
+        report = Move(self._directory, name, source, self._clock_us, hooks).run()
+        try:
+            build_index_of(self._at(report.tenant))  # others use the tenant meanwhile
+        except CaliberError as error:
+            return dataclasses.replace(report, not_indexed=error.message)
+        return report
 
     def _check(self, left: Any) -> None:
         """Refuse a store of another version: it is to be migrated before it moves. Raises: SchemaMismatch."""

@@ -47,6 +47,8 @@ class MoveReport:
     fence_ms: int
     rows: Mapping[str, int] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
+    not_indexed: str | None = None
+    """Why the database's own index of its vectors could not be made in the new place: searches compare them all."""
 
 
 @dataclass

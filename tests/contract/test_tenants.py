@@ -67,33 +67,17 @@ def test_async_handles_open_tenants_too(settings: CaliberConfig) -> None:
     assert asyncio.run(work()) == "wait"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "Alice",
-        "a b",
-        "../b",
-        "a/b",
-        'a"; DROP SCHEMA x; --',
-        "a'b",
-        "1a",
-        "_a",
-        "é",
-        "a" * 41,
-        "a\0",
-        "pg.a",
-        None,
-        7,
-    ],
-)
-def test_names_that_try_to_get_out_are_refused(tmp_path: Path, name: Any) -> None:
+NAMES: list[Any] = ["", "Alice", "a b", "../b", "a/b", 'a"; DROP SCHEMA x; --', "a'b", "1a", "_a", "é", "a" * 41, "a\0"]
+
+
+def test_names_that_try_to_get_out_are_refused(tmp_path: Path) -> None:
     # issue 5, bad input: "tenant names that try to inject, paths that try to escape"
     settings = tenancy_config(tmp_path, embedding_provider=None)
     with caliber.Tenants(settings, create=True) as tenants:
-        for call in (tenants.create, tenants.get, tenants.drop, tenants.config):
-            with pytest.raises(InvalidValue, match="lower-case letter"):
-                call(name)  # type: ignore[operator]
+        for name in [*NAMES, "a.b", None, 7]:
+            for call in (tenants.create, tenants.get, tenants.drop, tenants.config):
+                with pytest.raises(InvalidValue, match="lower-case letter"):
+                    call(name)  # type: ignore[operator]
         assert tenants.all() == []
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".db") == ["tenants.db"]
 
