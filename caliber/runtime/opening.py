@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
@@ -104,13 +105,21 @@ def purge(
     """
     from caliber.runtime.forgetting.store import purge_store
 
-    report = purge_store(_of_tenant(config_of(config), tenant), dry_run=dry_run, wait_ms=wait_ms)
-    if tenant is not None and not dry_run and not report.remaining:
-        from caliber.runtime.tenants import Tenants
+    settings = config_of(config)
+    if tenant is None:
+        return purge_store(settings, dry_run=dry_run, wait_ms=wait_ms)
+    from caliber.runtime.tenants import Tenants
 
-        with Tenants(config_of(config)) as tenants:
-            tenants.drop(tenant)
-    return report
+    with Tenants(settings) as tenants:
+        left_behind = tenants.get(tenant).old is not None
+        report = purge_store(tenants.config(tenant), dry_run=dry_run, wait_ms=wait_ms)
+        if dry_run or report.remaining:
+            return report
+        tenants.drop(tenant)
+    kept = ["the directory of tenants keeps its name, as dropped"]
+    if left_behind:
+        kept.append("what it left behind when it moved was removed, and neither overwritten nor looked through")
+    return replace(report, out_of_reach=(*report.out_of_reach, *kept))
 
 
 @contextmanager

@@ -25,6 +25,7 @@ import pytest
 from support.cli_runs import caliber as command
 from support.cli_runs import caliber_json as command_json
 from support.configs import USER, config, policy
+from support.tenancies import tenancy_config
 
 import caliber
 from caliber.backends import backend as backend_module
@@ -454,6 +455,22 @@ def test_a_purged_store_leaves_nothing(agent: Any, backend: Any, tmp_path: Path)
     with caliber.open(settings) as memory:
         assert memory.storage.notes.count() == 0
     caliber.purge(settings)
+
+
+def test_a_purged_tenant_is_gone_from_the_directory_too(tmp_path: Path) -> None:
+    settings = tenancy_config(tmp_path, embedding_provider=None)
+    for name in ("alice", "bob"):
+        caliber.create(settings, tenant=name)
+        with caliber.open(settings, tenant=name) as memory:
+            memory.start_trajectory(f"a task of {name}", initiator=USER)
+    assert caliber.purge(settings, tenant="alice", dry_run=True).erased["trajectory"] == 1
+    report = caliber.purge(settings, tenant="alice")
+    assert report.proven, report
+    assert not list(tmp_path.glob("alice*"))
+    with pytest.raises(Unavailable, match="dropped"):
+        caliber.open(settings, tenant="alice")
+    with caliber.open(settings, tenant="bob") as memory:
+        assert [each.goal for each in memory.storage.trajectories.all()] == ["a task of bob"]
 
 
 def test_the_command_line_forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
