@@ -125,6 +125,8 @@ def vacuum(settings: Settings, full: bool) -> None:
         settings.out.say(f"{bytes_text(done.bytes_before)} before, {bytes_text(done.bytes_after)} now")
         if done.wal_bytes_after is not None and done.wal_bytes_before is not None:
             settings.out.say(f"log: {bytes_text(done.wal_bytes_before)} before, {bytes_text(done.wal_bytes_after)} now")
+        if done.skipped:
+            settings.out.say(f"left as they were: {', '.join(done.skipped)}; their owner may vacuum them")
 
     settings.out.result(dataclasses.asdict(done), human)
 
@@ -192,6 +194,9 @@ def restore(settings: Settings, path: Path, force: bool) -> None:
     def human() -> None:
         settings.out.say(f"{done.store} is what {done.path} says: {plural(sum(done.rows.values()), 'row')}")
         settings.out.say(f"  epoch {done.epoch}; every row was read back and compared")
+        if done.erasures_undone:
+            since = plural(done.erasures_undone, "erasure")
+            settings.out.say(f"{since} since that backup: what was forgotten may be back, so forget it again")
         settings.out.say("next: caliber db check")
 
     settings.out.result(dataclasses.asdict(done), human)

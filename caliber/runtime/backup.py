@@ -17,6 +17,7 @@ from caliber.config import CaliberConfig
 from caliber.model.errors import InvalidValue, StorageError
 from caliber.model.time import SystemClock
 from caliber.runtime.full_text import rebuild_full_text
+from caliber.schema.relations import ERASURE
 from caliber.storage.care import Stages
 from caliber.storage.migrations import SCHEMA_VERSION
 from caliber.storage.protocol import Store
@@ -38,12 +39,16 @@ class BackupReport:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What a store was made of; its epoch is new."""
+    """What a store was made of; its epoch is new.
+
+    ``erasures_undone`` counts what was forgotten in the replaced store and not yet in the backup: it may be back.
+    """
 
     path: Path
     store: str
     epoch: str
     rows: dict[str, int]
+    erasures_undone: int
 
 
 def unheard(what: str, done: int, total: int) -> None:
@@ -93,7 +98,8 @@ def _copied(store: Store, target: Path, replace: bool, progress: Stages) -> Back
 def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: bool, progress: Stages) -> RestoreReport:
     """Make the configured store what a backup says; see ``caliber.restore``."""
     source = Path(path)
-    searched = config.search.mode == "backend" or _has_full_text(config)
+    before = _Before.of(config)
+    searched = config.search.mode == "backend" or before.has_full_text
     module = backend(config.storage.adapter)
     clock_us = SystemClock().now_us
     if source.suffix == COPY:
@@ -115,9 +121,10 @@ def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: boo
         rows = {name: store_rows for name, store_rows in _rows(store) if store_rows}
         searched = searched or (store.full_text is not None and store.full_text.state() is not None)
         shown = store.facts()["path"]
+        undone = len(before.erasures - _erasures(store))
     if searched:
         rebuild_full_text(config, lambda done, of: progress("indexing words", done, of))
-    return RestoreReport(source, shown, epoch, rows)
+    return RestoreReport(source, shown, epoch, rows, undone)
 
 
 @contextmanager
@@ -129,13 +136,27 @@ def _opened(config: CaliberConfig) -> Iterator[Store]:
         store.close()
 
 
-def _has_full_text(config: CaliberConfig) -> bool:
-    """Return whether the store that is about to be replaced finds texts by words: the new one is to do so too."""
-    try:
-        with _opened(config) as store:
-            return store.full_text is not None and store.full_text.state() is not None
-    except StorageError:
-        return False  # missing, or what a backup is needed for
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What is known of the store that is about to be replaced."""
+
+    has_full_text: bool
+    erasures: frozenset[bytes]
+
+    @classmethod
+    def of(cls, config: CaliberConfig) -> _Before:
+        try:
+            with _opened(config) as store:
+                has = store.full_text is not None and store.full_text.state() is not None
+                return cls(has, _erasures(store))
+        except StorageError:
+            return cls(False, frozenset())  # missing, or what a backup is needed for
+
+
+def _erasures(store: Store) -> frozenset[bytes]:
+    plans = store.plans[ERASURE.name]
+    with store.read() as session:
+        return frozenset(plans.codec.key_of(row)[0] for row in session.run(plans.page, (-1, 1 << 31)))
 
 
 def _rows(store: Store) -> Iterator[tuple[str, int]]:

@@ -81,12 +81,13 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What a vacuum gave back. Units: bytes on disk, before and after."""
+    """What a vacuum gave back, and the tables it had no right to. Units: bytes on disk, before and after."""
 
     bytes_before: int
     bytes_after: int
     wal_bytes_before: int | None
     wal_bytes_after: int | None
+    skipped: tuple[str, ...] = ()
 
 
 class WholeStore(Protocol):

@@ -8,8 +8,10 @@ import stat
 import subprocess
 import sys
 import threading
+import uuid
 import zipfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ import pytest
 from support.configs import USER
 
 import caliber
+from caliber.model.entities import Erasure
+from caliber.model.enums import ErasureKind
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
 from caliber.runtime.full_text import check_full_text, rebuild_full_text
 from caliber.schema.relations import RELATIONS
@@ -198,6 +202,18 @@ def test_nothing_is_overwritten_unless_asked(backend: Any, filled: caliber.Calib
     assert rows_of(filled) == before
     caliber.restore(backend.config(), path, replace=True)
     assert filled.storage.notes.get(note.note_id) is None
+
+
+def test_restoring_says_what_was_forgotten_since(backend: Any, tmp_path: Path) -> None:
+    backend.needs("reopen")
+    memory = backend.open()
+    now = datetime.now(UTC)
+    for restored_undoes in (0, 1):
+        memory.storage.erasures.insert(Erasure(uuid.uuid4(), ErasureKind.SUBJECT, {}, now, now))
+        if not restored_undoes:
+            memory.storage.backup(tmp_path / "all.zip")
+        report = caliber.restore(backend.config(), tmp_path / "all.zip", replace=True)
+        assert report.erasures_undone == restored_undoes
 
 
 def test_a_store_that_was_only_opened_is_restored_into(backend: Any, another: Any, tmp_path: Path) -> None:

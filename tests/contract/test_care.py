@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import caliber
@@ -237,6 +239,27 @@ def test_status_tells_sizes_rows_position_and_indexes(backend: Any, filled: cali
         assert status.wal_bytes > 0
     elif backend.name == "sqlite":
         assert status.wal_bytes >= 0
+
+
+def test_vacuum_says_which_tables_it_has_no_right_to(backend: Any, filled: caliber.Caliber) -> None:
+    if backend.adapter != "postgres":
+        pytest.skip(f"{backend.name}: not a store where tables have owners")
+    role = f"reader_{uuid.uuid4().hex[:12]}"
+    schema = backend.qualified("note").partition(".")[0]
+    backend.tamper(filled, f"CREATE ROLE {role} LOGIN PASSWORD 'reader'")
+    try:
+        backend.tamper(filled, f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        backend.tamper(filled, f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
+        backend.tamper(filled, f"ALTER TABLE note OWNER TO {role}")
+        care = filled._engine.store.care
+        with psycopg.connect(os.environ["CALIBER_TEST_DSN"], autocommit=True) as connection:
+            connection.execute(f"SET ROLE {role}")
+            assert care.skipped(connection) == [relation.name for relation in RELATIONS if relation.name != "note"]
+        assert filled.storage.vacuum().skipped == ()
+    finally:
+        backend.tamper(filled, f"REASSIGN OWNED BY {role} TO CURRENT_USER")
+        backend.tamper(filled, f"DROP OWNED BY {role}")
+        backend.tamper(filled, f"DROP ROLE {role}")
 
 
 # P-087

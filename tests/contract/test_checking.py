@@ -22,6 +22,7 @@ def filled(backend: Any) -> caliber.Caliber:
     """A store in which one record of most kinds hangs on another."""
     from support.configs import USER
 
+    backend.needs("reopen")  # what is asked is the same in memory
     memory: caliber.Caliber = backend.open(**AT_ONCE)
     trajectory = memory.start_trajectory("be sound", initiator=USER)
     scope = memory.current_scope(trajectory.trajectory_id)
