@@ -22,18 +22,20 @@ from caliber.model.errors import SchemaMismatch
 from caliber.storage.migrations import SCHEMA_VERSION
 
 CHILD = Path(__file__).parent / "upgrading_process.py"
+QUIET = {
+    "embedding_provider": None,
+    # What reads leave behind could not be written any more in the end, which closing would say.
+    "write_behind__trace_enabled": False,
+    "write_behind__usage_enabled": False,
+}
 
 
 class Newer:
     """A process of the next version."""
 
-    def __init__(self, backend: Any, table: str) -> None:
-        # A migration adds what only ends with the store: the test's schema does not serve another one.
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(CHILD), backend.path, json.dumps(backend.knobs), table],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def send(self, order: str) -> None:
@@ -59,17 +61,27 @@ class Newer:
         assert self._process.wait(30) == 0
 
 
-@pytest.fixture
-def newer(backend: Any) -> Iterator[list[Newer]]:
-    backend.needs("sharing")
-    backend.create(backend.config())
-    table = f'"{backend.config().storage.schema_name}".note' if backend.adapter == "postgres" else "note"
-    processes = [Newer(backend, table), Newer(backend, table)]
+@pytest.fixture(scope="module")
+def started(postgres: str) -> Iterator[list[Newer]]:
+    """Both processes, for all databases: starting one takes as long as all it does here."""
+    processes = [Newer(), Newer()]
     for process in processes:
         assert process.answer() == "ready"
     yield processes
     for process in processes:
         process.end()
+
+
+@pytest.fixture
+def newer(backend: Any, started: list[Newer]) -> Iterator[list[Newer]]:
+    backend.needs("sharing")
+    backend.create(backend.config())
+    table = f'"{backend.config().storage.schema_name}".note' if backend.adapter == "postgres" else "note"
+    for process in started:
+        process.ask("use " + json.dumps([backend.path, {**backend.knobs, **QUIET}, table]))
+    yield started
+    for process in started:
+        process.ask("close")
 
 
 def contents(memory: caliber.Caliber) -> list[str]:
@@ -78,8 +90,7 @@ def contents(memory: caliber.Caliber) -> list[str]:
 
 def test_old_and_new_use_a_store_that_is_migrated_under_them(backend: Any, newer: list[Newer]) -> None:
     # issue 5, item 10; Bad input: two migrators at once
-    # What reads leave behind could not be written any more in the end, which closing would say.
-    old = backend.open(write_behind__trace_enabled=False, write_behind__usage_enabled=False)
+    old = backend.open(**QUIET)
     task = old.start_trajectory("goal", initiator=USER)
     scope = old.current_scope(task.trajectory_id)
     failed: list[BaseException] = []
@@ -126,7 +137,7 @@ def test_old_and_new_use_a_store_that_is_migrated_under_them(backend: Any, newer
     assert old.storage.bulk_read("note").read_all().num_rows == 11
     assert old.verify() == []
     assert newer[0].ask("verify") == []
-    with caliber.open(backend.config()) as another:
+    with caliber.open(backend.config(**QUIET)) as another:
         assert another.storage.turns.count() == written, "an old program also opens what is expanded"
 
     # Contract, writers: the old version is refused from the next write on, and still reads.
@@ -135,7 +146,7 @@ def test_old_and_new_use_a_store_that_is_migrated_under_them(backend: Any, newer
         lambda: old.append_turn(scope.scope_id, role="user", content="too late"),
         lambda: old.agents.acquire("resource", holder="old"),
         lambda: old.storage.bulk_load("note", old.storage.bulk_read("note").read_all(), on_existing="skip"),
-        lambda: caliber.open(backend.config()),
+        lambda: caliber.open(backend.config(**QUIET)),
     ):
         with pytest.raises(SchemaMismatch, match="upgrade the package caliber-memory") as caught:
             call()

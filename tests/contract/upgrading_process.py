@@ -27,22 +27,27 @@ NO_OLD_WRITERS = step("every note has a mood", OLD, OLD + 1, "UPDATE note SET mo
 NO_OLD_READERS = step("moods have a table", OLD + 1, OLD + 1, "INSERT INTO mood (name) VALUES ('plain')")
 
 
-def main(path: str, knobs: dict[str, Any], table: str) -> None:
+def main() -> None:
     from support.configs import config
 
     import caliber
     from caliber.model.errors import CaliberError
 
-    settings = config(path, **knobs)
-    steps = {OLD + 1: EXPAND}
-    migrations.MIGRATIONS.update(steps)
+    settings: Any = None
+    table = ""
     memory: Any = None
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
-        order, *words = line.split()
+        order, _, rest = line.strip().partition(" ")
         answer: Any = None
         try:
-            if order == "migrate":
+            if order == "use":
+                path, knobs, table = json.loads(rest)
+                settings = config(path, **knobs)
+                for version in [version for version in migrations.MIGRATIONS if version > OLD]:
+                    del migrations.MIGRATIONS[version]
+                migrations.MIGRATIONS[OLD + 1] = EXPAND
+            elif order == "migrate":
                 answer = caliber.migrate(settings)
             elif order == "contract":
                 version = max(migrations.MIGRATIONS) + 1
@@ -51,13 +56,15 @@ def main(path: str, knobs: dict[str, Any], table: str) -> None:
             elif order == "open":
                 memory = caliber.open(settings)
             elif order == "write":
-                for number in range(int(words[1])):
+                name, count = rest.split()
+                for number in range(int(count)):
                     kept = memory.add_note(
-                        entity="e", entity_type="t", note_type="fact", content=f"{words[0]} {number}", confidence=0.5
+                        entity="e", entity_type="t", note_type="fact", content=f"{name} {number}", confidence=0.5
                     )
                     answer = str(kept.note_id)
             elif order == "mood":
-                memory._engine.write(lambda uow: uow._session.command(f"UPDATE {table} SET mood = 'calm'"))
+                update = f"UPDATE {table} SET mood = 'calm'"
+                memory._engine.write(lambda uow, update=update: uow._session.command(update))
             elif order == "moods":
                 with memory._engine.store.read() as session:
                     answer = [row[0] for row in session.command(f"SELECT mood FROM {table} ORDER BY mood")]
@@ -66,12 +73,12 @@ def main(path: str, knobs: dict[str, Any], table: str) -> None:
                 answer = sorted(hit.content for hit in found.hits)
             elif order == "verify":
                 answer = memory.verify()
+            elif order == "close":
+                memory.close()
         except CaliberError as error:
             answer = f"{type(error).__name__}: {error}"
         print(json.dumps(answer), flush=True)
-    if memory is not None:
-        memory.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3])
+    main()
