@@ -109,9 +109,8 @@ def move(settings: Settings, name: str, source: str | None, abort: bool) -> None
             f"writers waited {report.fence_ms:,} ms; {report.caught_up_rows:,} rows were written meanwhile"
         )
         if report.not_indexed is not None:
-            settings.out.say(
-                f"its vectors have no index yet ({report.not_indexed}): `caliber db rebuild-search` makes it"
-            )
+            settings.out.say(f"its vectors have no index yet: {report.not_indexed}")
+            settings.out.say(f"next: `caliber --tenant {name} db rebuild-search` makes it")
         settings.out.say(f"next: `caliber db tenant drop {name} --old` removes what it left at {report.left}")
 
     document = {

@@ -24,9 +24,9 @@ from support.configs import USER, config
 FIRST, SECOND, SECRET = "CALIBER_TEST_DSN", "CALIBER_TEST_SECOND_DSN", "CALIBER_TEST_ROLE_SECRET"
 VARIABLES = (FIRST, SECOND, SECRET)
 
-# Children are forked from a process without threads that has everything imported: each takes a hundredth of a second.
+# Children are forked from a process without threads that has imported what takes long: each begins at once.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["support.tenancies", "caliber.runtime.tenants", "caliber.backends.postgres.moving"])
+PROCESSES.set_forkserver_preload(["caliber.runtime.tenants", "caliber.backends.postgres.moving"])
 
 
 def tenancy_config(folder: Path, *, directory: str = "sqlite", **overrides: Any) -> CaliberConfig:
