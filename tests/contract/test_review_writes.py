@@ -19,7 +19,7 @@ from caliber.model.errors import ConstraintViolation, LockAcquisitionFailed, Sto
 
 
 def test_an_interrupt_in_one_thread_is_no_interrupt_in_another(backend: Any, start: Any) -> None:
-    memory = backend.open(storage__durability="group", storage__group_wait_us=200_000)
+    memory = backend.open(storage__durability="group", storage__group_wait_us=50_000)
     agent = start(memory)
     memory.flush()  # or what writes behind may be the one who leads
     ends: dict[str, BaseException | None] = {}
