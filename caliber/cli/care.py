@@ -197,6 +197,10 @@ def restore(settings: Settings, path: Path, force: bool) -> None:
         if done.erasures_undone:
             since = plural(done.erasures_undone, "erasure")
             settings.out.say(f"{since} since that backup: what was forgotten may be back, so forget it again")
+        if done.not_indexed is not None:
+            settings.out.say(
+                f"its vectors have no index yet ({done.not_indexed}): `caliber db rebuild-search` makes it"
+            )
         settings.out.say("next: caliber db check")
 
     settings.out.result(dataclasses.asdict(done), human)

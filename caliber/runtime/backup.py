@@ -14,9 +14,10 @@ from typing import Final
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
-from caliber.model.errors import InvalidValue, StorageError
+from caliber.model.errors import CaliberError, InvalidValue, StorageError
 from caliber.model.time import SystemClock
 from caliber.runtime.full_text import rebuild_full_text
+from caliber.runtime.vector_index import build_index_of
 from caliber.schema.relations import ERASURE
 from caliber.storage.care import Stages
 from caliber.storage.migrations import SCHEMA_VERSION
@@ -42,6 +43,7 @@ class RestoreReport:
     """What a store was made of; its epoch is new.
 
     ``erasures_undone`` counts what was forgotten in the replaced store and not yet in the backup: it may be back.
+    ``not_indexed`` says why the database's own index of vectors could not be made: searches compare them all.
     """
 
     path: Path
@@ -49,6 +51,7 @@ class RestoreReport:
     epoch: str
     rows: dict[str, int]
     erasures_undone: int
+    not_indexed: str | None = None
 
 
 def unheard(what: str, done: int, total: int) -> None:
@@ -124,7 +127,12 @@ def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: boo
         undone = len(before.erasures - _erasures(store))
     if searched:
         rebuild_full_text(config, lambda done, of: progress("indexing words", done, of))
-    return RestoreReport(source, shown, epoch, rows, undone)
+    not_indexed = None
+    try:
+        build_index_of(config, progress)
+    except CaliberError as error:
+        not_indexed = error.message
+    return RestoreReport(source, shown, epoch, rows, undone, not_indexed)
 
 
 @contextmanager

@@ -267,6 +267,26 @@ def test_words_are_found_after_a_restore_as_before(backend: Any, tmp_path: Path)
         assert memory.verify() == []
 
 
+def test_a_restored_store_that_is_searched_in_its_database_has_its_indexes(
+    backend: Any, another: Any, tmp_path: Path
+) -> None:
+    if backend.adapter != "postgres":
+        pytest.skip(f"{backend.name}: not a store where vectors have an index of the database")
+    memory = backend.open(**AT_ONCE)
+    fill(memory, large=False)
+    made = memory.storage.backup(tmp_path / "all.zip")
+    target = another("postgres")
+    searched = target.config(search__mode="backend", vector__index_type="hnsw")
+    assert caliber.restore(searched, made.path).not_indexed is None
+    target._created.add(target.store_of(searched))
+    restored = target.open(searched)
+    space = restored._engine.memory.snapshot.space_in_use
+    state = restored._engine.store.vector_index.of(space)
+    assert state is not None
+    assert state.usable
+    assert restored.search("fact", limit=3).hits
+
+
 class _StopError(Exception):
     """What interrupts."""
 
