@@ -567,6 +567,40 @@ def test_commit_whose_answer_is_lost_is_looked_up(pg: PostgresBackend, committed
     assert memory.verify() == []
 
 
+def test_number_given_out_again_after_a_crash_is_not_taken_for_ours(
+    lone: PostgresBackend, own_server: LocalServer
+) -> None:
+    """A crashed server forgets the number of a transaction of which nothing was on disk, and another one gets it."""
+    memory = lone.open()
+    note(memory, "before")
+    store = memory._engine.store  # type: ignore[attr-defined]
+    exchange = PgConnection.exchange
+    numbers: list[int] = []
+
+    def crash_at_commit(self: Any, *commands: Any) -> Any:
+        if numbers or not commands or commands[-1].arguments[0] != b"COMMIT":
+            return exchange(self, *commands)
+        numbers.append(self.begun)
+        own_server.kill()
+        own_server.restart()
+        while True:  # what others write meanwhile
+            with psycopg.connect(own_server.dsn) as other:
+                other.execute(f"UPDATE {store._schema}.feed SET pruned_to = pruned_to")
+                numbers.append(int(other.execute("SELECT pg_current_xact_id()::text").fetchone()[0]))  # type: ignore[index]
+            if numbers[-1] >= numbers[0]:
+                break
+        self.close()
+        raise Unavailable("planted", reason="connection lost")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PgConnection, "exchange", crash_at_commit)
+        kept = note(memory, "stands once")
+    assert numbers[0] in numbers[1:], "the number was not given out again: this proves nothing"
+    assert memory.storage.notes.get(kept.note_id).content == "stands once", "acknowledged, and lost"
+    assert memory.storage.notes.count() == 2
+    assert memory.verify() == []
+
+
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
 def test_server_that_comes_back_is_used_again(lone: PostgresBackend, own_server: LocalServer, how: str) -> None:
     # issue, Bad input: server restarted, killed (-9)

@@ -1972,6 +1972,11 @@ SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2,
 --   gives: status
 SELECT pg_xact_status($1::text::xid8);
 
+-- session.recorded
+--   takes: xid, writer, created_at
+--   gives: recorded
+SELECT EXISTS (SELECT 1 FROM "tenant_a"."change" WHERE xid = $1::text::xid8 AND writer = $2 AND created_at = $3);
+
 -- session.reserve
 --   takes: count
 --   gives: ordinal

@@ -133,6 +133,11 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
     # Readers go on; whoever writes waits until everything was looked at.
     "erase.hold": ("LOCK TABLE {all_tables} IN SHARE ROW EXCLUSIVE MODE", (), ()),
     "session.outcome": ("SELECT pg_xact_status($1::text::xid8)", ("xid",), ("status",)),
+    "session.recorded": (
+        "SELECT EXISTS (SELECT 1 FROM {change} WHERE xid = $1::text::xid8 AND writer = $2 AND created_at = $3)",
+        ("xid", "writer", "created_at"),
+        ("recorded",),
+    ),
     "session.server": (
         f"SELECT (pg_control_system()).system_identifier::text || ' ' || {_STARTED}::text",
         (),

@@ -26,7 +26,7 @@ from caliber.backends.postgres.full_text import FullTextWriter
 from caliber.backends.postgres.lent import LentPool
 from caliber.backends.postgres.pool import Pool
 from caliber.model.enums import Durability
-from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
+from caliber.model.errors import CaliberError, Conflict, StorageError, TransactionFailed, Unavailable
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row
 from caliber.storage.group import Batch, GroupWriter, Request, copy_for, is_own, result_of
@@ -260,12 +260,16 @@ class PostgresWriter(GroupWriter):
                     sequence, xid = 0, connection.begun
                     if xid is not None:  # something was asked of the database
                         ticket = self._turns.take()
+                        record = (self._identity, self._packed(changes), self._clock_us()) if changes else None
                         try:
-                            sequence, others = self._commit(connection, xid, changes)
-                        except Exception:
-                            raise
+                            sequence, others = self._commit(connection, record)
+                        except Exception as error:
+                            if not (isinstance(error, Unavailable) and connection.broken):
+                                raise
+                            self._cut_off(xid, record, error)
+                            others = True  # its position is not known: memory learns of it as of anybody else's
                         except BaseException as error:
-                            self._cut_off(xid, error)
+                            self._cut_off(xid, record, error)
                             interrupt, others = error, True
                     batch.committed = True
                 except Exception:
@@ -340,51 +344,56 @@ class PostgresWriter(GroupWriter):
         now_us = self._clock_us()
         return UnitOfWork(connection, self._plans, self._statements, now_us, self._keep_content, self._clock_us)
 
-    def _commit(self, connection: PgConnection, xid: int, changes: list[RowChange]) -> tuple[int, bool]:
+    def _commit(self, connection: PgConnection, record: tuple[Any, ...] | None) -> tuple[int, bool]:
         """Record the changes, ask whether others wrote meanwhile, and commit: one round trip."""
         insert, foreign = self._statements["change.insert"], self._own["feed.foreign"]
         question = self._feed.question() if self.follower is not None else None
         channel, notify = connection.shared.channel, self._own["feed.notify"]
         connection.know(insert, foreign, *(() if channel is None else (notify,)))
         commands = []
-        if changes:
-            commands += connection.commands(insert, (self._identity, self._packed(changes), self._clock_us()))
+        if record is not None:
+            commands += connection.commands(insert, record)
         at_insert = len(commands) - 1
-        if changes and channel is not None:
+        if record is not None and channel is not None:
             commands += connection.commands(notify, (channel, self._identity.hex()))
         if question is not None:
             commands += connection.commands(foreign, question)
         at_foreign = len(commands) - 1
         commands.append(simple("COMMIT"))
-        try:
-            results = connection.exchange(*commands)
-        except Unavailable as error:
-            if not connection.broken:
-                raise
-            self._cut_off(xid, error)
-            return 0, True  # its position is not known: memory learns of it as of anybody else's commit
+        results = connection.exchange(*commands)
         if results[-1].command_status != b"COMMIT":
             raise TransactionFailed(reason="the server rolled it back", retryable=True)
         others = question is not None and bool(connection.rows(foreign, results[at_foreign])[0][0])
-        if not changes:
+        if record is None:
             return 0, others
         sequence: int = connection.rows(insert, results[at_insert])[0][0]
         return sequence, others
 
-    def _cut_off(self, xid: int, error: BaseException) -> None:
-        """Find out what became of a COMMIT whose answer never came. Raises: ``error`` when nothing was written."""
+    def _cut_off(self, xid: int, record: tuple[Any, ...] | None, error: BaseException) -> None:
+        """Find out what became of a COMMIT whose answer never came. Raises: ``error`` when nothing was written.
+
+        A server that crashed before it had written anything of a transaction to disk gives the same number to another
+        one afterwards. So a number that was committed proves something only together with our change record.
+        """
         self._feed.distrust()  # whatever it is, memory has not heard of it
         until = time.monotonic() + _OUTCOME_WAIT_S
         while time.monotonic() < until:
             try:
                 with self._pool.extra() as connection:
                     status = connection.run(self._own["session.outcome"], (str(xid),))[0][0]
+                    if status == "committed" and record is not None:
+                        writer, _, created_at = record
+                        if connection.run(self._own["session.recorded"], (str(xid), writer, created_at))[0][0]:
+                            return
+                        status = "aborted"
             except Unavailable:
                 status = "unknown"
+            except StorageError:
+                status = "aborted"  # a number still to be given out: ours was forgotten
             if status == "aborted":
                 raise error
             if status == "committed":
-                return
+                break
             time.sleep(0.05)
         raise Unavailable(UNKNOWN_OUTCOME, reason="outcome unknown") from error
 
