@@ -571,8 +571,9 @@ def test_number_given_out_again_after_a_crash_is_not_taken_for_ours(
     lone: PostgresBackend, own_server: LocalServer
 ) -> None:
     """A crashed server forgets the number of a transaction of which nothing was on disk, and another one gets it."""
-    memory = lone.open()
+    memory = lone.open(write_behind__trace_enabled=False)  # so that nobody else commits
     note(memory, "before")
+    memory.flush()
     store = memory._engine.store  # type: ignore[attr-defined]
     exchange = PgConnection.exchange
     numbers: list[int] = []
