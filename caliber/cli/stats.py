@@ -26,6 +26,10 @@ def print_stats(out: Output, found: dict[str, Any]) -> None:
     in_wal = f", {bytes_text(store['wal_bytes'])} in the WAL" if "wal_bytes" in store else ""
     out.say(f"           {bytes_text(store['bytes'])} on disk{in_wal}")
     out.say(f"           {store['summary']}")
+    if "feed" in store:
+        fault = store["feed"].get("fault")
+        why = f" (no connection to listen on: {fault})" if fault else ""
+        out.say(f"others     heard of by {store['feed']['mode']}{why}")
     memory = resident["column_bytes"] + resident["text_bytes"]
     out.say(f"resident   {bytes_text(memory)} of at most {bytes_text(resident['limit_bytes'])}")
     columns, texts = bytes_text(resident["column_bytes"]), bytes_text(resident["text_bytes"])

@@ -14,6 +14,8 @@ import pytest
 
 import caliber
 from caliber.backends.postgres.listener import channel_of
+from caliber.cli.output import Output
+from caliber.cli.stats import print_stats
 from caliber.model.errors import InvalidConfigValue, MissingRequired, MultipleErrors
 
 from .conftest import DSN, PostgresBackend
@@ -98,7 +100,7 @@ def test_nothing_is_told_where_nobody_is_to_hear(pg: PostgresBackend) -> None:
         told += raw.notifies(timeout=0)
         writers = {each.payload for each in told}
     assert writers == {telling._engine.store._identity.hex()}  # type: ignore[attr-defined]
-    assert feed(silent) == {"mode": "when asked"}
+    assert feed(silent) == {"mode": "asking"}
 
 
 def test_a_cut_connection_is_made_again_and_nothing_is_missed(pg: PostgresBackend) -> None:
@@ -138,10 +140,14 @@ def test_polling_goes_on_while_there_is_no_connection(pg: PostgresBackend, monke
         admin("DROP ROLE ears")
 
 
-def test_store_opens_and_polls_where_nobody_answers(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_opens_and_polls_where_nobody_answers(
+    pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv(FEED, "host=/nowhere dbname=x")
     memory = listening(pg, resident__feed_poll_ms=20)
     assert feed(memory) == {"mode": "polling", "heard": 0, "connections": 0, "fault": "cannot connect"}
+    print_stats(Output(json=False), memory.stats())
+    assert "heard of by polling (no connection to listen on: cannot connect)" in capsys.readouterr().out
     note(pg.open(), "polled")
     until(lambda: contents(memory) == {"polled"}, "nobody polled")
 

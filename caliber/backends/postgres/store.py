@@ -307,7 +307,7 @@ class PostgresStore:
 
     def _feed_facts(self) -> dict[str, Any]:
         listener = self._listener
-        mode = "polling" if self._polls else "when asked"
+        mode = "polling" if self._polls else "asking"
         if listener is None:
             return {"mode": mode}
         return {
