@@ -142,6 +142,8 @@ class Command(NamedTuple):
 
 def connect(shared: Shared) -> PgConnection:
     """Return a new connection. Raises: Unavailable, InvalidConfigValue for a DSN that cannot be read."""
+    if not shared.dsn:  # the library would go to a server of its own choice
+        raise InternalError("a store that was handed a pool makes no connection of its own")
     ours: dict[str, Any] = {
         **_PARAMETERS,
         "connect_timeout": max(2, -(-shared.connect_timeout_ms // 1_000)),
