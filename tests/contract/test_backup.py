@@ -80,15 +80,17 @@ def check_same(got: dict[str, list[Any]], right: dict[str, list[Any]]) -> None:
 
 @pytest.fixture
 def filled(backend: Any) -> caliber.Caliber:
+    backend.needs("reopen")  # a store in memory is backed up by the same code
     memory: caliber.Caliber = backend.open(**AT_ONCE)
     fill(memory, large=False)
     return memory
 
 
-@pytest.mark.parametrize("into", ["sqlite", "postgres"])
-def test_an_archive_restores_into_every_database(
-    backend: Any, another: Any, filled: caliber.Caliber, tmp_path: Path, into: str
+def test_an_archive_restores_into_the_other_database(
+    backend: Any, another: Any, filled: caliber.Caliber, tmp_path: Path
 ) -> None:
+    # Into the same one the other tests restore.
+    into = "sqlite" if backend.adapter == "postgres" else "postgres"
     session = filled.start_trajectory("carry much", initiator=USER)
     scope = filled.current_scope(session.trajectory_id)
     assert scope is not None
@@ -421,8 +423,6 @@ def _manifest(path: Path) -> Any:
 
 
 def test_a_full_disk_leaves_no_half_backup(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
-    if backend.name == "sqlite-memory":
-        pytest.skip("sqlite-memory: not a store where the limit on files does not hold for the store too")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     there = names(tmp_path)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
