@@ -1,406 +1,50 @@
-"""``Caliber``: one tenant, as one principal uses it. Every public operation is here, and only here."""
+"""``Caliber``: one tenant, as one principal uses it. What it writes is said in ``writing``."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from caliber.access.visibility import author_of, default_visible_to
 from caliber.agents.locks import LockService
 from caliber.config import CaliberConfig
 from caliber.events.bus import EventBus
-from caliber.knowledge import notes as note_ops
-from caliber.knowledge.notes import NewNote
 from caliber.model.access import Principal
 from caliber.model.entities import (
-    TTL,
-    Artifact,
     EntityRef,
     Event,
-    LockToken,
-    Note,
-    Scope,
-    Session,
-    ToolCall,
-    Trajectory,
-    TrajectoryOutcome,
-    Turn,
 )
 from caliber.model.enums import (
-    ArtifactType,
-    EntityType,
     EventType,
-    ExtractionMethod,
-    NoteType,
-    OutcomeStatus,
     ReadConsistency,
-    TrajectoryStatus,
-    TurnRole,
 )
 from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError, PermissionDenied
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import figures
-from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.named import Tables
 from caliber.runtime.reading import Reader
-from caliber.runtime.space_provider import embedded_text
-from caliber.runtime.support import bounded
 from caliber.runtime.tasks import Tasks
 from caliber.runtime.upkeep import maintain
-from caliber.storage.steps import Steps, in_steps
-from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory import artifacts as artifact_ops
-from caliber.trajectory import inputs, lifecycle
-from caliber.trajectory import turns as turn_ops
+from caliber.runtime.writing import Id, Writing
+from caliber.trajectory import inputs
 
 if TYPE_CHECKING:
     from caliber.runtime.forgetting.service import Forgetting
 
-Id = uuid.UUID | str
-"""An id, or its text."""
 
-
-class Caliber(AbstractContextManager["Caliber"]):
+class Caliber(Writing, AbstractContextManager["Caliber"]):
     """The memory of one tenant, used as one principal. Safe to share between threads.
 
     Every call raises Unavailable once the handle is closed, or in a child process after ``fork``.
     """
 
     def __init__(self, engine: Engine, principal: Principal) -> None:
-        self._engine = engine
-        self._principal = principal
         self._reader = Reader(engine, principal)
-        self._tasks = Tasks(engine, principal, self._reader.assemble_only)
-
-    # --- sessions and trajectories -----------------------------------------------------------------
-
-    def start_session(self, *, initiator: EntityRef, deadline_ms: int | None = None) -> Session:
-        """Start a session, which artifacts with ``ttl='session'`` live as long as."""
-        who = inputs.as_reference(initiator, "initiator")
-
-        def work(uow: UnitOfWork) -> Session:
-            session = lifecycle.start_session(uow, who)
-            uow.emit(self._event(EventType.SESSION_START, (EntityType.SESSION, session.session_id)))
-            return session
-
-        return self._engine.write(work, deadline_ms=deadline_ms)
-
-    def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
-        """End a session and retire what lived only as long as it; ending it again changes nothing. Raises: NotFound."""
-        wanted = inputs.as_uuid(session_id, "session_id")
-
-        def work(uow: UnitOfWork) -> Session:
-            session, ended = lifecycle.end_session(uow, wanted)
-            if ended:
-                uow.emit(self._event(EventType.SESSION_END, (EntityType.SESSION, session.session_id)))
-            return session
-
-        return self._engine.write(work, deadline_ms=deadline_ms)
-
-    def start_trajectory(
-        self,
-        goal: str,
-        *,
-        initiator: EntityRef,
-        parent: Id | None = None,
-        session: Id | None = None,
-        tags: Sequence[str] = (),
-        deadline_ms: int | None = None,
-    ) -> Trajectory:
-        """Start a task; its scope 0 is open at once.
-
-        Raises: InputError kinds, NotFound (parent, session), ConstraintViolation (an ended parent or session,
-            nesting beyond ``pcp.context_dag.max_depth``).
-        """
-        return self._tasks.start(
-            inputs.as_text(goal, "goal"),
-            initiator=inputs.as_reference(initiator, "initiator"),
-            parent=None if parent is None else inputs.as_uuid(parent, "parent"),
-            session=None if session is None else inputs.as_uuid(session, "session"),
-            tags=inputs.as_names(tags, "tags"),
-            deadline_ms=deadline_ms,
-        )
-
-    @bounded
-    def complete_trajectory(
-        self,
-        trajectory_id: Id,
-        *,
-        status: OutcomeStatus | str,
-        summary: str,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
-    ) -> TrajectoryOutcome:
-        """End a task: close its open scopes, run the policies on task_end, store the outcome.
-
-        Raises: NotFound, InvalidStateTransition, ConstraintViolation (sub-trajectories still alive), LockExpired.
-        """
-        return self._tasks.complete(
-            inputs.as_uuid(trajectory_id, "trajectory_id"),
-            status=inputs.as_enum(status, OutcomeStatus, "status"),
-            summary=inputs.as_text(summary, "summary", allow_empty=True),
-            guard=guard,
-            deadline_ms=deadline_ms,
-        )
-
-    def suspend_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
-        """Pause a task. Raises: NotFound, InvalidStateTransition."""
-        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
-        return self._tasks.move(wanted, TrajectoryStatus.SUSPENDED, deadline_ms)
-
-    def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
-        """Go on with a paused task. Raises: NotFound, InvalidStateTransition."""
-        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
-        return self._tasks.move(wanted, TrajectoryStatus.ACTIVE, deadline_ms)
-
-    # --- scopes ------------------------------------------------------------------------------------
-
-    def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
-        """Open the next scope; earlier ones may stay open. Raises: NotFound, InvalidStateTransition."""
-        return self._tasks.open_scope(inputs.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
-
-    @bounded
-    def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
-        """Close a scope as the policies on scope_close say; a closed one is returned as it is.
-
-        Raises: NotFound, LockExpired; what a provider raised, when ``close.on_llm_failure`` is fail.
-        """
-        return self._tasks.close_scope(inputs.as_uuid(scope_id, "scope_id"), guard, deadline_ms)
-
-    def current_scope(self, trajectory_id: Id) -> Scope | None:
-        """Return the newest open scope of a trajectory, or None. Raises: NotFound."""
-        return self._tasks.current_scope(self._engine.snapshot(), inputs.as_uuid(trajectory_id, "trajectory_id"))
-
-    # --- turns -------------------------------------------------------------------------------------
-
-    @bounded
-    def append_turn(
-        self,
-        scope_id: Id,
-        *,
-        role: TurnRole | str,
-        content: str | bytes,
-        name: str | None = None,
-        tool_calls: Sequence[ToolCall | Mapping[str, Any]] = (),
-        tool_call_id: str | None = None,
-        occurred_at: datetime | None = None,
-        idempotency_key: str | None = None,
-        model_id: str | None = None,
-        token_count: int | None = None,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
-    ) -> Turn:
-        """Append a message to an open scope; durable when this returns.
-
-        Content may be empty, and bytes are kept as they are. The same idempotency key gives the same turn.
-
-        Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, ended trajectory), Conflict (the key
-            came with other content), LockExpired.
-        """
-        new = turn_ops.check_turn(
-            self._engine.count_bytes,
-            role=role,
-            content=content,
-            name=name,
-            tool_calls=tool_calls,
-            tool_call_id=tool_call_id,
-            occurred_at=occurred_at,
-            idempotency_key=idempotency_key,
-            model_id=model_id,
-            token_count=token_count,
-        )
-        return self._append(inputs.as_uuid(scope_id, "scope_id"), [new], guard, deadline_ms)[0]
-
-    @bounded
-    def append_turns(
-        self,
-        scope_id: Id,
-        turns: Iterable[Mapping[str, Any]],
-        *,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
-    ) -> list[Turn]:
-        """Append messages in order, all or none; each is a mapping of ``append_turn``'s keywords. Raises: as it."""
-        new = turn_ops.check_turns(self._engine.count_bytes, turns)
-        wanted = inputs.as_uuid(scope_id, "scope_id")
-        return self._append(wanted, new, guard, deadline_ms) if new else []
-
-    def _append(
-        self, scope_id: uuid.UUID, new: list[turn_ops.NewTurn], guard: LockToken | None, deadline_ms: int | None
-    ) -> list[Turn]:
-        engine = self._engine
-        vectors = None
-        if engine.embedder is not None:
-            texts = [embedded_text(turn.name, turn.content.decode("utf-8", "replace")) for turn in new]
-            vectors = engine.embedder.prepare("turn", texts)
-
-        def work(uow: UnitOfWork) -> Steps[tuple[list[Turn], bool]]:
-            uow.guard(guard)
-            stored = yield from turn_ops.append_turns(uow, scope_id, new)
-            appended = bool(uow.changes)  # turns that were there already change nothing
-            if vectors is not None and engine.embedder is not None:
-                for turn, text, vector in zip(stored, texts, vectors, strict=True):
-                    if vector is not None:
-                        engine.embedder.attach(uow, "turn", turn.turn_id, text, vector)
-            return stored, appended
-
-        stored, appended = engine.write(in_steps(work), deadline_ms=deadline_ms)
-        if appended:
-            self._tasks.after_append(stored[0])
-        return stored
-
-    # --- artifacts ---------------------------------------------------------------------------------
-
-    @bounded
-    def create_artifact(
-        self,
-        scope_id: Id,
-        *,
-        artifact_type: ArtifactType | str,
-        content: str | bytes,
-        extraction_method: ExtractionMethod | str,
-        confidence: float | None = None,
-        ttl: TTL | str | int | None = None,
-        source_turn: int | None = None,
-        schema_version: str | None = None,
-        occurred_at: datetime | None = None,
-        idempotency_key: str | None = None,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
-    ) -> Artifact:
-        """Keep a typed output; equal content of one type is kept once a trajectory, whoever comes first.
-
-        ``ttl`` is ``persistent`` (as None), ``session``, ``scope``, a duration such as ``1h``, or milliseconds.
-
-        Raises: InputError kinds, NotFound, ConstraintViolation (closed scope), Conflict (the idempotency key came
-            with other content), LockExpired.
-        """
-        engine = self._engine
-        new = artifact_ops.check_artifact(
-            engine.count_bytes,
-            artifact_type=artifact_type,
-            content=content,
-            extraction_method=extraction_method,
-            confidence=confidence,
-            ttl=ttl,
-            source_turn=source_turn,
-            schema_version=schema_version,
-            occurred_at=occurred_at,
-            idempotency_key=idempotency_key,
-        )
-        wanted = inputs.as_uuid(scope_id, "scope_id")
-        text = new.content.decode("utf-8", "replace")
-        vector = self._vector("artifact", text)
-
-        def work(uow: UnitOfWork) -> Artifact:
-            uow.guard(guard)
-            artifact, created = artifact_ops.create_artifact(uow, wanted, new)
-            if created:
-                if vector is not None and engine.embedder is not None:
-                    engine.embedder.attach(uow, "artifact", artifact.artifact_id, text, vector)
-                about = (EntityType.ARTIFACT, artifact.artifact_id)
-                uow.emit(self._event(EventType.ARTIFACT_CREATE, about, artifact.trajectory_id, artifact.scope_id))
-            return artifact
-
-        return engine.write(work, deadline_ms=deadline_ms)
-
-    # --- notes -------------------------------------------------------------------------------------
-
-    @bounded
-    def add_note(
-        self,
-        *,
-        entity: str,
-        entity_type: str,
-        note_type: NoteType | str,
-        content: str,
-        confidence: float,
-        valid_from: datetime | None = None,
-        valid_until: datetime | None = None,
-        importance: float | None = None,
-        occurred_at: datetime | None = None,
-        namespace: str | None = None,
-        tags: Sequence[str] = (),
-        visible_to: Sequence[str] | None = None,
-        source_trajectory_ids: Sequence[Id] = (),
-        idempotency_key: str | None = None,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
-    ) -> Note:
-        """Keep a piece of knowledge; the same statement about the same thing and time is kept once.
-
-        Time is ``valid_from``, ``valid_until`` and ``occurred_at``: what happened twice is kept twice.
-        ``visible_to`` lists roles and principals (``agent:planner``); without it an agent's notes are seen as
-        ``access.default_visibility`` says, anybody else's by all. Units: confidence 0–1, importance 1–10.
-
-        Raises: InputError kinds, Conflict (the idempotency key came with another note), LockExpired.
-        """
-        engine = self._engine
-        body = inputs.as_text(content, "content")
-        seen_by = self._visible_to() if visible_to is None else inputs.as_names(visible_to, "visible_to")
-        if visible_to is not None and not seen_by:
-            from caliber.model.errors import InvalidValue
-
-            raise InvalidValue(field="visible_to", reason="must name somebody, or be left out")
-        new = NewNote(
-            entity=inputs.as_text(entity, "entity", limit=inputs.MAX_NAME_CHARS),
-            entity_type=inputs.as_text(entity_type, "entity_type", limit=inputs.MAX_NAME_CHARS),
-            note_type=inputs.as_enum(note_type, NoteType, "note_type"),
-            content=body,
-            confidence=inputs.as_fraction(confidence, "confidence"),
-            token_count=engine.count_text(body),
-            importance=None if importance is None else inputs.as_fraction(importance, "importance", 1, 10),
-            valid_from=inputs.as_instant(valid_from, "valid_from"),
-            valid_until=inputs.as_instant(valid_until, "valid_until"),
-            occurred_at=inputs.as_instant(occurred_at, "occurred_at"),
-            namespace=inputs.as_name(namespace, "namespace"),
-            tags=inputs.as_names(tags, "tags"),
-            visible_to=seen_by,
-            created_by=author_of(self._principal),
-            source_trajectory_ids=tuple(
-                inputs.as_uuid(item, "source_trajectory_ids") for item in source_trajectory_ids
-            ),
-            idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
-        )
-        note_ops.check_validity(new.valid_from, new.valid_until)
-        text = embedded_text(new.entity, new.content)
-        vector = self._vector("note", text)
-
-        def work(uow: UnitOfWork) -> Note:
-            uow.guard(guard)
-            note, created = note_ops.add_note(uow, new)
-            if created and vector is not None and engine.embedder is not None:
-                engine.embedder.attach(uow, "note", note.note_id, text, vector)
-            kind = EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE
-            uow.emit(self._event(kind, (EntityType.NOTE, note.note_id)))
-            return note
-
-        return engine.write(work, deadline_ms=deadline_ms)
-
-    def _vector(self, kind: str, text: str) -> Vectors | None:
-        """Return the vectors to commit with a record, or None when it gets none now. Raises: LlmError kinds."""
-        embedder = self._engine.embedder
-        vectors = None if embedder is None else embedder.prepare(kind, [text])
-        return None if vectors is None else vectors[0]
-
-    def _visible_to(self) -> tuple[str, ...] | None:
-        visibility = self._engine.config.access.default_visibility
-        roles = None if self._principal.role is None else visibility.for_role(self._principal.role)
-        return default_visible_to(self._principal, roles)
-
-    @bounded
-    def consolidate_notes(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> list[Note]:
-        """Draw knowledge from a trajectory and merge it into what is known about the same things.
-
-        Raises: NotFound, ProviderNotConfigured, LlmError kinds.
-        """
-        return self._tasks.consolidate(inputs.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
+        super().__init__(engine, principal, Tasks(engine, principal, self._reader.assemble_only))
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -627,19 +271,3 @@ class Caliber(AbstractContextManager["Caliber"]):
 
     def __repr__(self) -> str:
         return f"Caliber({self._engine.store.adapter}, principal={self._principal.label}, {self._engine.state})"
-
-    def _event(
-        self,
-        kind: EventType,
-        about: tuple[EntityType, uuid.UUID],
-        trajectory_id: uuid.UUID | None = None,
-        scope_id: uuid.UUID | None = None,
-    ) -> Event:
-        return self._engine.event(
-            kind,
-            principal=self._principal.label,
-            trajectory_id=trajectory_id,
-            scope_id=scope_id,
-            subject=about,
-            payload={"id": str(about[1])},
-        )
