@@ -40,6 +40,11 @@ class _Lib:
     CAL_POSTING_SEGMENT: int
     CAL_DOCUMENTS_MAX: int
     CAL_PHRASE_MAX: int
+    CAL_PART_VALUES: int
+    CAL_PART_QUOTIENT: int
+    CAL_PART_LENT: int
+    CAL_PART_STRETCHED: int
+    CAL_PART_FLAGGED: int
     CAL_E_COPY: int
     CAL_COPY_BOOL: int
     CAL_COPY_INT2: int
