@@ -15,9 +15,10 @@ import json
 import os
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -32,6 +33,9 @@ _MANIFEST: Final = "manifest.json"
 _MANIFEST_BYTES_MAX: Final = 1 << 20
 _PIECE: Final = 1 << 20
 _LOCAL_HEADER: Final = struct.Struct("<26xHH")
+_INTEGER_MAX: Final = (1 << 63) - 1
+_NO_ARCHIVE: Final = (zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError, RuntimeError, zlib.error)
+"""What reading a file that is something else may end with; RuntimeError is that of a ZIP with a password, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +188,17 @@ def _write_member(
 # --- reading --------------------------------------------------------------------------------------
 
 
+def _check_types(*said: Manifest | Member) -> None:
+    """Raise ValueError unless all are what they are declared to be: whoever made the file may have meant harm."""
+    for each in said:
+        for declared in fields(each):
+            value = getattr(each, declared.name)
+            if declared.type == "int" and not (type(value) is int and 0 <= value <= _INTEGER_MAX):
+                raise ValueError(f"{declared.name} is no number")
+            if declared.type == "str" and not isinstance(value, str):
+                raise ValueError(f"{declared.name} is no text")
+
+
 class _Slice(io.RawIOBase):
     """A stretch of a file as a file."""
 
@@ -227,7 +242,7 @@ class Archive:
             with zipfile.ZipFile(self._file) as zipped:
                 self._places = {info.filename: info for info in zipped.infolist()}
                 self.manifest = self._manifest(zipped)
-        except (zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
+        except _NO_ARCHIVE as error:
             self._file.close()
             raise InvalidValue(field=str(path), reason="is no archive that `caliber db backup` made") from error
         except BaseException:
@@ -240,6 +255,7 @@ class Archive:
         raw = json.loads(zipped.read(_MANIFEST))
         members = tuple(Member(**member) for member in raw.pop("relations"))
         manifest = Manifest(**raw, relations=members)
+        _check_types(manifest, *members)
         if manifest.format != FORMAT:
             raise InvalidValue(field=str(self.path), reason="is an archive of another format; upgrade CALIBER")
         known = {relation.name for relation in WHOLE}
@@ -258,7 +274,9 @@ class Archive:
 
     def _open(self, member: Member) -> _Slice:
         info = self._places[member.file]
-        head = os.pread(self._file.fileno(), 30, info.header_offset)
+        head = os.pread(self._file.fileno(), _LOCAL_HEADER.size, max(0, info.header_offset))
+        if len(head) < _LOCAL_HEADER.size:
+            raise self._damaged(member.relation)
         name, extra = _LOCAL_HEADER.unpack(head)
         return _Slice(self._file.fileno(), info.header_offset + 30 + name + extra, member.bytes)
 

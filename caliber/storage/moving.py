@@ -20,7 +20,7 @@ from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_CODE, CHANGE, RELATIONS, SCHEMA_MIGRATION
 from caliber.storage.arrow import RowsHash, keys_of
-from caliber.storage.changes import unpack_changes
+from caliber.storage.changes import RELOAD_RECORD, unpack_changes
 from caliber.storage.moved import FenceState
 
 COPIED: Final[tuple[Relation, ...]] = tuple(each for each in RELATIONS if each not in (CHANGE, SCHEMA_MIGRATION))
@@ -232,7 +232,7 @@ def make_equal(source: Reading, copy: Replica, token: str, relations: Iterable[R
 def named_since(source: Reading, mark: Any) -> dict[Relation, list[int]] | None:
     """Return the rows of mirrored relations that were written since a boundary; None when they cannot be named."""
     records = source.changes_since(mark)
-    if records is None:
+    if records is None or RELOAD_RECORD in records:
         return None
     found: dict[Relation, set[int]] = {}
     rows = 0

@@ -264,8 +264,8 @@ def abort(directory: Directory, name: str, clock_us: Callable[[], int]) -> Tenan
     entered_storage = directory.storage(tenant, tenant.target)
     left = open_replica(left_storage, clock_us)
     try:
+        left.lift(None)  # first: whatever becomes of the copy, writers go on
         discard(entered_storage, str(tenant.move_id), clock_us)
-        left.lift(None)
     finally:
         left.close()
     return directory.change(tenant, state=TenantState.ACTIVE, target_source=None, target_location=None, move_id=None)

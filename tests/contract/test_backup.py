@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import signal
 import stat
@@ -395,6 +396,30 @@ def test_a_damaged_backup_is_refused_and_changes_nothing(backend: Any, agent: An
             caliber.restore(backend.config(), tmp_path / "other.db", replace=True)
     assert rows_of(memory) == before
     assert memory.verify() == []
+
+
+def test_an_archive_made_to_do_harm_is_refused(file_backend: Any, tmp_path: Path) -> None:
+    # P-083: an archive may come from anybody, and its manifest says numbers that statements are made with
+    memory = file_backend.open()
+    made = memory.storage.backup(tmp_path / "all.zip")
+    memory.close()
+    with zipfile.ZipFile(made.path) as file:
+        parts = {info.filename: file.read(info) for info in file.infolist()}
+    right = json.loads(parts["manifest.json"])
+    evil = tmp_path / "evil.db"
+    sql = f"1); COMMIT; ATTACH '{evil}' AS e; CREATE TABLE e.x (a); --"
+    harm: dict[str, Any] = {name: {"last_ordinal": value} for name, value in (("sql", sql), ("below", -5))}
+    harm |= {"beyond": {"last_ordinal": 2**70}, "rows": {"rows": "x"}, "digest": {"rows_sha256": None}}
+    manifests = {name: {**right, "relations": [{**right["relations"][0], **each}]} for name, each in harm.items()}
+    raws = {name: json.dumps(manifest).encode() for name, manifest in manifests.items()}
+    raws |= {"version": json.dumps({**right, "schema_version": "9"}).encode(), "number": b"5", "deep": b"[" * 900_000}
+    for what, raw in raws.items():
+        with zipfile.ZipFile(made.path, "w") as file:
+            for name, content in {**parts, "manifest.json": raw}.items():
+                file.writestr(name, content)
+        with pytest.raises(InvalidValue, match="is no archive"):
+            caliber.restore(file_backend.config(), made.path, replace=True)
+        assert not evil.exists(), what
 
 
 def test_rows_that_do_not_come_back_are_noticed(backend: Any, agent: Any, tmp_path: Path) -> None:

@@ -173,6 +173,49 @@ def test_a_role_that_is_somebody_elses_is_left_alone(both: CaliberConfig, second
         tenants.create("dora")
 
 
+def test_a_role_that_is_used_elsewhere_stays_with_what_it_owns(
+    second_postgres: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # issue 5 item 8: "nothing lost"; roles are a server's: other databases of it, or another name for one, share them
+    other = f"other_{tmp_path.name[-20:].replace('-', '_')}"
+    with psycopg.connect(os.environ[SECOND], autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{other}"'.encode())
+    monkeypatch.setenv("CALIBER_TEST_OTHER_DSN", psycopg.conninfo.make_conninfo(os.environ[SECOND], dbname=other))
+    known: Any = tenancy_config(tmp_path, tenancy__new_tenants="second").to_mapping()
+    place = known["tenancy"]["sources"]["second"]
+    sources = {"second": place, "again": place, "other": {**place, "dsn": "env:CALIBER_TEST_OTHER_DSN"}}
+    settings = CaliberConfig.from_mapping({**known, "tenancy": {**known["tenancy"], "sources": sources}})
+
+    def goal() -> str:
+        with caliber.open(settings, tenant="alice") as memory:
+            said: str = memory.storage.trajectories.get(task).goal
+            return said
+
+    def broken_off(begun: str) -> None:
+        if begun == "finish":
+            raise KeyboardInterrupt
+
+    caliber.create(settings, tenant="alice")
+    with caliber.open(settings, tenant="alice") as memory:
+        task = memory.start_trajectory("stay", initiator=USER).trajectory_id
+    with caliber.Tenants(settings) as tenants:
+        with pytest.raises(Conflict, match="something else"):
+            tenants.move("alice", "again")
+        tenants.abort_move("alice")
+        assert goal() == "stay"
+        with pytest.raises(KeyboardInterrupt):
+            tenants.move("alice", "other", step=broken_off)
+        tenants.abort_move("alice")
+        assert goal() == "stay"
+        tenants.move("alice", "other")
+        tenants.drop_old("alice")
+        assert goal() == "stay"
+        role = tenants.config("alice").storage.login_role
+        tenants.drop("alice")
+    with psycopg.connect(os.environ[SECOND]) as connection:
+        assert connection.execute(b"SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone() is None
+
+
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="PgBouncer is not installed")  # noqa: PTH110
 def test_own_logins_work_through_pgbouncer(both: CaliberConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     # design section 5: in transaction mode SET ROLE does not last; logins of one's own do

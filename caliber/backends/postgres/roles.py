@@ -124,11 +124,21 @@ def _close_public(connection: Connection) -> None:
 
 
 def drop_role(settings: PostgresConfig) -> None:
-    """Remove the role, once its schema is gone; nothing if there is none of this tenant."""
+    """Remove the role, once its schema is gone; nothing if there is none of this tenant.
+
+    A role belongs to a whole server: while something is in its schema, here or in another database, it is in use.
+    """
     with _as_user_of_the_dsn(settings) as (connection, role), connection.transaction():
+        connection.execute(b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (ADVISORY_CLASS, role))
         row = connection.execute(
-            b"SELECT shobj_description(oid, 'pg_authid') FROM pg_roles WHERE rolname = %s", (role,)
+            b"SELECT oid, shobj_description(oid, 'pg_authid') FROM pg_roles WHERE rolname = %s", (role,)
         ).fetchone()
-        if row is not None and row[0] == f"{_MARK}{settings.schema_name}":
-            connection.execute(f"DROP OWNED BY {quote(role)} CASCADE".encode())
+        if row is None or row[1] != f"{_MARK}{settings.schema_name}":
+            return
+        kept = b"SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = %s"
+        if connection.execute(kept, (settings.schema_name,)).fetchone() is not None:
+            return
+        connection.execute(f"DROP OWNED BY {quote(role)} CASCADE".encode())
+        used = b"SELECT 1 FROM pg_shdepend WHERE refclassid = 'pg_authid'::regclass AND refobjid = %s AND dbid <> 0"
+        if connection.execute(used, (row[0],)).fetchone() is None:
             connection.execute(f"DROP ROLE {quote(role)}".encode())
