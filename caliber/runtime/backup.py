@@ -66,10 +66,10 @@ def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progres
     if target.suffix != ARCHIVE:
         reason = "must end in .zip, an archive for every database, or in .db, a copy of a SQLite file"
         raise InvalidValue(field="path", reason=reason)
-    from caliber.storage.archive import check_target, write_archive
+    from caliber.storage.archive import check_target, only_one, write_archive
 
     check_target(target, replace=replace)
-    with store.care.whole() as whole:
+    with only_one(target), store.care.whole() as whole:
         manifest = write_archive(
             target,
             whole,
@@ -83,18 +83,19 @@ def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progres
 
 
 def _copied(store: Store, target: Path, replace: bool, progress: Stages) -> BackupReport:
-    from caliber.storage.archive import check_target, finish, unfinished_of
+    from caliber.storage.archive import check_target, finish, only_one, unfinished_of
 
     if not store.care.copies_files:
         raise InvalidValue(field="path", reason=f"{store.adapter} has no file to copy; name an archive, *{ARCHIVE}")
     check_target(target, replace=replace)
-    unfinished = unfinished_of(target)
-    try:
-        epoch, sequence = store.care.copy_to(unfinished, lambda done, of: progress("copying", done, of))
-        finish(unfinished, target)
-    finally:
-        with suppress(OSError):  # whole, it is there no more
-            unfinished.unlink()
+    with only_one(target):
+        unfinished = unfinished_of(target)
+        try:
+            epoch, sequence = store.care.copy_to(unfinished, lambda done, of: progress("copying", done, of))
+            finish(unfinished, target)
+        finally:
+            with suppress(OSError):  # whole, it is there no more
+                unfinished.unlink()
     return BackupReport(target, target.stat().st_size, epoch, sequence, None)
 
 

@@ -8,6 +8,7 @@ Source: P-083; docs/decisions/0139.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import io
@@ -17,7 +18,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any, Final
@@ -97,6 +98,33 @@ def check_target(path: Path, *, replace: bool) -> None:
         raise Unavailable(
             f"{path} cannot be written: its folder does not exist; create it", reason="cannot write", retryable=False
         )
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Keep others from making the same file meanwhile. Raises: Conflict when somebody is, Unavailable."""
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            reason = error.strerror or "the disk said no"
+            raise Unavailable(f"{path} cannot be written: {reason}", reason="cannot write", retryable=False) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            reason = "somebody else is writing it just now; wait until that ends"
+            raise Conflict(entity_type="file", id=str(path), reason=reason) from error
+        with suppress(FileNotFoundError):
+            if os.fstat(handle).st_ino == lock.stat().st_ino:
+                break
+        os.close(handle)  # whoever had it has removed it
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(handle)
 
 
 def unfinished_of(path: Path) -> Path:

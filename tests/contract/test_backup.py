@@ -25,7 +25,7 @@ from caliber.model.enums import ErasureKind
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
 from caliber.runtime.full_text import check_full_text, rebuild_full_text
 from caliber.schema.relations import RELATIONS
-from caliber.storage.archive import Archive
+from caliber.storage.archive import Archive, only_one
 from caliber.storage.whole import WHOLE
 
 AT_ONCE = {f"embedding__embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}
@@ -353,6 +353,59 @@ def test_a_killed_restore_leaves_the_old_store(backend: Any, filled: caliber.Cal
     assert filled.search("since", limit=50, consistency="latest").position.epoch
     assert filled.verify() == []
     assert not [name for name in names(tmp_path) if name.endswith(".restoring")]
+
+
+def test_what_a_lost_store_left_beside_it_is_not_taken_for_the_restored_ones(
+    file_backend: Any, another: Any, tmp_path: Path
+) -> None:
+    # P-083: SQLite would play the log of the store that was deleted into the file that takes its place
+    lost = file_backend.open()
+    fill(lost)
+    store = Path(file_backend.path)
+    log = Path(f"{store}-wal").read_bytes()
+    assert log
+    lost.close()
+    right = another("sqlite").open()
+    fill(right, large=False)
+    for name in ("all.zip", "all.db"):
+        right.storage.backup(tmp_path / name)
+        store.unlink()
+        Path(f"{store}-wal").write_bytes(log)
+        caliber.restore(file_backend.config(), tmp_path / name)
+        with caliber.open(file_backend.config()) as memory:
+            check_same(rows_of(memory), rows_of(right))
+
+
+def test_two_do_not_write_one_file_at_once(file_backend: Any, tmp_path: Path) -> None:
+    # P-083: what is whole under its name was written by one
+    memory = file_backend.open()
+    for name in ("all.zip", "all.db"):
+        path = tmp_path / name
+        with only_one(path), pytest.raises(Conflict, match="just now"):
+            memory.storage.backup(path, replace=True)
+        memory.storage.backup(path)
+        with only_one(Path(file_backend.path)), pytest.raises(Conflict, match="just now"):
+            caliber.restore(file_backend.config(), path, replace=True)
+        caliber.restore(file_backend.config(), path, replace=True)
+    assert not [name for name in names(tmp_path) if name.endswith(".lock")]
+
+
+def test_a_store_that_somebody_makes_meanwhile_is_not_replaced(file_backend: Any, another: Any, tmp_path: Path) -> None:
+    # P-083, design section 10: never lose an acknowledged write
+    memory = file_backend.open()
+    made = memory.storage.backup(tmp_path / "all.zip")
+    other = another("sqlite")
+
+    def meanwhile(what: str, _: int, __: int) -> None:
+        if what == "verifying rows" and not Path(other.path).exists():
+            with other.open() as there:
+                there.start_trajectory("made meanwhile", initiator=USER)
+
+    with pytest.raises(Conflict, match="meanwhile"):
+        caliber.restore(other.config(), made.path, replace=True, progress=meanwhile)
+    with other.open() as there:
+        assert there.storage.status().relations
+        assert rows_of(there)["trajectory"]
 
 
 def _damages(path: Path) -> Iterator[tuple[str, bytes]]:

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from caliber.backends.sqlite.bulk import before_all
 from caliber.backends.sqlite.connection import APPLICATION_ID, Counter, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
-from caliber.backends.sqlite.schema import PLANS, checksum, options_for, sync_folder
+from caliber.backends.sqlite.schema import PLANS, checksum, clear_beside, options_for, sync_folder
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig
 from caliber.model.errors import Conflict, StorageError, Unavailable
@@ -248,11 +248,11 @@ class SqliteReplica:
             connection.command("COMMIT")
             # The file alone goes on: nothing may be left beside it.
             connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
+        if not self._file.exists():
+            clear_beside(self._file)
         os.link(self._unfinished, self._file)  # unlike renaming, it takes no other file's place
         self._unfinished.unlink()
-        for part in ("-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                Path(f"{self._unfinished}{part}").unlink()
+        clear_beside(self._unfinished)
         sync_folder(self._file.parent)
 
     def _go_on_from(self, connection: SqliteConnection, numbers: Mapping[str, int]) -> None:
@@ -300,7 +300,6 @@ class SqliteReplica:
 
 def _remove(file: Path) -> None:
     # The file first: what is left beside it belongs to nothing then, and the next creation may meet it.
-    for part in ("", "-wal", "-shm"):
-        with suppress(FileNotFoundError):
-            Path(f"{file}{part}").unlink()
+    file.unlink(missing_ok=True)
+    clear_beside(file)
     sync_folder(file.parent)

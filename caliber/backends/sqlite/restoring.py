@@ -20,9 +20,17 @@ from caliber.backends.sqlite.care import SqliteWhole, check_file, copy_pages, po
 from caliber.backends.sqlite.connection import Counter, OpenOptions, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
-from caliber.backends.sqlite.schema import PLANS, baseline, check_schema, file_of, is_blank, sync_folder
+from caliber.backends.sqlite.schema import (
+    PLANS,
+    baseline,
+    check_schema,
+    clear_beside,
+    file_of,
+    is_blank,
+    sync_folder,
+)
 from caliber.model.errors import Conflict, InvalidValue
-from caliber.storage.archive import Archive
+from caliber.storage.archive import Archive, only_one
 from caliber.storage.bulk.columns import rows_of
 from caliber.storage.care import Stages, Steps
 from caliber.storage.changes import RELOAD_RECORD
@@ -55,6 +63,19 @@ def restore(
     if there:
         _check_replaceable(options, replace)
     beside = target.with_name(f".{target.name}.restoring")
+    with only_one(target):
+        return _restored(options, source, target, beside, there, clock_us, progress)
+
+
+def _restored(
+    options: OpenOptions,
+    source: Archive | Path,
+    target: Path,
+    beside: Path,
+    there: bool,
+    clock_us: Callable[[], int],
+    progress: Stages,
+) -> str:
     try:
         _clear(beside)
         made = dataclasses.replace(options, path=str(beside))
@@ -68,8 +89,7 @@ def restore(
         if there:
             _take_over(made, options, lambda done, of: progress("taking over", done, of))
         else:
-            beside.replace(target)
-            sync_folder(target.parent)
+            _put(beside, target, options)
     except apsw.Error as error:
         raise translate(error, str(target)) from error
     finally:
@@ -78,8 +98,24 @@ def restore(
 
 
 def _clear(beside: Path) -> None:
-    for ending in ("", "-journal", "-wal", "-shm"):
-        Path(f"{beside}{ending}").unlink(missing_ok=True)
+    beside.unlink(missing_ok=True)
+    clear_beside(beside)
+
+
+def _put(beside: Path, target: Path, options: OpenOptions) -> None:
+    """Give a file that is whole its name. Raises: Conflict when somebody made a store there meanwhile."""
+    blank = target.exists() and is_blank(target, options)
+    try:
+        if blank or not target.exists():
+            clear_beside(target)
+        if blank:
+            beside.replace(target)
+        else:
+            os.link(beside, target)  # unlike renaming, it takes no other file's place
+    except FileExistsError as error:
+        reason = "it was made meanwhile; --force replaces what it holds"
+        raise Conflict(entity_type="store", id=str(target), reason=reason) from error
+    sync_folder(target.parent)
 
 
 @contextmanager

@@ -179,6 +179,12 @@ def _holds_nothing(connection: SqliteConnection) -> bool:
     return not objects and connection.pragma("application_id") == 0
 
 
+def clear_beside(file: Path) -> None:
+    """Remove what a file that is no more left beside it: SQLite would take its log for that of the next file."""
+    for ending in ("-journal", "-wal", "-shm"):
+        Path(f"{file}{ending}").unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Have what was created or removed in a folder survive the loss of power."""
     # A new file survives a crash only once its directory entry is on disk too.
