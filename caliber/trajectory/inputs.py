@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from caliber.model.access import Principal
 from caliber.model.entities import TTL, EntityRef, ToolCall
-from caliber.model.enums import AgentRole, PrincipalKind, TTLKind
+from caliber.model.enums import AgentRole, EntityType, PrincipalKind, TTLKind
 from caliber.model.errors import DTypeError, InvalidValue, RequiredFieldMissing
 from caliber.model.time import parse_duration_ms, to_us
 
@@ -142,10 +142,14 @@ def as_instant(value: Any, field: str) -> datetime | None:
 
 
 def as_reference(value: Any, field: str) -> EntityRef:
-    """Return an EntityRef."""
+    """Return an EntityRef whose type and id are ones; both may be given as their text.
+
+    Raises: DTypeError, InvalidValue.
+    """
     if not isinstance(value, EntityRef):
         raise DTypeError(field=field, expected="EntityRef(EntityType.…, id)", got=type(value).__name__)
-    return value
+    kind = as_enum(value.entity_type, EntityType, f"{field}.entity_type")
+    return EntityRef(kind, as_uuid(value.id, f"{field}.id"))
 
 
 def as_ttl(value: Any) -> TTL:

@@ -10,7 +10,7 @@ import pytest
 from support.configs import USER, config
 
 import caliber
-from caliber import Principal
+from caliber import EntityRef, Principal
 from caliber.model.errors import DTypeError, InputError, InvalidValue, Unavailable
 from caliber.runtime.caliber import Caliber
 
@@ -27,6 +27,9 @@ def task(memory: Caliber) -> uuid.UUID:
 
 
 WRONG: dict[str, Callable[[Any, Any], object]] = {
+    "initiator=EntityRef(user, text)": lambda m, t: m.start_trajectory("g", initiator=EntityRef("user", "text")),
+    "initiator=EntityRef(nobody, id)": lambda m, t: m.start_session(initiator=EntityRef("nobody", uuid.uuid4())),
+    "forget(EntityRef(user, 5))": lambda m, t: m.forget(entity=EntityRef("user", 5)),
     "append_turns(None)": lambda m, t: m.append_turns(m.current_scope(t).scope_id, None),
     "append_turns(dict)": lambda m, t: m.append_turns(m.current_scope(t).scope_id, {"role": "user"}),
     "extra_sections=text": lambda m, t: m.assemble_context(t, extra_sections="abc"),
@@ -73,3 +76,9 @@ def test_a_closed_handle_takes_no_subscribers() -> None:
     opened.close()
     with pytest.raises(Unavailable):
         opened.on_event(print)
+
+
+def test_type_and_id_of_an_entity_may_be_given_as_text(memory: Caliber) -> None:
+    who = uuid.uuid4()
+    task = memory.start_trajectory("g", initiator=EntityRef("user", str(who)))  # type: ignore[arg-type]
+    assert memory.get(task.trajectory_id).initiator == EntityRef(caliber.EntityType.USER, who)

@@ -60,6 +60,8 @@ class Forgetting:
     ) -> ForgetReport:
         """Erase a subject. Raises: as ``Caliber.forget``."""
         self._check_rights("forget")
+        if entity is not None:
+            entity = inputs.as_reference(entity, "entity")
         wanted = Wanted(Subject.of(entity, texts), even_if_shared=even_if_shared)
         if entity is not None and entity.entity_type is EntityType.TRAJECTORY:
             wanted = dataclasses.replace(wanted, trajectories=frozenset({entity.id.bytes}))

@@ -120,8 +120,6 @@ class Subject:
     @classmethod
     def of(cls, entity: EntityRef | None, texts: Sequence[str]) -> Subject:
         """Return the subject that a caller names."""
-        if entity is not None and not isinstance(entity, EntityRef):
-            raise DTypeError(field="entity", expected="EntityRef", got=type(entity).__name__)
         if isinstance(texts, str) or not isinstance(texts, Sequence):
             raise DTypeError(field="texts", expected="a sequence of str", got=type(texts).__name__)
         return cls(() if entity is None else (entity.id,), texts)
