@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +17,7 @@ from caliber.cli.settings import DEFAULT_CONFIG, DEFAULT_STORE, Settings, with_s
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig
 
-PROFILES = ("reference",)
+PROFILES = ("reference", "coding-agent", "chat-companion", "ops-agent")
 EMBEDDINGS = ("static", "minilm", "openai", "voyage", "ollama", "none")
 SUMMARIES = ("extractive", "openai", "anthropic", "ollama", "none")
 
@@ -39,7 +41,7 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def render(config: CaliberConfig, path: Path) -> str:
+def render(config: CaliberConfig, path: Path, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the text of a configuration file, by its suffix. Raises: Mistake."""
     from caliber.config.render import render_json, render_toml
 
@@ -47,11 +49,11 @@ def render(config: CaliberConfig, path: Path) -> str:
     if suffix == ".json":
         return render_json(config)
     if suffix == ".toml":
-        return render_toml(config)
+        return render_toml(config, reasons)
     if suffix == ".caliber":
         from caliber.dsl.writing import render_caliber
 
-        return render_caliber(config)
+        return render_caliber(config, reasons)
     raise Mistake(f"{path.name}: a configuration ends in .caliber, .toml or .json", "choose another --path")
 
 
@@ -97,8 +99,8 @@ def init(
         raise Mistake(f"{target} exists already", "keep it, choose another --path, or overwrite it with --force")
     if not target.absolute().parent.is_dir():
         raise Mistake(f"the folder {target.absolute().parent} does not exist", "create it first")
-    config = getattr(profiles, profile)(store, **services.chosen(embedding, summaries))
-    write_whole(target, render(config, target))
+    config = profiles.PROFILES[profile](store, **services.chosen(embedding, summaries))
+    write_whole(target, render(config, target, profiles.reasons(profile, config)))
     embeds = config.embedding_provider is not None
     option = in_command(target)
     both = (config.embedding_provider, config.summarization_provider)

@@ -2,7 +2,8 @@
 
 A profile is chosen by name, never assumed. ``reference`` takes the numbers of the source documents where they
 exist; the knobs themselves know those (``seed``), and the few places where we differ are listed in ``DEPARTURES``
-with their reason. Everything else is ours.
+with their reason. Everything else is ours. ``coding_agent``, ``chat_companion`` and ``ops_agent`` change what their
+tables in ``agent_profiles`` say.
 
 Source: K-002, O-14, design section 8.
 """
@@ -14,6 +15,15 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from caliber.config.agent_profiles import (
+    AGENT_PROFILES,
+    CAPS,
+    CHAT_COMPANION,
+    CODING_AGENT,
+    OPS_AGENT,
+    AgentProfile,
+    Change,
+)
 from caliber.config.search_profiles import CONVERSATION, search_settings
 from caliber.config.tree import CaliberConfig, override
 
@@ -59,12 +69,78 @@ def reference(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfi
 
     Raises: MultipleErrors.
     """
+    return CaliberConfig.from_mapping(_with(_base(os.fspath(path), overrides), overrides))
+
+
+def coding_agent(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfig:
+    """Return the configuration of an agent that changes code; as ``reference`` otherwise. Raises: MultipleErrors."""
+    return _agent(CODING_AGENT, path, overrides)
+
+
+def chat_companion(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfig:
+    """Return the configuration of an agent that talks with a person; as ``reference``. Raises: MultipleErrors."""
+    return _agent(CHAT_COMPANION, path, overrides)
+
+
+def ops_agent(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfig:
+    """Return the configuration of an agent that runs systems; as ``reference`` otherwise. Raises: MultipleErrors."""
+    return _agent(OPS_AGENT, path, overrides)
+
+
+PROFILES: Final = {
+    "reference": reference,
+    "coding-agent": coding_agent,
+    "chat-companion": chat_companion,
+    "ops-agent": ops_agent,
+}
+
+
+def reasons(profile: str, config: CaliberConfig) -> dict[str, str]:
+    """Return, by path, why a profile gave a configuration's knobs the values they have; the reference has no reasons.
+
+    A knob that was changed since has none.
+    """
+    if profile not in AGENT_PROFILES:
+        return {}
+    changes = AGENT_PROFILES[profile].changes
+    values = _values(changes, config.token_budget, vectors=config.embedding_provider is not None)
+    data = config.to_mapping()
+    return {path: changes[path].why for path, value in values.items() if _at(data, path) == value}
+
+
+def _agent(profile: AgentProfile, path: str | os.PathLike[str], overrides: dict[str, Any]) -> CaliberConfig:
+    base = _base(os.fspath(path), overrides)
+    budget = overrides.get("token_budget", profile.changes["token_budget"].value)
+    vectors = base.get("embedding_provider") is not None
+    base = override(base, _values(profile.changes, budget if isinstance(budget, int) else 1, vectors=vectors))
+    return CaliberConfig.from_mapping(_with(base, overrides))
+
+
+def _values(changes: Mapping[str, Change], budget: int, *, vectors: bool) -> dict[str, Any]:
+    """Return what a profile sets, its shares of the budget in tokens."""
+    out = {path: change.value for path, change in changes.items() if vectors or not change.vectors}
+    out[CAPS] = {section: budget * share // 100 for section, share in out[CAPS].items()}
+    out["token_budget"] = out["pcp.dosage.max_context_tokens"] = budget
+    return out
+
+
+def _at(data: Any, path: str) -> Any:
+    for part in path.split("."):
+        data = data.get(part) if isinstance(data, Mapping) else None
+    return data
+
+
+def _base(path: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     given = overrides.get("embedding_provider", _ABSENT)
     embed = embed_available() if given is _ABSENT else given is not None
-    base = _reference(os.fspath(path), overrides.get("storage.adapter"), overrides.get("token_budget"), embed)
+    base = _reference(path, overrides.get("storage.adapter"), overrides.get("token_budget"), embed)
     if given is not _ABSENT:
         base["embedding_provider"] = given
-    return CaliberConfig.from_mapping(override(base, {**_following(overrides, base), **overrides}))
+    return base
+
+
+def _with(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    return override(base, {**_following(overrides, base), **overrides})
 
 
 def _following(overrides: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:

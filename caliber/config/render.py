@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -39,11 +40,14 @@ def render_json(config: CaliberConfig) -> str:
     return json.dumps(config.to_mapping(), indent=2, ensure_ascii=False) + "\n"
 
 
-def render_toml(config: CaliberConfig) -> str:
-    """Return the configuration as a commented TOML document that reads back as the same configuration."""
+def render_toml(config: CaliberConfig, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the configuration as a commented TOML document that reads back as the same configuration.
+
+    ``reasons`` say, by path, why a knob has its value, such as ``profiles.reasons``.
+    """
     lines = [_HEADER]
-    lines.extend(_section(config, ()))
-    lines.extend(_policies(config.policies))
+    lines.extend(_section(config, (), reasons))
+    lines.extend(_policies(config.policies, reasons))
     return "\n".join(lines) + "\n"
 
 
@@ -58,7 +62,12 @@ def format_duration(ms: int) -> str:
 # --- sections and their knobs --------------------------------------------------------------------
 
 
-def _section(section: Section, path: tuple[str, ...]) -> Iterator[str]:
+def why(path: str, reasons: Mapping[str, str]) -> list[str]:
+    """Return the comment that says why a knob has its value: of one line, or of none."""
+    return [f"Here: {reasons[path]}"] if path in reasons else []
+
+
+def _section(section: Section, path: tuple[str, ...], reasons: Mapping[str, str]) -> Iterator[str]:
     inner: list[tuple[str, FieldInfo]] = []
     for name, field in type(section).model_fields.items():
         if name == "policies":
@@ -67,7 +76,8 @@ def _section(section: Section, path: tuple[str, ...]) -> Iterator[str]:
         elif section_in(field.annotation) is not None:
             inner.append((name, field))
         else:
-            yield from _knob(name, field, getattr(section, name))
+            here = why(".".join((*path, name)), reasons)
+            yield from _knob(name, field, getattr(section, name), here)
     for name, field in inner:
         value = getattr(section, name)
         if value is None:
@@ -75,10 +85,10 @@ def _section(section: Section, path: tuple[str, ...]) -> Iterator[str]:
         elif isinstance(value, FrozenMap):
             for key, part in value.items():
                 yield from ("", f"# {field.description}", f"[{'.'.join((*path, name, _key(key)))}]")
-                yield from _section(part, (*path, name, _key(key)))
+                yield from _section(part, (*path, name, _key(key)), reasons)
         else:
             yield from ("", f"# {field.description}", f"[{'.'.join((*path, name))}]")
-            yield from _section(value, (*path, name))
+            yield from _section(value, (*path, name), reasons)
 
 
 def _absent(field: FieldInfo, path: tuple[str, ...]) -> Iterator[str]:
@@ -98,11 +108,12 @@ def _absent(field: FieldInfo, path: tuple[str, ...]) -> Iterator[str]:
         yield from _absent(knob, (*path, name, "NAME") if "FrozenMap" in str(knob.annotation) else (*path, name))
 
 
-def _knob(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
+def _knob(name: str, field: FieldInfo, value: Any, here: list[str]) -> Iterator[str]:
     data = plain(value)
     if value is None and field.is_required():
         data = "forever"
     yield f"# {meaning_of(field, data)}"
+    yield from (f"# {line}" for line in here)
     yield f"# {name} =" if data is None else f"{name} = {_top_value(data, field)}"
 
 
@@ -174,10 +185,11 @@ def _choices(annotation: Any) -> list[str]:
 # --- policies ------------------------------------------------------------------------------------
 
 
-def _policies(policies: tuple[PolicyConfig, ...]) -> Iterator[str]:
+def _policies(policies: tuple[PolicyConfig, ...], reasons: Mapping[str, str]) -> Iterator[str]:
     if not policies:
         return
     yield from ("", f"# {CaliberConfig.model_fields['policies'].description} (ours)")
+    yield from (f"# {line}" for line in why("policies", reasons))
     for policy in policies:
         yield from ("", "[[policies]]", f"name = {_value(policy.name)}")
         if not policy.rules:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from caliber.config.faults import section_in
 from caliber.config.knobs import Section
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig
-from caliber.config.render import format_duration, meaning_of
+from caliber.config.render import format_duration, meaning_of, why
 from caliber.config.tree import CaliberConfig, plain
 from caliber.dsl.compiler import PROVIDERS, VERSION
 from caliber.dsl.printer import format_text, quoted
@@ -26,18 +27,22 @@ _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _NOT_WORDS: Final = frozenset(("true", "false", "null", "and", "or", "contains", "on"))
 
 
-def render_caliber(config: CaliberConfig) -> str:
-    """Return the configuration as a commented program that compiles to the same configuration."""
+def render_caliber(config: CaliberConfig, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the configuration as a commented program that compiles to the same configuration.
+
+    ``reasons`` say, by path, why a knob has its value, such as ``profiles.reasons``.
+    """
     lines = [f"// {line}" for line in _HEADER]
     lines += ["", f'caliber: "{VERSION}" {{']
     for name in PROVIDERS:
         provider = getattr(config, name)
         if provider is not None:
             lines += [f"// {CaliberConfig.model_fields[name].description}", f"provider {_provider_name(name)} {{"]
-            lines += [*_section(provider), "}", ""]
-    lines += ["config {", *_section(config), "}"]
-    for policy in config.policies:
-        lines += ["", *_policy(policy)]
+            lines += [*_section(provider, f"{name}.", reasons), "}", ""]
+    lines += ["config {", *_section(config, "", reasons), "}"]
+    lines += ["", *(f"// {line}" for line in why("policies", reasons))]
+    for number, policy in enumerate(config.policies):
+        lines += [*([""] if number else []), *_policy(policy)]
     return format_text("\n".join([*lines, "}"]) + "\n")
 
 
@@ -45,7 +50,7 @@ def _provider_name(knob: str) -> str:
     return knob.removesuffix("_provider")
 
 
-def _section(section: Section) -> Iterator[str]:
+def _section(section: Section, path: str, reasons: Mapping[str, str]) -> Iterator[str]:
     inner: list[tuple[str, Any]] = []
     for name, field in type(section).model_fields.items():
         if name == "policies":
@@ -56,18 +61,19 @@ def _section(section: Section) -> Iterator[str]:
         elif section_in(field.annotation) is not None:
             inner.append((name, field))
         else:
-            yield from _knob(name, field, getattr(section, name))
+            yield from _knob(name, field, getattr(section, name), why(f"{path}{name}", reasons))
     for name, field in inner:
         value = getattr(section, name)
         if value is not None:
-            yield from ("", f"// {field.description}", f"{name} {{", *_section(value), "}")
+            yield from ("", f"// {field.description}", f"{name} {{", *_section(value, f"{path}{name}.", reasons), "}")
 
 
-def _knob(name: str, field: Any, value: Any) -> Iterator[str]:
+def _knob(name: str, field: Any, value: Any, here: list[str]) -> Iterator[str]:
     data = plain(value)
     if value is None and field.is_required():
         data = "forever"
     yield f"// {meaning_of(field, data)}"
+    yield from (f"// {line}" for line in here)
     if data is None:
         yield f"// {name}:"
         return
