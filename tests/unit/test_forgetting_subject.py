@@ -205,3 +205,12 @@ def test_a_relation_that_nobody_thought_of_is_redacted_by_its_types() -> None:
     assert changed.idempotency_key.startswith("forgotten:")
     assert (changed.block_id, changed.size) == (block.block_id, 3)
     assert redactor.without(_BLOCK, changed) is changed
+
+
+def test_a_text_with_zero_characters_is_a_text() -> None:
+    # issue 5 item 8: forgetting Ann leaves Annual and Joanna alone, whatever stands between them
+    subject = Subject((), ("Ann",))
+    assert subject.without_in(b"The Annual\0report of Joanna") == b"The Annual\0report of Joanna"
+    assert subject.without_in(b"Ann\0Annual") == f"{MARK}\0Annual".encode()
+    wide = "from Ann".encode("utf-16-le")
+    assert subject.without_in(wide) == f"from {MARK}".encode("utf-16-le")

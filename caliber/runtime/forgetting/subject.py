@@ -189,14 +189,18 @@ class Subject:
 
     def without_in(self, raw: bytes) -> bytes:
         """Return content with ``MARK`` in the place of each name, in the encoding that it stands in."""
+        left = self._bytes_patterns
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:
             pass
         else:
+            raw = self.without(text).encode("utf-8")
             if "\0" not in text:
-                return self.without(text).encode("utf-8")
-        for encoding, pattern in self._bytes_patterns.items():
+                return raw
+            # What is UTF-16 may look like this: only so it stands in between zeros.
+            left = {encoding: pattern for encoding, pattern in left.items() if encoding.startswith("utf-16")}
+        for encoding, pattern in left.items():
             raw = pattern.sub(MARK.encode(encoding), raw)
         return raw
 
