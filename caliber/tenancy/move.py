@@ -285,7 +285,10 @@ def _lift_stray(directory: Directory, tenant: Tenant, clock_us: Callable[[], int
 
 def discard(storage: Any, epoch: str, clock_us: Callable[[], int]) -> None:
     """Remove an unfinished copy, and the login role that was made for it."""
-    make_role(storage)  # without it nobody could log in to look
+    try:
+        make_role(storage)  # without it nobody could log in to look
+    except Conflict:
+        return  # what is there is somebody else's: nothing was made
     entered = open_replica(storage, clock_us)
     try:
         entered.discard(epoch)

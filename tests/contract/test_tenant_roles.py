@@ -207,6 +207,13 @@ def test_a_role_that_is_used_elsewhere_stays_with_what_it_owns(
             tenants.move("alice", "other", step=broken_off)
         tenants.abort_move("alice")
         assert goal() == "stay"
+        with psycopg.connect(os.environ["CALIBER_TEST_OTHER_DSN"], autocommit=True) as connection:
+            schema = tenants.config("alice").storage.schema_name
+            connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
+            with pytest.raises(Conflict, match="not of role"):
+                tenants.move("alice", "other")
+            assert tenants.abort_move("alice").target is None
+            connection.execute(f'DROP SCHEMA "{schema}"'.encode())
         tenants.move("alice", "other")
         tenants.drop_old("alice")
         assert goal() == "stay"
