@@ -27,6 +27,7 @@ _PURPOSE: Final = {
     "embed-minilm": "a better model on this machine, a few hundred times slower",
     "http": "embeddings and language models of services",
     "jit": "loops over whole columns, compiled: evaluator numba",
+    "regex": "patterns in filters: the operator ~",
     "tokens": "exact token counts",
     "arrow": "bulk transfer",
     "postgres": "stores in PostgreSQL",

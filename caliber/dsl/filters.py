@@ -13,7 +13,8 @@ from typing import Any, Final
 from caliber.dsl import ast
 from caliber.dsl.parser import read_condition
 from caliber.dsl.source import Source, Span
-from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
+from caliber.kernels.patterns import matcher
+from caliber.model.errors import ConfigError, ExtraNotInstalled, InvalidValue, MultipleErrors, ProgramFault
 from caliber.schema.memories import BuiltIn
 from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate, Variable
 from caliber.schema.relation import Column, ColumnType
@@ -126,10 +127,23 @@ def _value(value: ast.Value, column: Column, operator: Operator, wrong: Wrong) -
         ColumnType.ENUM: _member,
     }
     made = makers.get(column.type, _text)(value, column, wrong)
-    if operator is Operator.MATCHES and len(made) > PATTERN_CHARS:
-        wrong(value.span, f"a pattern is at most {PATTERN_CHARS} characters long")
-        raise _NoValue
+    if operator is Operator.MATCHES:
+        _check_pattern(made, value.span, wrong)
     return made
+
+
+def _check_pattern(pattern: str, span: Span, wrong: Wrong) -> None:
+    if len(pattern) > PATTERN_CHARS:
+        wrong(span, f"a pattern is at most {PATTERN_CHARS} characters long")
+        raise _NoValue
+    try:
+        matcher(pattern)
+    except InvalidValue as error:
+        wrong(span, f"this is not a pattern: {error.context['reason']}")
+        raise _NoValue from None
+    except ExtraNotInstalled as error:
+        wrong(span, str(error))
+        raise _NoValue from None
 
 
 def _expected(value: ast.Value, column: Column, wrong: Wrong, what: str, names: tuple[str, ...] = ()) -> _NoValue:

@@ -108,17 +108,33 @@ def _decode_expression(column: Column, value: str, scope: dict[str, Any]) -> str
     return value
 
 
+_DECODING: dict[str, Any] = {
+    "_from_us": from_us,
+    "_uuid": uuid_from_bytes,
+    "_load": json.loads,
+    "_split": _split_uuids,
+}
+
+
+@functools.cache
+def decoder_of(column: Column) -> Callable[[Any], Any] | None:
+    """Return what turns a stored value of a column, NULL excepted, into the entity's; None where they are the same."""
+    scope = dict(_DECODING)
+    expression = _decode_expression(column, "value", scope)
+    if expression == "value":
+        return None
+    decode: Callable[[Any], Any] = eval(f"lambda value: {expression}", scope)  # noqa: S307
+    return decode
+
+
 @functools.cache
 def codec_of(relation: Relation) -> Codec:
     """Return the codec of a relation, generated at the first call."""
     scope: dict[str, Any] = {
+        **_DECODING,
         "_us": _us,
-        "_from_us": from_us,
-        "_uuid": uuid_from_bytes,
         "_dump": dump_json,
-        "_load": json.loads,
         "_join": _join_uuids,
-        "_split": _split_uuids,
         "_cls": relation.entity,
     }
     first = 1 if relation.ordinal else 0

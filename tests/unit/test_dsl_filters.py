@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import sys
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from caliber.dsl.filters import compile_filter
-from caliber.model.errors import MultipleErrors
+from caliber.kernels.patterns import matches
+from caliber.model.errors import InvalidValue, MultipleErrors
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import All, Comparison, Either, Operator, Variable, holds
 
@@ -39,7 +40,7 @@ NOTE: dict[str, Any] = {
 
 def asked(text: str, record: dict[str, Any] = NOTE, memory: str = "note") -> bool:
     predicate = compile_filter(text, BUILT_IN[memory])
-    return holds(predicate, record, VARIABLES, lambda pattern, value: re.search(pattern, value) is not None)
+    return holds(predicate, record, VARIABLES, matches)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,12 @@ def test_and_and_or_become_flat_lists() -> None:
         ('created_at > "2026-03-01T12:00:00"', "now() or an instant"),
         ("created_at > noww()", "now() or an instant"),
         ('entity ~ "' + "a" * 257 + '"', "at most 256 characters"),
+        ('entity ~ "(a"', "this is not a pattern: missing )"),
+        ('entity ~ "a{1001}"', "this is not a pattern: invalid repetition size"),
+        ('entity ~ "' + r"(?:\\pL{1,20} ){10}x" + '"', "this is not a pattern: pattern too large"),
+        ('entity ~ "' + r"(a)\\1" + '"', "this is not a pattern: invalid escape sequence"),
+        ('entity ~ "(?=a)"', "this is not a pattern: invalid perl operator"),
+        ('entity ~ "' + r"a\\C" + '"', "stands for a part of a character"),
         ("confidence > 1 and confidence < 0.5", "this never holds"),
         ('entity = "a" and entity = "b"', "this never holds: entity has one value"),
         ("token_count = 3 and token_count > 5", "this never holds"),
@@ -147,3 +154,42 @@ def test_all_faults_of_a_filter_are_said_at_once() -> None:
     with pytest.raises(MultipleErrors) as caught:
         compile_filter('confidnce > 1 and note_type = "fac" or token_count ~ "x"', BUILT_IN["note"])
     assert [fault.column for fault in caught.value.errors] == [1, 31, 40]
+
+
+def test_a_pattern_that_is_wrong_is_pointed_at() -> None:
+    # K-071: when the filter is compiled, not when it is first asked
+    with pytest.raises(MultipleErrors) as caught:
+        compile_filter('confidence > 0 and\n  entity ~ "[a"', BUILT_IN["note"])
+    (fault,) = caught.value.errors
+    assert (fault.line, fault.column) == (2, 12)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("(a+)+$", "a" * 100_000 + "b"),
+        ("(a|a)*c", "a" * 100_000),
+        ("(x+x+)+y", "x" * 100_000),
+        ("[ab]*a[ab]{500}$", "ab" * 50_000),
+    ],
+)
+def test_no_pattern_takes_longer_than_its_text_is_long(pattern: str, text: str) -> None:
+    # K-071: each of these would keep a backtracking library busy for longer than a test may take
+    assert asked(f'entity ~ "{pattern}"', NOTE | {"entity": text}) is False
+
+
+def test_patterns_see_characters_of_any_text() -> None:
+    assert matches("^...$", "é\x00\U0001f9e0")
+    assert matches(r"\\C", "a\\C")
+    assert matches("b", "\ud800b")
+    assert not matches("B", "b")
+    with pytest.raises(InvalidValue, match="half of a surrogate pair"):
+        matches("\ud800", "\ud800")
+
+
+def test_without_the_library_a_filter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(MultipleErrors) as caught:
+        compile_filter('entity ~ "a pattern that nothing has compiled yet"', BUILT_IN["note"])
+    assert "pip install 'caliber-memory[regex]'" in str(caught.value.errors[0])
+    assert compile_filter('entity contains "a"', BUILT_IN["note"])

@@ -49,6 +49,7 @@ DOORS: dict[str, frozenset[str]] = {
     "_cffi_backend": frozenset({"kernels"}),
     "numba": frozenset({"kernels"}),
     "llvmlite": frozenset({"kernels"}),
+    "re2": frozenset({"kernels"}),
     "tokenizers": frozenset({"kernels"}),
     "quicktok": frozenset({"kernels"}),
     "tiktoken": frozenset({"kernels"}),
