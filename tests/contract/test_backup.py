@@ -20,12 +20,14 @@ import pytest
 from support.configs import USER
 
 import caliber
+from caliber.backends.sqlite.fence import fence
 from caliber.model.entities import Erasure
 from caliber.model.enums import ErasureKind
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
 from caliber.runtime.full_text import check_full_text, rebuild_full_text
 from caliber.schema.relations import RELATIONS
 from caliber.storage.archive import Archive, only_one
+from caliber.storage.moved import FenceState
 from caliber.storage.whole import WHOLE
 
 AT_ONCE = {f"embedding__embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}
@@ -408,6 +410,44 @@ def test_a_store_that_somebody_makes_meanwhile_is_not_replaced(file_backend: Any
         assert rows_of(there)["trajectory"]
 
 
+# design, section 1: never lose an acknowledged write
+@pytest.mark.parametrize("stage", ["restoring rows", "taking over"])
+def test_what_is_written_while_a_store_is_restored_into_stays(
+    file_backend: Any, another: Any, stage: str, tmp_path: Path
+) -> None:
+    memory = file_backend.open()
+    made = another("sqlite").open().storage.backup(tmp_path / "all.zip")
+    kept: list[Any] = []
+
+    def meanwhile(what: str, _: int, __: int) -> None:
+        if what == stage and not kept:
+            note = memory.add_note(
+                entity="x", entity_type="y", note_type="fact", content="acknowledged", confidence=1.0
+            )
+            kept.append(note)
+
+    with pytest.raises(Conflict, match="--force"):
+        caliber.restore(file_backend.config(), made.path, progress=meanwhile)
+    assert memory.get(kept[0].note_id).content == "acknowledged"
+    assert memory.verify() == []
+
+
+# docs/decisions/0131: who moves a tenant relies on nobody writing where it was
+def test_a_store_that_moves_is_not_replaced_and_a_copy_of_it_does_not_move(
+    file_backend: Any, another: Any, tmp_path: Path
+) -> None:
+    memory = file_backend.open(**AT_ONCE)
+    archive = memory.storage.backup(tmp_path / "all.zip").path
+    for state in FenceState:
+        fence(memory._engine.store._connection, state, str(uuid.uuid4()))
+        with pytest.raises(Unavailable, match=state.value):
+            caliber.restore(file_backend.config(), archive, replace=True)
+    other = another("sqlite").config()
+    caliber.restore(other, memory.storage.backup(tmp_path / "all.db").path)
+    with caliber.open(other) as restored:
+        restored.start_trajectory("written there", initiator=USER)
+
+
 def _damages(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield an archive with each kind of damage."""
     raw = path.read_bytes()
@@ -463,7 +503,10 @@ def test_an_archive_made_to_do_harm_is_refused(file_backend: Any, tmp_path: Path
     sql = f"1); COMMIT; ATTACH '{evil}' AS e; CREATE TABLE e.x (a); --"
     harm: dict[str, Any] = {name: {"last_ordinal": value} for name, value in (("sql", sql), ("below", -5))}
     harm |= {"beyond": {"last_ordinal": 2**70}, "rows": {"rows": "x"}, "digest": {"rows_sha256": None}}
-    manifests = {name: {**right, "relations": [{**right["relations"][0], **each}]} for name, each in harm.items()}
+    first, *others = right["relations"]
+    members = {name: [{**first, **each}, *others] for name, each in harm.items()}
+    members |= {"twice": [first, first, *others], "lacking": others}
+    manifests = {name: {**right, "relations": each} for name, each in members.items()}
     raws = {name: json.dumps(manifest).encode() for name, manifest in manifests.items()}
     raws |= {"version": json.dumps({**right, "schema_version": "9"}).encode(), "number": b"5", "deep": b"[" * 900_000}
     for what, raw in raws.items():

@@ -219,8 +219,13 @@ def test_filters_never_return_too_few(world: World, monkeypatch: pytest.MonkeyPa
                 assert len(set(found) & set(best)) >= 9
 
 
-def test_records_with_many_vectors_count_once(world: World) -> None:
-    """Twenty chunks of each of five notes lie nearer than any other: ten records are asked for, and ten come."""
+@pytest.mark.parametrize("most", [16_384, 40])
+def test_records_with_many_vectors_count_once(world: World, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty chunks of each of five notes lie nearer than any other: ten records are asked for, and ten come.
+
+    So they do where the nearest vectors that an index is asked for at most are of those five alone.
+    """
+    monkeypatch.setattr(module, "_MOST", most)
     query = queries("l2", 1)[0]
     space = world.spaces["l2"]
     insert = (
@@ -238,6 +243,12 @@ def test_records_with_many_vectors_count_once(world: World) -> None:
             other.execute(f'DELETE FROM "{world.backend._schema}".embedding WHERE ordinal = ANY(%s)', (made,))
     assert len(found) == 10
     assert set(range(5)) <= set(found)
+
+
+def test_a_query_beyond_half_precision_is_compared_with_every_vector(world: World) -> None:
+    query = queries("half", 1)[0] * np.float32(1e6)
+    assert world.near("half", query) is None
+    assert world.found("half", query) == world.best("half", query)
 
 
 def test_ivfflat_is_built_when_there_is_enough_to_cluster(world: World) -> None:

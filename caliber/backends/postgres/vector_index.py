@@ -8,6 +8,7 @@ Source: design, section 3; K-102, K-103, K-154; docs/decisions/0121.
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 import uuid
@@ -58,6 +59,8 @@ _MOST: Final = 16_384
 _EF_MAX: Final = 1_000
 _PROBES_MAX: Final = 32_768
 _ROWS_A_LIST: Final = 10
+_HALF_MAX: Final = 65_504.0
+"""The largest number in half precision."""
 _KNOWN_S: Final = 10.0
 """How long it is remembered which indexes there are."""
 _LOOK_S: Final = 0.2
@@ -222,16 +225,16 @@ class PostgresVectorIndex:
     def nearest(self, session: StatementSession, space: EmbeddingSpace, near: Near) -> list[Row] | None:
         wanted = self._method_for(space) is not None
         method = self._method_of(session, index_name(space.space_id, near.kind)) if wanted else None
-        if method is None:
+        if method is None or not _fits(space, near.query):
             return None
         sight = (near.seen, near.at_us)
         asked = near.records + near.records // 8 + 8  # what is scored exactly afterwards may change places
         while True:
             rows = self._ask(session, space, near, method, asked)
-            if len(rows) < asked:
-                break
-            if len({row[1] for row in rows}) >= near.records or asked >= _MOST:
+            if len(rows) == asked and len({row[1] for row in rows}) >= near.records:
                 return rows
+            if len(rows) < asked or asked >= _MOST:
+                break
             asked *= 4
         # All that there is, or all that was looked at: few records that meet a filter are compared one by one.
         few = session.run(self._plans.few[near.kind], (space.space_id.bytes, *sight, _FEW, *near.filters))
@@ -261,3 +264,10 @@ class PostgresVectorIndex:
             self._known = {known: method for known, method, valid, _ in rows if valid}
             self._known_until = now + _KNOWN_S
         return self._known.get(name)
+
+
+def _fits(space: EmbeddingSpace, query: bytes) -> bool:
+    """Return whether a query can be compared as the vectors of a space are indexed."""
+    if space.dimensions <= VECTOR_MAX:
+        return True
+    return all(abs(value) <= _HALF_MAX for value in struct.unpack(f"<{space.dimensions}f", query))

@@ -212,12 +212,21 @@ def copy_pages(source: apsw.Connection, path: Path, progress: Steps) -> None:
         raise translate(error, str(path)) from error
 
 
-def pour(source: apsw.Connection, target: apsw.Connection, progress: Steps) -> None:
-    """Copy every page of ``source`` over ``target``, in one transaction of the target."""
+def pour(
+    source: apsw.Connection, target: apsw.Connection, progress: Steps, check: Callable[[], None] | None = None
+) -> None:
+    """Copy every page of ``source`` over ``target``, in one transaction of the target.
+
+    ``check`` is called when nobody else can write there any more, and nothing is written yet: what it raises ends it.
+    """
     with target.backup("main", source, "main") as backup:
         while not backup.done:
             # Before each step: the last one commits, and whoever gives up in the report must find nothing done.
             progress(backup.page_count - backup.remaining, max(1, backup.page_count))
+            if check is not None:
+                backup.step(0)  # locks
+                check()
+                check = None
             backup.step(_PAGES)
 
 

@@ -7,6 +7,7 @@ pages are overwritten, as any transaction of another process would; what they he
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from caliber.backends.sqlite.care import SqliteWhole, check_file, copy_pages, po
 from caliber.backends.sqlite.connection import Counter, OpenOptions, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
+from caliber.backends.sqlite.fence import has_moved, lift, token_of
 from caliber.backends.sqlite.schema import (
     PLANS,
     baseline,
@@ -29,11 +31,12 @@ from caliber.backends.sqlite.schema import (
     is_blank,
     sync_folder,
 )
-from caliber.model.errors import Conflict, InvalidValue
+from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.storage.archive import Archive, only_one
 from caliber.storage.bulk.columns import rows_of
 from caliber.storage.care import Stages, Steps
 from caliber.storage.changes import RELOAD_RECORD
+from caliber.storage.moved import MOVED, MOVING
 from caliber.storage.plan import Plan, compile_relation, quote
 from caliber.storage.whole import RECORDS, WHOLE, RowsDigest, columns_of
 
@@ -61,10 +64,10 @@ def restore(
     target = file_of(options)
     there = target.exists() and not is_blank(target, options)
     if there:
-        _check_replaceable(options, replace)
+        _check_replaceable(options, target, replace)
     beside = target.with_name(f".{target.name}.restoring")
     with only_one(target):
-        return _restored(options, source, target, beside, there, clock_us, progress)
+        return _restored(options, source, target, beside, there, replace, clock_us, progress)
 
 
 def _restored(
@@ -73,6 +76,7 @@ def _restored(
     target: Path,
     beside: Path,
     there: bool,
+    replace: bool,
     clock_us: Callable[[], int],
     progress: Stages,
 ) -> str:
@@ -87,7 +91,8 @@ def _restored(
         epoch = _renew(made, _last_change(options) if there else 0, clock_us)
         check_file(beside)
         if there:
-            _take_over(made, options, lambda done, of: progress("taking over", done, of))
+            check = functools.partial(_check_replaceable, options, target, replace)
+            _take_over(made, options, check, lambda done, of: progress("taking over", done, of))
         else:
             _put(beside, target, options)
     except apsw.Error as error:
@@ -127,9 +132,16 @@ def _connected(options: OpenOptions, *, create: bool = False) -> Iterator[Sqlite
         connection.close()
 
 
-def _check_replaceable(options: OpenOptions, replace: bool) -> None:
+def _check_replaceable(options: OpenOptions, target: Path, replace: bool) -> None:
+    """Refuse a store with records unless they are to go, and one that is moving or has moved.
+
+    Raises: Conflict, Unavailable, SchemaMismatch
+    """
     with _connected(options) as connection:
         check_schema(connection, options, writing=True)
+        if token_of(connection) is not None:
+            reason, retryable, advice = MOVED if has_moved(connection) else MOVING
+            raise Unavailable(f"{target} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
         filled = any(connection.run(PLANS[each.name].count, ())[0][0] for each in RECORDS)
         if filled and not replace:
             raise Conflict(
@@ -154,6 +166,9 @@ def _copy(made: OpenOptions, source: Path, progress: Stages) -> None:
         given.close()
     with _connected(made) as connection:
         check_schema(connection, dataclasses.replace(made, path=str(source)), writing=True)
+        connection.command("BEGIN IMMEDIATE")
+        lift(connection, None)  # of a store that was about to move; this one is not
+        connection.command("COMMIT")
 
 
 def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], progress: Stages) -> None:
@@ -213,9 +228,10 @@ def _renew(made: OpenOptions, last: int, clock_us: Callable[[], int]) -> str:
     return epoch
 
 
-def _take_over(made: OpenOptions, options: OpenOptions, progress: Steps) -> None:
+def _take_over(made: OpenOptions, options: OpenOptions, check: Callable[[], None], progress: Steps) -> None:
     with _connected(options) as target, _connected(made) as source:
         if target.pragma("journal_mode") != "wal":
             target.command("PRAGMA journal_mode = WAL")
-        pour(source.raw, target.raw, progress)
+        # Records may have come since it was looked at first.
+        pour(source.raw, target.raw, progress, check)
         target.command("PRAGMA wal_checkpoint(TRUNCATE)")
