@@ -112,11 +112,11 @@ class _Asking:
         column = self._snapshot.relation.column(comparison.column)
         match self._residence(comparison):
             case Residence.COLUMN if column.type is ColumnType.UUID:
-                return wanted & self._by_key(comparison, value)
+                return _both(self._by_key(comparison, value), wanted)
             case Residence.COLUMN:
-                return wanted & self._by_column(comparison, column, value)
+                return _both(self._by_column(comparison, column, value), wanted)
             case Residence.INTERNED:
-                return wanted & self._by_code(comparison, column, value, wanted)
+                return _both(self._by_code(comparison, column, value, wanted), wanted)
             case Residence.FLAG:
                 return self._by_flag(comparison, column, value, wanted)
             case Residence.TEXT:
@@ -222,6 +222,11 @@ class _Asking:
         if value is not None and comparison.operator is Operator.CONTAINS:
             return [item is not None and value in item for item in stored]
         return [holds(comparison, {comparison.column: item}, self._variables, matches) for item in stored]
+
+
+def _both(fresh: Bools, wanted: Bools) -> Bools:
+    """Return the rows that are in both, in the place of the first, which nobody else holds."""
+    return np.logical_and(fresh, wanted, out=fresh)
 
 
 def _code_of(values: list[Any], stored: Any) -> int:
