@@ -14,6 +14,7 @@ Source: O-1, design section 3.
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -179,10 +180,13 @@ class Tenants:
             )
         if tenant.state is TenantState.DROPPED:
             return tenant
+        # Where its store could not be made, because something else is there, there is nothing to remove.
+        perhaps = suppress(Conflict) if tenant.state is TenantState.CREATING else nullcontext()
         tenant = self._directory.change(tenant, state=TenantState.DROPPING)
         for place in (tenant.old, tenant.place):
             if place is not None:
-                drop_store(self._directory.storage(tenant, place), self._clock_us)
+                with perhaps:
+                    drop_store(self._directory.storage(tenant, place), self._clock_us)
         return self._directory.change(tenant, state=TenantState.DROPPED, old_source=None, old_location=None)
 
 

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from caliber.model.errors import StorageError
+from caliber.model.errors import Conflict, StorageError
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_CODE, CHANGE, RELATIONS, SCHEMA_MIGRATION
 from caliber.storage.arrow import RowsHash, keys_of
@@ -122,12 +122,22 @@ class Replica(Protocol):
         ...
 
     def drop(self) -> None:
-        """Remove the store with all that is in it; nothing if it is gone."""
+        """Remove the store with all that is in it; nothing if it is gone. Raises: Conflict for what is no store."""
         ...
 
     def close(self) -> None:
         """Release everything."""
         ...
+
+
+def no_store(shown: str) -> Conflict:
+    """Return the error of a place where something else is than a store: it is left alone."""
+    return Conflict(
+        f"what is in {shown} is no store of CALIBER, and is left alone: remove it yourself if it is to go",
+        entity_type="store",
+        id=shown,
+        reason="no store",
+    )
 
 
 # --- comparing ------------------------------------------------------------------------------------

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from support.configs import USER, config
 from support.tenancies import tenancy_config
@@ -14,6 +16,7 @@ from support.tenancies import tenancy_config
 import caliber
 from caliber.config import CaliberConfig
 from caliber.model.errors import Conflict, InvalidValue, MissingRequired, NotFound, SchemaMismatch, Unavailable
+from caliber.model.tenants import TenantState
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -155,6 +158,37 @@ def test_no_two_tenants_get_one_place(tmp_path: Path) -> None:
     data["sources"]["files"]["path"] = str(tmp_path / "al{tenant}e.db")
     with caliber.Tenants(settings.with_overrides(tenancy=data)) as tenants, pytest.raises(Conflict, match="another"):
         tenants.create("ic")
+
+
+def test_what_is_no_store_is_left_alone(settings: CaliberConfig, tmp_path: Path, postgres: str) -> None:
+    # issue 5 item 8, design section 1: a tenant that could not be made does not take what is in its place with it
+    assert settings.tenancy is not None
+    known: Any = settings.to_mapping()["tenancy"]
+    known["sources"]["first"]["schema_name"] = "{tenant}"
+    settings = settings.with_overrides(tenancy=known)
+    own = known["directory"].get("schema_name", "tenants")
+    theirs = f"theirs{uuid.uuid4().hex[:12]}"
+    (tmp_path / "notes.db").write_text("no database at all")
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {theirs}; CREATE TABLE {theirs}.precious (a int)".encode())
+        with caliber.Tenants(settings, create=True) as tenants:
+            tenants.create("alice")
+            for name, source in (
+                (own, "files" if own == "tenants" else "first"),
+                ("notes", "files"),
+                (theirs, "first"),
+            ):
+                with pytest.raises(SchemaMismatch, match="not a CALIBER store"):
+                    tenants.create(name, source=source)
+                assert tenants.drop(name).state is TenantState.DROPPED
+            (tmp_path / "alice.db").write_text("damaged beyond recognition")
+            with pytest.raises(Conflict, match="left alone"):
+                tenants.drop("alice")
+            (tmp_path / "alice.db").unlink()
+            tenants.drop("alice")
+            assert tenants.all() == []
+        assert (tmp_path / "notes.db").read_text() == "no database at all"
+        connection.execute(f"SELECT * FROM {theirs}.precious; DROP SCHEMA {theirs} CASCADE".encode())
 
 
 def test_a_tenant_has_its_own_configuration_and_not_the_others(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from caliber.schema.relations.runtime import Migration
 from caliber.storage import arrow
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION
 from caliber.storage.moved import FenceState
-from caliber.storage.moving import Key
+from caliber.storage.moving import Key, no_store
 from caliber.storage.plan import compile_relation, quote
 
 Connection = psycopg.Connection[Any]
@@ -384,4 +384,10 @@ class PostgresReplica:
 
     def drop(self) -> None:
         with self._connection() as connection, self._alone(connection):
+            tables = self._tables(connection)
+            if not tables:
+                return
+            comments = connection.execute(schemas.COMMENTS.format(schema=self._schema).encode()).fetchall()
+            if not schemas.is_store(dict(comments)):
+                raise no_store(self.shown)
             self._drop(connection)

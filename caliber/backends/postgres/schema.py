@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,7 +15,7 @@ from caliber.backends.postgres.full_text_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
 from caliber.model.time import from_us
-from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION, TENANT
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation, quote
@@ -232,10 +232,18 @@ def _holds_something(connection: PgConnection, schema: str) -> bool:
     return bool(rows)
 
 
+COMMENTS: Final = (
+    "SELECT c.relname::text, obj_description(c.oid, 'pg_class') FROM pg_class AS c JOIN pg_namespace AS n"
+    " ON n.oid = c.relnamespace WHERE n.nspname = '{schema}' AND c.relname IN ('schema_migration', 'tenant')"
+)
+
+
+def is_store(comments: Mapping[str, str | None]) -> bool:
+    """Return whether a schema with such comments on its tables is a store, and no directory of tenants."""
+    ours = comments.get(SCHEMA_MIGRATION.name) == SCHEMA_MIGRATION.comment
+    return ours and comments.get(TENANT.name) != TENANT.comment
+
+
 def _require_ours(connection: PgConnection, schema: str, store: str) -> None:
-    rows = connection.command(
-        "SELECT obj_description(c.oid, 'pg_class') FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
-        f" WHERE n.nspname = '{schema}' AND c.relname = '{SCHEMA_MIGRATION.name}'"
-    )
-    if not rows or rows[0][0] != SCHEMA_MIGRATION.comment:
+    if not is_store({str(name): comment for name, comment in connection.command(COMMENTS.format(schema=schema))}):
         raise SchemaMismatch(store=store, reason="the schema is not a CALIBER store; choose another name")

@@ -23,7 +23,7 @@ from caliber.backends.sqlite.errors import translate
 from caliber.backends.sqlite.schema import PLANS, checksum, clear_beside, options_for, sync_folder
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig
-from caliber.model.errors import Conflict, StorageError, Unavailable
+from caliber.model.errors import CaliberError, Conflict, StorageError, Unavailable
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
@@ -33,7 +33,7 @@ from caliber.storage.bulk.columns import values_of
 from caliber.storage.codec import dump_json
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION
 from caliber.storage.moved import FenceState
-from caliber.storage.moving import Key
+from caliber.storage.moving import Key, no_store
 from caliber.storage.plan import compile_relation, quote
 
 UNFINISHED: Final = ".moving"
@@ -295,7 +295,20 @@ class SqliteReplica:
             return fences.token_of(connection)
 
     def drop(self) -> None:
+        if self._file.exists() and not self._is_store():
+            raise no_store(self.shown)
         _remove(self._file)
+
+    def _is_store(self) -> bool:
+        """Return whether the file is a store of ours, or what a cut short creation left, and nobody else's."""
+        if not self._file.stat().st_size:
+            return True
+        try:
+            with self._connected(self._file, "BEGIN") as connection:
+                application_id: int = connection.pragma("application_id")
+        except CaliberError:
+            return False
+        return application_id == APPLICATION_ID
 
 
 def _remove(file: Path) -> None:
