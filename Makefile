@@ -37,7 +37,7 @@ help:
 	@echo 'make lint         style, types, layers, C warnings, generated files'
 	@echo 'make bench        ratios against peers, goal beside figure'
 	@echo 'make wheel        build, repair and smoke-test a wheel in dist/'
-	@echo 'make gen          regenerate what csrc/include/caliber.h determines'
+	@echo 'make gen          regenerate what headers, tables, knobs and the grammar determine'
 	@echo 'make clean        remove everything that was built'
 
 # --- setting up ----------------------------------------------------------------------------------------
@@ -158,6 +158,7 @@ gen: $(STAMPS)/installed
 	@$(PY) tools/gen_unicode.py
 	@$(PY) tools/fit_tokens.py
 	@$(PY) tools/gen_words.py
+	@$(PY) tools/gen_config.py
 
 clean:
 	$(SAY) 'removing $(VENV) and everything built'

@@ -132,16 +132,22 @@ def init(
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--explain", "key", metavar="KEY", help="Say what a knob is, such as search.boosts.exact, instead.")
 @with_settings
-def check(settings: Settings, file: Path | None) -> int:
+def check(settings: Settings, file: Path | None, key: str | None) -> int:
     """Check a configuration: list every fault, or sum it up.
 
-    Exit code 1 when it has faults.
+    Exit code 1 when it has faults. With --explain: what a knob or section means, accepts, has here and in each
+    profile, and which modules it acts in.
     """
     from caliber.model.errors import MultipleErrors
 
     if file is not None:
         settings.config = file
+    if key is not None:
+        from caliber.cli.knobs import explain
+
+        return explain(settings, key)
     path = settings.config_path()
     if not path.exists():
         raise Mistake(f"{path}: there is no such file", "write one with `caliber init`, or name another with --config")

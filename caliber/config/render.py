@@ -101,8 +101,8 @@ def _absent(field: FieldInfo, path: tuple[str, ...]) -> Iterator[str]:
         if section_in(knob.annotation) is not None:
             inner.append((name, knob))
         else:
-            meaning = f"{knob.description} {_limits(knob, _about(knob)['unit'])}".rstrip()
-            later = " Not read yet." if _about(knob)["later"] else ""
+            meaning = f"{knob.description} {_limits(knob, about(knob)['unit'])}".rstrip()
+            later = " Not read yet." if about(knob)["later"] else ""
             yield from (f"#   {meaning}{later}{'' if knob.is_required() else ' (optional)'}", f"# {name} =")
     for name, knob in inner:
         yield from _absent(knob, (*path, name, "NAME") if "FrozenMap" in str(knob.annotation) else (*path, name))
@@ -119,13 +119,13 @@ def _knob(name: str, field: FieldInfo, value: Any, here: list[str]) -> Iterator[
 
 def meaning_of(field: FieldInfo, value: Any) -> str:
     """Return what a knob means, what it accepts and where its value comes from, as one line."""
-    about = _about(field)
-    limits = _limits(field, about["unit"])
+    facts = about(field)
+    limits = limits_of(field)
     meaning = f"{field.description} {limits}" if limits else f"{field.description}"
-    if about["later"]:
+    if facts["later"]:
         meaning += " Not read yet."
-    seed = plain(about["seed"]) if about["seed"] is not None else None
-    source = about["source"]
+    seed = plain(facts["seed"]) if facts["seed"] is not None else None
+    source = facts["source"]
     if not field.is_required() and value is None:
         return f"{meaning} (optional, not set)"
     if seed is not None:
@@ -133,8 +133,14 @@ def meaning_of(field: FieldInfo, value: Any) -> str:
     return f"{meaning} (ours)" if source == "ours" else f"{meaning} ({source}; ours)"
 
 
-def _about(field: FieldInfo) -> dict[str, Any]:
+def about(field: FieldInfo) -> dict[str, Any]:
+    """Return what a knob's declaration says besides its meaning: source, unit, seed, later."""
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def limits_of(field: FieldInfo) -> str:
+    """Return what a knob accepts, as one sentence, or "" where its type says all."""
+    return _limits(field, about(field)["unit"])
 
 
 def _limits(field: FieldInfo, unit: str) -> str:
@@ -211,7 +217,7 @@ def _policies(policies: tuple[PolicyConfig, ...], reasons: Mapping[str, str]) ->
 
 
 def _top_value(data: Any, field: FieldInfo) -> str:
-    if isinstance(data, int) and _about(field)["unit"] == "ms":
+    if isinstance(data, int) and about(field)["unit"] == "ms":
         return _value(format_duration(data))
     if isinstance(data, str) and "\n" in data.strip("\n"):
         body = "\n".join(_UNSAFE.sub(_escape, line) for line in data.split("\n"))

@@ -1,0 +1,97 @@
+"""``check --explain``: what a knob is, where its value comes from, where it acts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from caliber.cli.failures import DONE, Mistake
+from caliber.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from caliber.config import CaliberConfig
+    from caliber.config.explaining import Explanation
+
+
+def explain(settings: Settings, key: str) -> int:
+    """Print what is to be said of a knob, or of all knobs of a section."""
+    from caliber.config import explaining
+    from caliber.model.errors import InvalidConfigValue
+
+    config, missing = _config(settings)
+    inner = explaining.below(key)
+    if inner:
+        every = [explaining.explain(name, config) for name in inner]
+        document: Any = {"section": key, "knobs": [_document(one, missing) for one in every]}
+        settings.out.result(document, lambda: _print_section(settings, key, every))
+        return DONE
+    try:
+        one = explaining.explain(key, config)
+    except InvalidConfigValue as error:
+        raise Mistake(f"{key}: {error.context['reason']}", "docs/configuration.md lists all knobs") from None
+    settings.out.result(_document(one, missing), lambda: _print(settings, one, missing))
+    return DONE
+
+
+def _config(settings: Settings) -> tuple[CaliberConfig | None, str | None]:
+    """Return the configuration, or why there is none to look into: a knob can be explained without."""
+    from caliber.model.errors import MultipleErrors
+
+    named = settings.config is not None
+    try:
+        path = settings.config_path()
+    except Mistake:
+        return None, "there is no configuration here"
+    if not path.exists():
+        if named:
+            raise Mistake(f"{path}: there is no such file", "write one with `caliber init`, or leave it out")
+        return None, f"{path} does not exist"
+    try:
+        return settings.load(), None
+    except MultipleErrors:
+        return None, f"{path} has faults: run `caliber check`"
+
+
+def _document(one: Explanation, missing: str | None) -> dict[str, Any]:
+    return {**dataclasses.asdict(one), "value_unknown": missing}
+
+
+def _print_section(settings: Settings, key: str, every: list[Explanation]) -> None:
+    from caliber.config.explaining import shown
+
+    settings.out.say(f"{key}: {len(every)} knobs")
+    for one in every:
+        settings.out.say(f"  {one.key} = {shown(one.value, one.unit)}")
+        settings.out.say(f"      {one.meaning}")
+
+
+def _print(settings: Settings, one: Explanation, missing: str | None) -> None:
+    from caliber.config.explaining import shown
+
+    def line(name: str, text: str) -> None:
+        settings.out.say(f"  {name:<13}{text}")
+
+    settings.out.say(one.key)
+    settings.out.say(f"  {one.meaning}")
+    line("accepts", f"{one.accepts or 'text'}{' Optional.' if one.optional else ''}")
+    if one.unit:
+        line("unit", one.unit)
+    line("here", missing or shown(one.value, one.unit) + _origin(one))
+    if one.why:
+        line("", one.why)
+    line(
+        "asked for by",
+        one.source + (f", has {shown(one.source_value, one.unit)}" if one.source_value is not None else ""),
+    )
+    if one.departure:
+        line("", one.departure)
+    for name, value in one.profiles.items():
+        line("profiles" if name == next(iter(one.profiles)) else "", f"{name}: {shown(value, one.unit)}")
+    acting = "" if one.acts else "nothing reads it yet: it is checked, and acts once its part of CALIBER is there"
+    line("acts in", acting or ", ".join(one.modules))
+
+
+def _origin(one: Explanation) -> str:
+    if one.value is None:
+        return ""
+    return f"  (as in {', '.join(one.value_from)})" if one.value_from else "  (yours: no profile has it)"

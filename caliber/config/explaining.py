@@ -1,0 +1,204 @@
+"""What a knob is, where its value comes from and where it acts: for ``caliber check --explain`` and the documentation.
+
+Everything but the modules is read from the declarations of the knobs and from the profiles; the modules are found in
+the source by ``tools/config_readers.py`` and kept in ``readers.py``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from caliber.config import profiles
+from caliber.config.agent_profiles import AGENT_PROFILES
+from caliber.config.faults import wrong
+from caliber.config.providers import ProviderConfig
+from caliber.config.readers import READERS
+from caliber.config.render import about, format_duration, limits_of
+from caliber.config.tree import CaliberConfig, plain
+from caliber.model.errors import MultipleErrors
+
+PACKAGE: Final = "caliber"
+NAMED: Final = "NAME"
+_NEAR: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A knob as it is declared: its path, and the section and field; a store has one for each adapter."""
+
+    path: str
+    section: type[BaseModel]
+    field: FieldInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that can be said of a knob; ``value`` is None when it is not set, or there is no configuration."""
+
+    key: str
+    meaning: str
+    accepts: str
+    unit: str
+    optional: bool
+    source: str
+    source_value: Any
+    departure: str | None
+    profiles: Mapping[str, Any]
+    value: Any
+    value_from: tuple[str, ...]
+    why: str | None
+    acts: bool
+    modules: tuple[str, ...]
+
+
+def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the sections inside an annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from sections_in(inner)
+
+
+def declared() -> dict[str, list[Declared]]:
+    """Return every knob by its path, in the order of the file; policies are one knob."""
+    out: dict[str, list[Declared]] = {}
+
+    def walk(section: type[BaseModel], above: str) -> None:
+        for name, field in section.model_fields.items():
+            inner = [] if name == "policies" else list(sections_in(field.annotation))
+            named = f"{NAMED}." if "FrozenMap" in str(field.annotation) else ""
+            for kind in inner:
+                walk(kind, f"{above}{name}.{named}")
+            if not inner:
+                out.setdefault(f"{above}{name}", []).append(Declared(f"{above}{name}", section, field))
+
+    walk(CaliberConfig, "")
+    return out
+
+
+def below(key: str) -> list[str]:
+    """Return the knobs of a section, or none when it is no section."""
+    return [path for path in declared() if path.startswith(f"{key}.")]
+
+
+def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
+    """Return what the knob at a dotted path is, and its value in a configuration.
+
+    Raises: InvalidConfigValue with what was probably meant, when there is no such knob.
+    """
+    known = declared()
+    path = _general(key)
+    if path not in known:
+        near = _nearest(key, known)
+        reason = f"there is no such knob; did you mean {' or '.join(near)}?" if near else "there is no such knob"
+        raise wrong("--explain", key, reason)
+    one = _of_the_store(known[path], config)
+    data = None if config is None else config.to_mapping()
+    value = value_at(data, key)
+    in_profiles = _profile_values(key, config)
+    given_by = tuple(name for name, given in in_profiles.items() if value is not None and given == value)
+    facts = about(one.field)
+    # A profile counts as where a value comes from when it is the reference's, or was changed for this reason.
+    why = next((AGENT_PROFILES[name].changes[key].why for name in given_by if _changes(name, key)), None)
+    return Explanation(
+        key=key,
+        meaning=str(one.field.description),
+        accepts=limits_of(one.field),
+        unit=facts["unit"],
+        optional=not one.field.is_required(),
+        source=facts["source"],
+        source_value=None if facts["seed"] is None else plain(facts["seed"]),
+        departure=profiles.DEPARTURES.get(key),
+        profiles=in_profiles,
+        value=value,
+        value_from=given_by,
+        why=None if "reference" in given_by else why,
+        acts=not facts["later"],
+        modules=tuple(f"{PACKAGE}.{module}" for module in READERS.get(path, ())),
+    )
+
+
+def shown(value: Any, unit: str) -> str:
+    """Return a value as a file has it: durations with their unit, texts as they are."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if unit == "ms" and isinstance(value, int):
+        return format_duration(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {shown(item, '')}" for name, item in value.items()) or "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(shown(item, '') for item in value)}]"
+    return repr(value) if isinstance(value, str) and not value.strip() else str(value)
+
+
+def _general(key: str) -> str:
+    """Return a path with the names of data sources left open, as knobs are declared."""
+    parts = key.split(".")
+    if parts[:2] == ["tenancy", "sources"] and len(parts) > 2:
+        parts[2] = NAMED
+    return ".".join(parts)
+
+
+def _nearest(key: str, known: Mapping[str, object]) -> list[str]:
+    last = key.rpartition(".")[2]
+    same = [path for path in known if path.rpartition(".")[2] == last]
+    if not same:
+        names = {path.rpartition(".")[2] for path in known}
+        near = difflib.get_close_matches(last, sorted(names), n=1)
+        same = [path for path in known if near and path.rpartition(".")[2] == near[0]]
+    close = difflib.get_close_matches(key, [*same, *(path for path in known if path not in same)], n=_NEAR)
+    return [path for path in close if path in same] or same[:_NEAR] or close[:1]
+
+
+def _of_the_store(found: list[Declared], config: CaliberConfig | None) -> Declared:
+    if config is None:
+        return found[0]
+    return next((one for one in found if isinstance(config.storage, one.section)), found[0])
+
+
+def _changes(profile: str, key: str) -> bool:
+    return profile in AGENT_PROFILES and key in AGENT_PROFILES[profile].changes
+
+
+def _profile_values(key: str, config: CaliberConfig | None) -> dict[str, Any]:
+    """Return the value of a knob in each profile, made for the same database and embedding provider."""
+    if config is None:
+        made = _profiles("sqlite", embed_provider())
+    else:
+        made = _profiles(config.storage.adapter, config.embedding_provider)
+    values = {name: value_at(data, key) for name, data in made.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def embed_provider() -> ProviderConfig | None:
+    """Return the provider that profiles have in this installation."""
+    return profiles.reference("store.db").embedding_provider
+
+
+@functools.cache
+def _profiles(adapter: str, provider: ProviderConfig | None) -> dict[str, dict[str, Any]]:
+    given: dict[str, Any] = {"embedding_provider": plain(provider), "storage.adapter": adapter}
+    store = "env:CALIBER_DSN" if adapter == "postgres" else "store.db"
+    out = {}
+    for name, make in profiles.PROFILES.items():
+        try:
+            out[name] = make(store, **given).to_mapping()
+        except MultipleErrors:  # such as a provider without dimensions: no profile is made for it
+            continue
+    return out
+
+
+def value_at(data: Any, path: str) -> Any:
+    """Return what stands at a dotted path of nested data, or None."""
+    for part in path.split("."):
+        data = data.get(part) if isinstance(data, Mapping) else None
+    return data

@@ -1,0 +1,115 @@
+"""What is said of knobs is true: the pages and the table of modules are what the code determines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli_runs import caliber, caliber_json
+from support.configs import config
+
+from caliber.config.explaining import declared, explain, shown
+from caliber.config.readers import READERS
+from caliber.config.render import about
+from caliber.model.errors import InvalidConfigValue
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_what_is_generated_of_knobs_and_grammar_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    # K-002; design section 8
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import gen_config
+
+    try:
+        stale = [path.name for path, text in gen_config.generated().items() if path.read_text("utf-8") != text]
+    finally:
+        del sys.modules["gen_config"], sys.modules["config_readers"]
+    assert stale == [], "run make gen"
+
+
+def test_a_knob_acts_in_modules_or_says_that_nothing_reads_it() -> None:
+    # design section 8
+    knobs = declared()
+    assert len(knobs) > 200
+    for path, found in knobs.items():
+        later = all(about(one.field)["later"] for one in found)
+        assert later == (path not in READERS), path
+    assert READERS.keys() <= knobs.keys()
+
+
+@pytest.mark.parametrize(
+    ("key", "module"),
+    [
+        ("assembly.fill_ratio", "caliber.context.fill"),
+        ("llm_retry_config.jitter", "caliber.llm.retry"),
+        ("storage.busy_timeout_ms", "caliber.backends.sqlite.schema"),
+        ("storage.pool_max", "caliber.backends.postgres.store"),
+        ("embedding_provider.http.timeout_ms", "caliber.llm.http"),
+        ("embedding.embed_notes", "caliber.runtime.embedder"),
+        ("tenancy.sources.cold.dsn", "caliber.backends.postgres.logins"),
+        ("policies", "caliber.runtime.policies"),
+    ],
+)
+def test_where_a_knob_takes_effect_is_found_in_the_source(key: str, module: str) -> None:
+    found = explain(key)
+    assert module in found.modules
+    source = ROOT / Path(*module.split(".")).with_suffix(".py")
+    assert key.rpartition(".")[2] in source.read_text() or key in ("embedding.embed_notes",)
+    assert "caliber.llm.http" not in explain("storage.connect_timeout_ms").modules
+
+
+def test_an_explanation_says_where_the_value_comes_from() -> None:
+    # C-121
+    mine = config("a.db", assembly__fill_ratio=0.8, search__boosts__exact=1.0)
+    ratio = explain("assembly.fill_ratio", mine)
+    assert (ratio.value, ratio.value_from, ratio.source, ratio.source_value) == (0.8, (), "C-121", 0.95)
+    assert ratio.profiles == dict.fromkeys(("reference", "coding-agent", "chat-companion", "ops-agent"), 0.95)
+    exact = explain("search.boosts.exact", mine)
+    assert exact.value_from == ("coding-agent", "ops-agent")
+    assert exact.why is not None
+    assert "identifier" in exact.why
+    departed = explain("search.min_similarity", mine)
+    assert departed.departure is not None
+    assert departed.value_from[0] == "reference"
+    assert shown(explain("lock_timeout", mine).value, "ms") == "30s"
+    assert not explain("stale_threshold", mine).acts
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("assembly.fill_ration", "assembly.fill_ratio"),
+        ("fill_ratio", "assembly.fill_ratio"),
+        ("search.wieghts.vector", "search.weights.vector"),
+        ("token_bugdet", "token_budget"),
+    ],
+)
+def test_a_near_miss_is_answered_with_what_was_meant(wrong: str, meant: str) -> None:
+    with pytest.raises(InvalidConfigValue, match=f"did you mean {meant}"):
+        explain(wrong)
+
+
+@pytest.mark.parametrize("hopeless", ["", ".", "…", "a" * 5_000, "search..", "policies.0.name"])
+def test_what_is_no_knob_at_all_is_an_error_too(hopeless: str) -> None:
+    with pytest.raises(InvalidConfigValue, match="no such knob"):
+        explain(hopeless)
+
+
+def test_the_command_explains_knobs_and_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    without: Any = caliber_json("check", "--explain", "token_budget")
+    assert (without["value"], without["value_unknown"]) == (None, "there is no configuration here")
+    caliber("init", "--profile", "ops-agent", "--embedding", "none")
+    document: Any = caliber_json("check", "--explain", "search.boosts.recency")
+    assert (document["value"], document["value_from"]) == (0.3, ["ops-agent"])
+    assert document["modules"] == ["caliber.search.searcher"]
+    text = caliber("check", "--explain", "retention.windows_ms").stdout
+    for said in ("Persisted windows", "365d", "(as in ops-agent)", "Post-mortems", "caliber.runtime.upkeep"):
+        assert said in text
+    assert "search.boosts.exact = 1.0" in caliber("check", "--explain", "search.boosts").stdout
+    assert "did you mean search.boosts.exact?" in caliber("check", "--explain", "search.boost.exact", code=2).stderr
+    Path("caliber.toml").write_text("token_budget = 0\n")
+    assert "has faults" in caliber("check", "--explain", "token_budget").stdout
