@@ -102,6 +102,30 @@ class FullText(Protocol):
 # --- statements -----------------------------------------------------------------------------------
 
 
+def differences(
+    session: StatementSession, indexer: TextIndexer, kind: str, page: Plan, entries: Plan, batch_rows: int
+) -> list[str]:
+    """Return in which entries an index and the records of a kind differ; ``page`` and ``entries`` go by ordinal."""
+    found: list[str] = []
+    last = -1
+    while True:
+        rows = session.run(page, (last, batch_rows))
+        upto = rows[-1][0] if len(rows) == batch_rows else 2**62
+        entered: dict[int, bytes] = dict(session.run(entries, (last, upto)))
+        unlike = [row[0] for row in rows if entered.pop(row[0], None) != indexer.digest(kind, row)]
+        found += [f"full text of {kind} {ordinal}: says something else than the record" for ordinal in unlike]
+        found += [f"full text of {kind} {ordinal}: there is no such record" for ordinal in entered]
+        if len(rows) < batch_rows:
+            return found
+        last = upto
+
+
+def unindexed(session: StatementSession, kind: str, unlike: Plan) -> list[str]:
+    """Return a fault when texts are entered and not indexed, or the other way round."""
+    count = session.run(unlike, ())[0][0]
+    return [f"full text of {kind}: {count} texts are entered but not indexed, or the other way round"] if count else []
+
+
 def filterable(relation: Relation) -> tuple[str, ...]:
     """Return the columns that searches of a relation can be filtered by."""
     return tuple(

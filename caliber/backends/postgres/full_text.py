@@ -23,7 +23,16 @@ from caliber.kernels import uuid7
 from caliber.schema.relation import Relation
 from caliber.storage.changes import DELETE
 from caliber.storage.codec import Row, dump_json
-from caliber.storage.full_text import TEXTS, FullTextState, IndexerOf, Progress, TextEntry, TextIndexer
+from caliber.storage.full_text import (
+    TEXTS,
+    FullTextState,
+    IndexerOf,
+    Progress,
+    TextEntry,
+    TextIndexer,
+    differences,
+    unindexed,
+)
 from caliber.storage.plan import RelationPlans
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange
@@ -209,24 +218,8 @@ class PostgresFullText:
 
     def _check_kind(self, session: StatementSession, indexer: TextIndexer, relation: Relation) -> list[str]:
         kind, of = relation.name, self._own.of[relation.name]
-        found: list[str] = []
-        last = -1
-        while True:
-            rows = session.run(self._plans[kind].page, (last, _BATCH_ROWS))
-            upto = rows[-1][0] if len(rows) == _BATCH_ROWS else 2**62
-            entered: dict[int, bytes] = dict(session.run(of.entries, (last, upto)))
-            for row in rows:
-                digest = indexer.digest(kind, row)
-                if entered.pop(row[0], None) != digest:
-                    found.append(f"full text of {kind} {row[0]}: says something else than the record")
-            found += [f"full text of {kind} {ordinal}: there is no such record" for ordinal in entered]
-            if len(rows) < _BATCH_ROWS:
-                break
-            last = upto
-        unlike = session.run(of.unlike, ())[0][0]
-        if unlike:
-            found.append(f"full text of {kind}: {unlike} texts are entered but not indexed, or the other way round")
-        return found
+        found = differences(session, indexer, kind, self._plans[kind].page, of.entries, _BATCH_ROWS)
+        return found + unindexed(session, kind, of.unlike)
 
     # --- bulk loads ------------------------------------------------------------------------------
 

@@ -21,7 +21,16 @@ from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
 from caliber.storage.changes import DELETE
 from caliber.storage.codec import Row
-from caliber.storage.full_text import TEXTS, FullTextState, IndexerOf, Progress, TextEntry, TextIndexer
+from caliber.storage.full_text import (
+    TEXTS,
+    FullTextState,
+    IndexerOf,
+    Progress,
+    TextEntry,
+    TextIndexer,
+    differences,
+    unindexed,
+)
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange
@@ -267,21 +276,5 @@ class SqliteFullText:
 
     def _check_kind(self, connection: SqliteConnection, indexer: TextIndexer, relation: Relation) -> list[str]:
         kind, of = relation.name, _OF[relation.name]
-        found: list[str] = []
-        last = -1
-        while True:
-            rows = connection.run(self._plans[kind].page, (last, _BATCH_ROWS))
-            upto = rows[-1][0] if len(rows) == _BATCH_ROWS else 2**62
-            entered: dict[int, bytes] = dict(connection.run(of.entries, (last, upto)))
-            for row in rows:
-                digest = indexer.digest(kind, row)
-                if entered.pop(row[0], None) != digest:
-                    found.append(f"full text of {kind} {row[0]}: says something else than the record")
-            found += [f"full text of {kind} {ordinal}: there is no such record" for ordinal in entered]
-            if len(rows) < _BATCH_ROWS:
-                break
-            last = upto
-        unlike = connection.run(of.unlike, ())[0][0]
-        if unlike:
-            found.append(f"full text of {kind}: {unlike} texts are entered but not indexed, or the other way round")
-        return found
+        found = differences(connection, indexer, kind, self._plans[kind].page, of.entries, _BATCH_ROWS)
+        return found + unindexed(connection, kind, of.unlike)
