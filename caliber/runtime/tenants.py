@@ -16,11 +16,11 @@ from __future__ import annotations
 import dataclasses
 from contextlib import nullcontext, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
-from caliber.model.errors import CaliberError, Conflict, MissingRequired
+from caliber.model.errors import CaliberError, Conflict, MissingRequired, Unavailable
 from caliber.model.tenants import Tenant, TenantState
 from caliber.model.time import Clock, SystemClock
 from caliber.runtime.full_text import rebuild_full_text
@@ -28,6 +28,8 @@ from caliber.runtime.opening import ConfigSource, config_of
 from caliber.runtime.vector_index import build_index_of
 from caliber.tenancy.directory import Directory, require_open
 from caliber.tenancy.move import Hooks, Move, MoveReport, Step, Told, abort, drop_old, drop_store, make_role
+
+_SCRUB_S: Final = 10.0
 
 
 class Tenants:
@@ -139,14 +141,24 @@ class Tenants:
         """Refuse a store of another version: it is to be migrated before it moves. Raises: SchemaMismatch."""
         backend(left.adapter).open_store(self._with(left), clock_us=self._clock_us).close()
 
-    def _complete(self, left: Any, entered: Any) -> None:
-        """Make what a store keeps beside its rows: full text, where the old one had it or searches need it."""
+    def _complete(self, left: Any, entered: Any, forgotten: bool) -> None:
+        """Make what a store keeps beside its rows: full text, where the old one had it or searches need it.
+
+        What was forgotten during the move was in the copy first: its files are rid of it. Raises: Unavailable
+        """
         config = self._with(entered)
         store = backend(entered.adapter).open_store(config, clock_us=self._clock_us)
         try:
             able = store.full_text is not None
+            remaining = store.eraser.scrub(_SCRUB_S) if forgotten else []
         finally:
             store.close()
+        if remaining:
+            raise Unavailable(
+                f"what was forgotten during the move may still be in files of the copy: {remaining[0]}; move it again,"
+                " or give the move up and begin anew",
+                reason="busy",
+            )
         if able and (config.search.mode == "backend" or self._has_full_text(left)):
             rebuild_full_text(config)
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from caliber.model.errors import Conflict, StorageError
 from caliber.schema.relation import Relation
-from caliber.schema.relations import BY_CODE, CHANGE, RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations import BY_CODE, CHANGE, ERASURE, RELATIONS, SCHEMA_MIGRATION
 from caliber.storage.arrow import RowsHash, keys_of
 from caliber.storage.changes import RELOAD_RECORD, unpack_changes
 from caliber.storage.moved import FenceState
@@ -298,6 +298,12 @@ def verify(source: Reading, copy: Reading, batch_rows: int, relations: Iterable[
             )
         rows[relation.name], hashes[relation.name] = one.rows, one.hex()
     return Proof(rows, hashes)
+
+
+def erasures_of(source: Reading, batch_rows: int) -> str | None:
+    """Return what tells whether something was forgotten between two boundaries; None if nothing ever was."""
+    found = _hashed(source.rows(ERASURE, batch_rows))
+    return found.hex() if found.rows else None
 
 
 def _hashed(batches: Iterator[Any]) -> RowsHash:

@@ -22,7 +22,18 @@ from caliber.backends import backend
 from caliber.model.errors import CaliberError, Conflict, InvalidValue
 from caliber.model.tenants import MOVE_STATES, Tenant, TenantPlace, TenantState
 from caliber.storage.moved import FenceState
-from caliber.storage.moving import COPIED, Proof, Reading, Replica, bring_up, copy_all, make_equal, named_since, verify
+from caliber.storage.moving import (
+    COPIED,
+    Proof,
+    Reading,
+    Replica,
+    bring_up,
+    copy_all,
+    erasures_of,
+    make_equal,
+    named_since,
+    verify,
+)
 from caliber.tenancy.directory import Directory
 
 ROUNDS_MOST: Final = 8
@@ -60,8 +71,9 @@ class Hooks:
     told: Told = lambda _, __: None
     check: Callable[[Any], None] = lambda _: None
     """Called with the storage section of the place a tenant is in: refuses what this version cannot copy."""
-    complete: Callable[[Any, Any], None] = lambda _, __: None
-    """Called with the storage sections of both places once the new one is a store, before anybody uses it."""
+    complete: Callable[[Any, Any, bool], None] = lambda _, __, ___: None
+    """Called with the storage sections of both places once the new one is a store, before anybody uses it, and with
+    whether its files may hold what was forgotten since they were begun."""
 
 
 STEPS: Final = ("begin", "prepare", "copy", "catch up", "fence", "last rows", "finish", "tell writers", "switch", "end")
@@ -101,6 +113,8 @@ class Move:
         self._entered = open_replica(self._entered_storage, clock_us)
         self._epoch = str(self._tenant.move_id)
         self._caught_up = 0
+        self._forgotten: str | None = None
+        """What had been forgotten when the copy was begun; None if that is not known."""
 
     def _begin(self, tenant: Tenant, target: TenantPlace) -> Tenant:
         """Write down where a tenant is going; take over from an attempt that was going there."""
@@ -163,6 +177,7 @@ class Move:
         self._hooks.step("copy")
         with self._left.reading() as source:
             if empty:
+                self._forgotten = erasures_of(source, self._rows)
                 copy_all(source, self._entered, self._token, self._rows, self._hooks.told)
             else:
                 make_equal(source, self._entered, self._token, COPIED, self._rows)
@@ -204,12 +219,15 @@ class Move:
         with self._left.reading() as source:
             self._follow(source, mark)
             numbers = source.numbers()
+            forgotten = erasures_of(source, self._rows)
             with self._entered.reading() as copy:
                 relations = COPIED if config.verify_in_fence else _NOT_NAMED
                 proof: Proof = verify(source, copy, self._rows, relations)
         self._hooks.step("finish")
         self._entered.finish(self._epoch, self._token, numbers)
-        self._hooks.complete(self._left_storage, self._entered_storage)
+        self._hooks.complete(
+            self._left_storage, self._entered_storage, forgotten is not None and forgotten != self._forgotten
+        )
         self._require_fence()
         self._hooks.step("tell writers")
         self._left.fence(FenceState.MOVED, self._token, config.fence_ms)

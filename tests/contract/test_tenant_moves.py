@@ -51,6 +51,27 @@ def settled(settings: CaliberConfig, source: str, name: str = "alice") -> dict[s
         return fill(memory)
 
 
+def test_what_is_forgotten_during_a_move_is_in_no_file_afterwards(settings: CaliberConfig, tmp_path: Path) -> None:
+    # issue 5: "after `forget`, a byte search of every file and table finds nothing of the subject"
+    known = settled(settings, "first")
+    with caliber.open(settings, tenant="alice") as memory:
+        for number in range(30):
+            memory.append_turn(known["scope"], role="user", content=f"{number} Zebulon said {'so ' * 200}")
+    reports = []
+
+    def meanwhile(begun: str) -> None:
+        if begun == "catch up" and not reports:
+            with caliber.open(settings, tenant="alice") as memory:
+                reports.append(memory.forget(texts=("Zebulon",)))
+
+    with caliber.Tenants(settings) as tenants:
+        tenants.move("alice", "files", step=meanwhile)
+    assert [report.proven for report in reports] == [True]
+    files = list(tmp_path.glob("alice.db*"))
+    assert files
+    assert not [file.name for file in files if b"zebulon" in file.read_bytes().lower()]
+
+
 # --- under load -----------------------------------------------------------------------------------
 
 
