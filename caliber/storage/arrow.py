@@ -440,6 +440,8 @@ def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
     try:
         file = parquet.ParquetFile(path)
     except OSError as error:
+        if error.errno is None:  # not the disk's, but what Parquet says of its contents
+            raise InvalidValue(field=str(path), reason="not a Parquet file") from error
         reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or "the disk said no"
         raise Unavailable(f"{path} cannot be read: {reason}", reason="cannot open", retryable=False) from error
     except pa.ArrowInvalid as error:
@@ -447,7 +449,9 @@ def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
     with file:
         schema = file.schema_arrow
         named = (schema.metadata or {}).get(b"relation")
-        reader = pa.RecordBatchReader.from_batches(schema, file.iter_batches(batch_size=batch_rows))
+        reader = pa.RecordBatchReader.from_batches(
+            schema, _decoded(file.iter_batches(batch_size=batch_rows), str(path))
+        )
         yield ParquetFile(reader, file.metadata.num_rows, None if named is None else named.decode("utf-8", "replace"))
 
 
@@ -487,6 +491,21 @@ def parquet_writer(sink: Any, relation: Relation) -> Any:
     return parquet.ParquetWriter(sink, schema_of(relation), compression="zstd")
 
 
+def _decoded(batches: Iterator[Any], field: str) -> Iterator[Any]:
+    """Yield what can be read of a Parquet file. Raises: InvalidValue for what cannot."""
+    pa = _pyarrow()
+    while True:
+        try:
+            batch = next(batches, None)
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidValue(
+                field=field, reason="is damaged, or not a Parquet file that this version reads"
+            ) from error
+        if batch is None:
+            return
+        yield batch
+
+
 def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterator[Any]:
     """Yield the rows of a Parquet file object, one row group in memory at a time; lacking columns may be null.
 
@@ -503,11 +522,13 @@ def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterato
         wanted, given = schema_of(relation), set(file.schema_arrow.names)
         unknown = sorted(given - set(wanted.names))
         lacking = [column.name for column in relation.columns if column.name not in given and not column.nullable]
+        if len(given) < len(file.schema_arrow.names):
+            raise InvalidValue(field=relation.name, reason="has two columns of one name")
         if unknown or lacking:
             reason = f"has columns this version does not know: {', '.join(unknown)}" if unknown else "lacks "
             raise InvalidValue(field=relation.name, reason=reason + ("" if unknown else ", ".join(lacking)))
         for group in range(file.num_row_groups):
-            for batch in file.iter_batches(batch_size=batch_rows, row_groups=[group]):
+            for batch in _decoded(file.iter_batches(batch_size=batch_rows, row_groups=[group]), relation.name):
                 arrays = [
                     batch.column(field.name) if field.name in given else pa.nulls(batch.num_rows, field.type)
                     for field in wanted
