@@ -1,0 +1,244 @@
+"""No number tunes behaviour outside the configuration, but for those listed here, each with its reason."""
+
+from __future__ import annotations
+
+import pytest
+from support.tuning import tuning, tuning_in
+
+# K-002 O-11
+
+ROOMS = {
+    "config": "The knobs, their bounds and the profiles: where tuning numbers belong.",
+    "kernels": "Formats, mathematics and tables that the C kernels share; their twins must have the same numbers.",
+    "model": "Numbers of enumerations, units of time, and what a record may hold.",
+    "schema": "Numbers of relations and versions of the schema.",
+    "cli": "What people are shown: widths, numbers of lines, defaults of options, which every call can say otherwise.",
+    "testing": "Example data of the contract suite.",
+}
+"""Rooms whose numbers are not looked at, and why."""
+
+WAITS = "How often something that others decide is looked at again, or how finely a wait is cut: results are the same."
+PATIENCE = "How long a closing, a takeover or a removal waits for what is under way, before it says that it could not."
+PIECES = "In what pieces work is done or memory is taken: the result does not depend on it."
+BOUNDS = (
+    "A bound of what is taken in or kept, so that bad input costs a known time and memory; a larger one is refused."
+)
+PROTOCOL = "A number of a protocol, format, operating system or database, which others decide."
+MATHS = "A constant of a formula or of a unit of measure."
+SHOWN = "How much of something a message or report shows to people."
+METHOD = (
+    "Part of a method that the configuration chooses by name (extractive, rules, hash, minilm): another number would be"
+    " another method, and what it found could not be reproduced under the name."
+)
+NO_KNOB_YET = "Tunes a rare path and says so where it stands; whoever needs another value makes it a knob."
+
+ALLOWED: dict[str, str] = {}
+"""``module:constant`` or ``module:function``, and why its numbers may stand there."""
+
+
+def _allow(reason: str, **modules: str) -> None:
+    for module, names in modules.items():
+        for name in names.split():
+            ALLOWED[f"{module.replace('__', '.')}:{'' if name == '-' else name}"] = reason
+
+
+_allow(
+    WAITS,
+    agents__locks="_WAIT_STEP_S",
+    backends__postgres__erasing="_PAUSE_S",
+    backends__postgres__fence="_PAUSE_S",
+    backends__postgres__lent="LentPool._ask_lender",
+    backends__postgres__listener="Listener._run _FIRST_WAIT_S _LONGEST_WAIT_S",
+    backends__postgres__local_guard="POLL_S",
+    backends__postgres__local_place="LOCK_POLL_S",
+    backends__postgres__local_server="_fill",
+    backends__postgres__patience="TURN_MS _PAUSE_S",
+    backends__postgres__vector_index="_KNOWN_S _LOOK_S",
+    backends__postgres__writer="PostgresWriter._cut_off _BACKOFF_S _LEAST_MS _SHARED_LOCK_MS",
+    backends__sqlite__care="SqliteCare.copy_to",
+    backends__sqlite__erasing="_PAUSE_S",
+    llm__limiter="_HELD_MOST_S",
+    llm__wire="_LEAST_S",
+    runtime__behind="WriteBehind._make_room _RETRY_S",
+    runtime__embedder="Embedder._fill_behind _FOREIGN_S _LOOK_SHARE",
+    runtime__full_text="_AGAIN_S _OTHERS_S",
+    runtime__searching="_KEPT_MOST_MS",
+)
+_allow(
+    PATIENCE,
+    backends__postgres__connection="_GRACE_MS",
+    backends__postgres__erasing="_PATIENCE_MS",
+    backends__postgres__fence="REMOVING_MS _PATIENCE_MS",
+    backends__postgres__lent="_TRIES",
+    backends__postgres__listener="Listener.stop",
+    backends__postgres__local_guard="STOP_S",
+    backends__postgres__local_place="Place._claim_directory Place.claim _lock_file_now locked",
+    backends__postgres__local_server="LocalServer.start TCP_TRIES",
+    backends__postgres__patience="_RACES_MAX",
+    backends__postgres__writer="_OUTCOME_WAIT_S",
+    llm__deadline="_LONGEST_S",
+    runtime__behind="WriteBehind.close WriteBehind.flush",
+    runtime__embedder="Embedder.close",
+    runtime__forgetting__service="_WAIT_MS",
+    runtime__forgetting__store="_WAIT_MS",
+    runtime__repeating="_Beside.stop",
+    runtime__upkeep="_FINISH_MS",
+)
+_allow(
+    PIECES,
+    backends__postgres__bulk="_RECORDS_AT_ONCE",
+    backends__postgres__erasing="PostgresEraser._values",
+    backends__postgres__full_text="_BATCH_ROWS",
+    backends__postgres__local_files="_copy_file",
+    backends__postgres__vector_index="_BESIDE",
+    backends__sqlite__care="_PAGES",
+    backends__sqlite__full_text="_BATCH_ROWS",
+    backends__sqlite__restoring="_LEAP",
+    context__columns="PARTS_IN_ONE",
+    resident__indexes="_PAGE_ROWS",
+    resident__memory="_PAGE_ROWS",
+    resident__tables="_LEAST_BITS",
+    resident__verifier="_of_relation _of_vectors",
+    runtime__checking="_PAGE",
+    runtime__figures="_PAGE",
+    runtime__forgetting__proving="_PAGE",
+    runtime__spaces="_BATCH_ROWS",
+    runtime__tables="_PAGE",
+    search__full_text="_WORDS_KEPT",
+    search__stored="_WORDS_KEPT",
+    storage__bulk__load="KEYS_A_RECORD",
+    storage__moving="_AT_ONCE",
+    storage__unit_of_work="UnitOfWork.pages",
+    tenancy__move="FEW",
+)
+_allow(
+    BOUNDS,
+    backends__postgres__local_place="NEEDED_BYTES",
+    dsl__parser="FAULTS_MAX",
+    llm__http="_ADDRESS_CHARS",
+    runtime__engine="Engine.record_error",
+    runtime__forgetting__subject="_TEXTS_MAX _LEAST_DIGITS _pieces",
+    runtime__named="_LIMIT_MAX",
+    runtime__policies="PolicyEngine._error_event",
+    search__names="_LONGEST",
+    storage__moving="NAMED_MOST",
+    trajectory__inputs="MAX_DURATION_MS",
+)
+_allow(
+    PROTOCOL,
+    backends__postgres__connection="_PARAMETERS",
+    backends__postgres__erasing="PostgresEraser._clear_samples",
+    backends__postgres__local_files="LOG_IDENTIFIER _copy_owned _copy_programs _crc32c _initialise cache_folder",
+    backends__postgres__local_guard="PR_SET_CHILD_SUBREAPER",
+    backends__postgres__local_place="- LONGEST_SOCKET_PATH",
+    backends__postgres__local_server="UNIX_PORT",
+    backends__postgres__local_settings="write_settings",
+    backends__postgres__schema="OLDEST_SERVER check_server",
+    backends__postgres__statements="ADVISORY_CLASS",
+    backends__postgres__vector_index="_EF_MAX _HALF_MAX _ROWS_A_LIST",
+    backends__postgres__vector_plans="HALFVEC_MAX VECTOR_MAX",
+    backends__postgres__wire="- _LAST_US _SINCE_2000_US",
+    backends__sqlite__connection="APPLICATION_ID",
+    backends__sqlite__directory="APPLICATION_ID",
+    context__columns="FIELDS",
+    context__record="_ONE_F32",
+    context__turns="_VERSION_SHIFT",
+    context__window="_VARIANT _VERSION_8",
+    llm__http="HttpClient._document HttpClient._refused _RETRIED _meaning",
+    llm__minilm="DIMENSIONS _VOCABULARY",
+    llm__options="EMBEDDING",
+    llm__remote_embedding="_OF_THE_CONTENT",
+    resident__mirror="_ENTRY_BYTES",
+    runtime__forgetting__subject="_UNSPACED",
+    storage__archive="only_one write_archive",
+    storage__bulk__checks="-",
+)
+_allow(
+    MATHS,
+    context__record="_SECOND_US",
+    dsl__parser="_UNITS_MS",
+    llm__limiter="_MINUTE_S",
+    runtime__forgetting__erasing="_ALL_TIME_US",
+    search__dates="DAY_US _YEARS_BACK",
+    search__fusion="LEAST _TOP_IMPORTANCE",
+    search__legs="_idf",
+    search__recent="_HALF",
+    search__stored_figures="StoredFigures.rarity",
+    storage__codec="_us",
+)
+_allow(
+    SHOWN,
+    dsl__printer="LINE_CHARS",
+    dsl__source="_LINE_CHARS _SUGGESTED_FROM",
+    llm__embedding="_SHOWN",
+    storage__soundness="EXAMPLES",
+)
+_allow(
+    METHOD,
+    llm__blocks="_LINE_CHARS _block_at _fenced is_diff",
+    llm__comparison="_MAX_CHARS _NEARLY_IDENTICAL _SAME_TOPIC _SAME_WORDING",
+    llm__hash_provider="_KEPT_WORDS _NGRAM_WEIGHT",
+    llm__naming="MAX_ENTITY_CHARS _MAX_CHARS_READ",
+    llm__note_rules="_FIX_CERTAINTY _FIX_WITHIN_TURNS _HEADLINE_CHARS _MAX_ERROR_CHARS _MAX_SUMMARY_CHARS"
+    " _OUTCOME_CONFIDENCE _SUMMARY_CERTAINTY",
+    llm__rules="MAX_ARTIFACTS_PER_TURN MAX_CHARS_READ _FOLDED_CHARS",
+    llm__sentences="_SHORT_LINE _WORD_BEFORE",
+    llm__statements="MAX_STATEMENT_CHARS MIN_STATEMENT_CHARS _CUES _LABELS",
+    llm__textrank="MAX_CHARS_READ MAX_SENTENCES _CENTRAL _DAMPING _MAX_CHARS_EMBEDDED _MAX_ITERATIONS"
+    " _MAX_WORDS_COUNTED _REDUNDANT _SIMILARITY_DECIMALS _TOLERANCE",
+    llm__texts="prefix_end",
+)
+_allow(
+    NO_KNOB_YET,
+    runtime__forgetting__erasing="_SHARED_FROM _SHARED_PART",
+    runtime__reembedding="REFUSED_SHARE STRICT_ATTEMPTS",
+    search__searcher="_DIVERSE_POOL",
+)
+
+
+def test_numbers_that_tune_are_knobs_or_have_a_reason() -> None:
+    found = tuning(ROOMS)
+    assert sorted(found - ALLOWED.keys()) == [], (
+        "make these knobs (caliber/config), or list them here with their reason"
+    )
+    assert sorted(ALLOWED.keys() - found) == [], "these are gone: take them off the list"
+
+
+def test_every_reason_says_something() -> None:
+    reasons = set(ALLOWED.values())
+    assert all(len(reason) > 30 for reason in (*ROOMS.values(), *reasons))
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("_RATIO = 0.95", "_RATIO"),
+        ("LIMIT: Final = 20", "LIMIT"),
+        ("def fill(x):\n    return x * 0.95", "fill"),
+        ("def fill(x):\n    if x > 8_000:\n        return 1", "fill"),
+        ("def find(*, limit: int = 20): ...", "find"),
+        ("def find():\n    return search(limit=20)", "find"),
+        ("class A:\n    def f(self):\n        time.sleep(0.2)", "A.f"),
+        ("class A:\n    SHARE = -0.5", "SHARE"),
+        ("AGE_MS = 30 * 24 * 60 * 60 * 1_000", "AGE_MS"),
+        ("WEIGHTS = {'vector': 0.4}", "WEIGHTS"),
+        ("score = lambda x: 0.7 * x", ""),
+    ],
+)
+def test_a_planted_number_is_found(source: str, name: str) -> None:
+    assert set(tuning_in(source, "m")) == {f"m:{name}"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "NONE, ONE, TWO = 0, 1, 2",
+        "_PAGE = 1 << 16",
+        "_MASK = 0xFFFF",
+        "def f(x):\n    return x[3:7], x / 1_000, x[-1]",
+        "half = x / 2.0",
+        "def f():\n    return 2**63 - 1",
+    ],
+)
+def test_what_tunes_nothing_is_left_alone(source: str) -> None:
+    assert set(tuning_in(source, "m")) == set()
