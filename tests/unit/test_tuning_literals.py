@@ -82,6 +82,7 @@ _allow(
     runtime__forgetting__service="_WAIT_MS",
     runtime__forgetting__store="_WAIT_MS",
     runtime__repeating="_Beside.stop",
+    runtime__tenants="_SCRUB_S",
     runtime__upkeep="_FINISH_MS",
 )
 _allow(
