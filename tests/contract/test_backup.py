@@ -560,3 +560,21 @@ def test_a_full_disk_leaves_no_half_backup(backend: Any, filled: caliber.Caliber
 
 def test_every_relation_is_carried_or_belongs_to_the_database() -> None:
     assert {relation.name for relation in RELATIONS} - {each.name for each in WHOLE} == {"change", "schema_migration"}
+
+
+def test_a_file_system_without_links_is_restored_on_too(
+    file_backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    memory = file_backend.open()
+    fill(memory, large=False)
+    made = memory.storage.backup(tmp_path / "all.zip")
+    rows = rows_of(memory)
+    memory.close()
+    Path(file_backend.path).unlink()
+    monkeypatch.setattr("os.link", no_links)
+    caliber.restore(file_backend.config(), made.path)
+    with caliber.open(file_backend.config()) as again:
+        check_same(rows_of(again), rows)

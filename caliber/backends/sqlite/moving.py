@@ -6,7 +6,6 @@ Its ``user_version`` says which attempt fills it; each transaction of one looks 
 from __future__ import annotations
 
 import dataclasses
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from caliber.backends.sqlite.bulk import before_all
 from caliber.backends.sqlite.connection import APPLICATION_ID, Counter, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
-from caliber.backends.sqlite.schema import PLANS, checksum, clear_beside, options_for, sync_folder
+from caliber.backends.sqlite.schema import PLANS, checksum, clear_beside, options_for, sync_folder, take_place
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig
 from caliber.model.errors import CaliberError, Conflict, StorageError, Unavailable
@@ -178,9 +177,19 @@ class SqliteReplica:
 
     def _require_ours(self, connection: SqliteConnection, token: str) -> None:
         if connection.pragma("user_version") != _number(token):
-            raise Conflict(
-                "another process has taken this move over", entity_type="tenant", id=self.shown, reason="taken over"
-            )
+            raise self._taken_over()
+
+    def _taken_over(self) -> Conflict:
+        message = "another process has taken this move over"
+        return Conflict(message, entity_type="tenant", id=self.shown, reason="taken over")
+
+    def _something_else(self) -> Conflict:
+        return Conflict(
+            f"there is something else at {self.shown}: remove it, or move the tenant to another source",
+            entity_type="store",
+            id=self.shown,
+            reason="exists",
+        )
 
     def _epoch_of(self, file: Path, *tables_of_epochs: str) -> str | None:
         """Return the epoch that one of the tables of a file names, or None."""
@@ -197,12 +206,7 @@ class SqliteReplica:
     def prepare(self, epoch: str, token: str) -> bool:
         if self._file.exists():
             if self._epoch_of(self._file, SCHEMA_MIGRATION.name) != epoch:
-                raise Conflict(
-                    f"there is something else at {self.shown}: remove it, or move the tenant to another source",
-                    entity_type="store",
-                    id=self.shown,
-                    reason="exists",
-                )
+                raise self._something_else()
             _remove(self._file)  # an attempt that ended between its last two steps
             _remove(self._unfinished)
         if not self._file.parent.exists():
@@ -250,10 +254,13 @@ class SqliteReplica:
             connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
         if not self._file.exists():
             clear_beside(self._file)
-        os.link(self._unfinished, self._file)  # unlike renaming, it takes no other file's place
-        self._unfinished.unlink()
+        try:
+            take_place(self._unfinished, self._file)
+        except FileExistsError as error:
+            raise self._something_else() from error
+        except FileNotFoundError as error:
+            raise self._taken_over() from error
         clear_beside(self._unfinished)
-        sync_folder(self._file.parent)
 
     def _go_on_from(self, connection: SqliteConnection, numbers: Mapping[str, int]) -> None:
         """Give out no ordinal again, and number changes on from the last one, which readers look for."""

@@ -30,6 +30,7 @@ from caliber.backends.sqlite.schema import (
     file_of,
     is_blank,
     sync_folder,
+    take_place,
 )
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.storage.archive import Archive, only_one
@@ -115,12 +116,12 @@ def _put(beside: Path, target: Path, options: OpenOptions) -> None:
             clear_beside(target)
         if blank:
             beside.replace(target)
+            sync_folder(target.parent)
         else:
-            os.link(beside, target)  # unlike renaming, it takes no other file's place
+            take_place(beside, target)
     except FileExistsError as error:
         reason = "it was made meanwhile; --force replaces what it holds"
         raise Conflict(entity_type="store", id=str(target), reason=reason) from error
-    sync_folder(target.parent)
 
 
 @contextmanager

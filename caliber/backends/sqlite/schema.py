@@ -185,6 +185,21 @@ def clear_beside(file: Path) -> None:
         Path(f"{file}{ending}").unlink(missing_ok=True)
 
 
+def take_place(made: Path, file: Path) -> None:
+    """Give a whole file its name, and take no other file's place. Raises: FileExistsError, FileNotFoundError."""
+    try:
+        os.link(made, file)
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError:  # a file system without links
+        if file.exists():
+            raise FileExistsError(str(file)) from None
+        made.rename(file)
+    else:
+        made.unlink()
+    sync_folder(file.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Have what was created or removed in a folder survive the loss of power."""
     # A new file survives a crash only once its directory entry is on disk too.
