@@ -12,7 +12,7 @@ from caliber.model.entities import Lock, LockToken
 from caliber.model.enums import LockMode
 from caliber.model.errors import DTypeError, LockAcquisitionFailed, LockExpired
 from caliber.model.ids import LockId
-from caliber.model.time import from_us, to_us
+from caliber.model.time import EPOCH, from_us, to_us
 from caliber.schema.relations import LOCK
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork
@@ -86,8 +86,9 @@ class LockService:
                 lock = _held(uow, token, holder)
             except LockExpired:
                 return False
-            # The row stays as the newest token of its resource, so that tokens go on rising.
-            uow.update(LOCK, dataclasses.replace(lock, expires_at=from_us(uow.now_us)))
+            # The row stays as the newest token of its resource, so that tokens go on rising. It is over for good,
+            # also when the clock is put back.
+            uow.update(LOCK, dataclasses.replace(lock, expires_at=EPOCH))
             return True
 
         return self._store.write(work)
@@ -125,7 +126,7 @@ def _try(uow: UnitOfWork, resource: str, holder: str, lease_ms: int, mode: LockM
         return None
     for lock in own:
         # Asking again renews; the old token ends here.
-        uow.update(LOCK, dataclasses.replace(lock, expires_at=from_us(now)))
+        uow.update(LOCK, dataclasses.replace(lock, expires_at=EPOCH))
     fresh = Lock(
         lock_id=LockId(uuid7()),
         resource=resource,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from caliber.config.knobs import AsList, Flag, Int, Name, Real, Section, knob
+from pydantic import AfterValidator
+
+from caliber.config.cron import check_time_zone
+from caliber.config.knobs import AsList, Duration, Flag, Int, Name, Real, Section, knob
 from caliber.model.access import Principal
 from caliber.model.enums import AgentRole, PrincipalKind
 
@@ -24,6 +27,17 @@ class PolicyEngineConfig(Section):
     """How policies are run."""
 
     on_error: Literal["abort", "continue"] = knob("After an action failed: stop, or go on to the next.", "C-229")
+    time_zone: Annotated[Name, AfterValidator(check_time_zone)] = knob(
+        "Where the hours of schedules are told: an IANA name, such as Europe/Berlin.", "C-148", seed="UTC"
+    )
+    schedule_poll_ms: Duration = knob(
+        "How often an open store looks for what is due by schedule; 0 never does.", "C-238", unit="ms", ge=0
+    )
+    schedule_attempts_max: Int = knob(
+        "How often an action on a schedule is tried, at one look after the other, while what stops it may pass.",
+        "C-229",
+        ge=1,
+    )
 
 
 class TrajectoryConfig(Section):

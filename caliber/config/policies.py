@@ -6,19 +6,18 @@ Source: C-149, C-176 to C-179, C-213, C-226 to C-229, C-242.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from caliber.config.cron import check_cron
 from caliber.config.knobs import AsList, Duration, Name, Real, Section, knob
 from caliber.model.enums import Trigger
 
 _CHANNEL: Final = re.compile(r"[a-z_][a-z0-9_]{0,54}\Z")  # PostgreSQL's 63 bytes less the prefix "caliber_"
 _NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,62}$"
-_CRON_CHARS: Final = 128
 
 
 class PolicyAction(StrEnum):
@@ -48,6 +47,10 @@ TARGETS: Final[dict[PolicyAction, tuple[PolicyTarget, ...]]] = {
     PolicyAction.NOTIFY: (),
 }
 _GRADED: Final = (PolicyTarget.ARTIFACT, PolicyTarget.NOTE)  # the records that carry a confidence
+
+
+ON_SCHEDULE: Final = (PolicyAction.PRUNE, PolicyAction.NOTIFY)
+"""What needs no trajectory to work on: on a schedule the whole tenant is the range (C-228)."""
 
 
 class Faults:
@@ -110,26 +113,6 @@ class ActionConfig(Section):
         return self
 
 
-def check_cron(text: str) -> str:
-    """Return a cron expression of five fields unchanged.
-
-    Raises: PydanticCustomError when it is not one.
-    """
-    try:
-        from cronsim import CronSim, CronSimError
-    except ImportError:
-        raise PydanticCustomError("cron", "schedules need the package cronsim: pip install cronsim") from None
-    if len(text) > _CRON_CHARS or len(text.split()) != 5:
-        raise PydanticCustomError("cron", 'must be five cron fields, such as "0 3 * * *"')
-    try:
-        next(CronSim(text, datetime(2024, 1, 1, tzinfo=UTC)))
-    except (CronSimError, StopIteration, ValueError, OverflowError):
-        pass
-    else:
-        return text
-    raise PydanticCustomError("cron", 'must be a cron expression that can come due, such as "0 3 * * *"')
-
-
 class RuleConfig(Section):
     """What to do, in order, when something happens."""
 
@@ -146,6 +129,14 @@ class RuleConfig(Section):
             faults.missing("cron")
         if self.on is not Trigger.SCHEDULE and self.cron is not None:
             faults.clash("cron", "on", "only on = schedule takes it")
+        for at, action in enumerate(self.actions if self.on is Trigger.SCHEDULE else ()):
+            if action.action not in ON_SCHEDULE:
+                able = " and ".join(ON_SCHEDULE)
+                faults.clash(
+                    f"actions[{at}].action",
+                    "on",
+                    f"{action.action} works on a trajectory, and a schedule has none: it does {able}",
+                )
         faults.done()
         return self
 

@@ -308,7 +308,12 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
         },
         "debug": {"trace_limit": 100, "view_limit": 100},
         "aio": {"workers": 4, "queue": 1_024},
-        "policy_engine": {"on_error": "continue"},
+        "policy_engine": {
+            "on_error": "continue",
+            "time_zone": "UTC",
+            "schedule_poll_ms": 15 * SECOND,
+            "schedule_attempts_max": 3,
+        },
         "policies": _policies(),
     }
     if embed:

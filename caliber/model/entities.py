@@ -406,6 +406,22 @@ class Erasure:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyRun:
+    """How far a rule on a schedule is. It holds no words: ``rule_id`` is a digest of the rule. Source: C-238.
+
+    All that came due up to ``covered_at`` is done; ``due_at`` is the run under way, with ``actions_done`` actions done
+    and ``attempts`` failed ones of the next.
+    """
+
+    rule_id: uuid.UUID
+    covered_at: datetime
+    due_at: datetime | None = None
+    actions_done: int = 0
+    attempts: int = 0
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigDocument:
     """A configuration that was accepted, kept under its hash; secrets are references in it."""
 

@@ -42,6 +42,7 @@ from caliber.model.enums import (
     TurnRole,
 )
 from caliber.model.erasure import ForgetReport
+from caliber.model.schedules import ScheduledRule
 from caliber.model.time import Clock
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import opening
@@ -410,6 +411,14 @@ class AsyncCaliber:
     async def maintain(self) -> dict[str, int]:
         """See ``Caliber.maintain``."""
         return await self._run(self._memory.maintain)
+
+    async def schedules(self) -> list[ScheduledRule]:
+        """See ``Caliber.schedules``."""
+        return await self._run(self._memory.schedules)
+
+    async def run_due(self) -> int:
+        """See ``Caliber.run_due``."""
+        return await self._run(self._memory.run_due)
 
     async def forget(
         self,

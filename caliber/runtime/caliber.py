@@ -22,11 +22,13 @@ from caliber.model.enums import (
 )
 from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError, PermissionDenied
+from caliber.model.schedules import ScheduledRule
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import figures
 from caliber.runtime.engine import Engine
 from caliber.runtime.named import Tables
 from caliber.runtime.reading import Reader
+from caliber.runtime.schedules import Scheduler
 from caliber.runtime.tasks import Tasks
 from caliber.runtime.upkeep import maintain
 from caliber.runtime.writing import Id, Writing
@@ -209,6 +211,17 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
     def maintain(self) -> dict[str, int]:
         """Apply retention: expired windows, old events and changes, content nothing refers to, lapsed locks."""
         return maintain(self._engine)
+
+    def schedules(self) -> list[ScheduledRule]:
+        """Return the policies' rules on a schedule, and when each is due next."""
+        return Scheduler(self._engine).state()
+
+    def run_due(self) -> int:
+        """Run what is due by schedule, unless another process is at it; return how many actions were done.
+
+        An open store does so by itself every ``policy_engine.schedule_poll_ms``.
+        """
+        return Scheduler(self._engine).look()
 
     # --- erasing -----------------------------------------------------------------------------------
 

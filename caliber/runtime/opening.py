@@ -21,6 +21,7 @@ from caliber.runtime.backup import RestoreReport
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.engine import Engine
 from caliber.runtime.forgetting.unfinished import forget_words, report_unfinished
+from caliber.runtime.schedules import Scheduler
 from caliber.runtime.upkeep import maintain
 from caliber.storage.care import Stages
 from caliber.storage.protocol import ConnectionPool, Store
@@ -137,6 +138,10 @@ def _retain(engine: Engine) -> None:
     maintain(engine)
 
 
+def _run_due(scheduler: Scheduler) -> None:
+    scheduler.look()
+
+
 def open(  # noqa: A001  (the pinned name)
     config: ConfigSource,
     *,
@@ -182,4 +187,7 @@ def open(  # noqa: A001  (the pinned name)
     engine.memory.on_erased = lambda: forget_words(engine)
     report_unfinished(engine)
     engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
+    scheduler = Scheduler(engine)
+    if scheduler.rules:
+        engine.repeat("schedule", lambda: _run_due(scheduler), settings.policy_engine.schedule_poll_ms)
     return Caliber(engine, who)

@@ -10,10 +10,8 @@ from caliber.config import CaliberConfig, ProviderConfig
 from caliber.context import estimator_of
 from caliber.kernels.evaluator import refusal
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
-from caliber.model.enums import Trigger
 from caliber.model.errors import (
     CaliberError,
-    InvalidConfigValue,
     MissingRequired,
     MultipleErrors,
 )
@@ -48,16 +46,6 @@ def refusals(config: CaliberConfig) -> list[CaliberError]:
         estimator_of(config)
     except CaliberError as error:
         found.append(error)
-    for at, policy in enumerate(config.policies):
-        for place, rule in enumerate(policy.rules):
-            if rule.on is Trigger.SCHEDULE:
-                found.append(
-                    InvalidConfigValue(
-                        field=f"policies[{at}].rules[{place}].on",
-                        value=rule.on.value,
-                        reason="there is no scheduler yet, so nothing would ever run this rule",
-                    )
-                )
     return found
 
 

@@ -29,7 +29,7 @@ def _changed(folder: Path, old: str, new: str) -> Path:
     ("old", "new", "says"),
     [
         ('provider_type = "extractive"', 'provider_type = "cohere"', "not supported"),
-        ('on = "task_end"', 'on = "schedule"\ncron = "0 3 * * *"', "no scheduler yet"),
+        ('on = "task_end"', 'on = "schedule"\ncron = "0 3 * * *"', "a schedule has none"),
     ],
 )
 def test_check_lists_what_would_keep_the_store_from_opening(store: Path, old: str, new: str, says: str) -> None:

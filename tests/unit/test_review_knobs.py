@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-import pytest
 from pydantic.fields import FieldInfo
-from support.configs import config, policy
+from support.configs import config
 
 import caliber
 from caliber.config import CaliberConfig
 from caliber.config.knobs import Section
 from caliber.config.render import render_toml
-from caliber.model.errors import InvalidConfigValue
 
 ROOT = Path(caliber.__file__).parent
 
@@ -81,14 +79,6 @@ def test_the_commented_file_says_which_knobs_are_not_read_yet(tmp_path: Path) ->
     lines = text.splitlines()
     marked = {lines[at + 1].split(" =")[0] for at, line in enumerate(lines) if "Not read yet." in line and at > 6}
     assert marked == {path.rsplit(".", 1)[-1] for path, field in KNOBS.items() if _is_later(field)}
-
-
-def test_a_rule_on_a_schedule_is_refused_while_nothing_would_run_it() -> None:
-    # C-238 asks for a scheduler; a rule that silently never fires would be worse than none.
-    rule = policy("schedule", {"action": "prune", "target": "artifact", "older_than_ms": "1d"})
-    rule["rules"][0]["cron"] = "0 3 * * *"
-    with pytest.raises(InvalidConfigValue, match="no scheduler yet"):
-        caliber.open(config(":memory:", policies=[rule]))
 
 
 def test_a_lock_is_held_for_lock_timeout_unless_the_call_says_otherwise() -> None:

@@ -42,6 +42,7 @@ from caliber.schema.relations import (
     EVENT,
     LOCK,
     NOTE,
+    POLICY_RUN,
     RELATIONS,
     SCHEMA_MIGRATION,
     SCOPE,
@@ -58,7 +59,7 @@ _SOURCE_OF: Final = {"turn": SourceType.TURN, "artifact": SourceType.ARTIFACT, "
                      "scope": SourceType.SCOPE_SUMMARY}  # fmt: skip
 _WALKED: Final = (SESSION, TRAJECTORY, TURN, SCOPE, ARTIFACT, NOTE, USAGE, EDGE, EMBEDDING, CONTENT_VERSION,
                   CONTEXT_WINDOW, CHECKPOINT, EVENT, LOCK, CONFIG_DOCUMENT, EMBEDDING_CACHE)  # fmt: skip
-_NUMBERS_ONLY: Final = (CHANGE, SCHEMA_MIGRATION, ERASURE, EMBEDDING_SPACE)
+_NUMBERS_ONLY: Final = (CHANGE, SCHEMA_MIGRATION, ERASURE, POLICY_RUN, EMBEDDING_SPACE)
 """What holds no words and no ids of records; it is read afterwards like everything else."""
 _SHARED_FROM: Final = 20
 _SHARED_PART: Final = 0.5

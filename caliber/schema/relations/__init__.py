@@ -4,7 +4,15 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
-from caliber.schema.relations.runtime import CHANGE, CONFIG_DOCUMENT, ERASURE, EVENT, LOCK, SCHEMA_MIGRATION
+from caliber.schema.relations.runtime import (
+    CHANGE,
+    CONFIG_DOCUMENT,
+    ERASURE,
+    EVENT,
+    LOCK,
+    POLICY_RUN,
+    SCHEMA_MIGRATION,
+)
 from caliber.schema.relations.tenancy import TENANT
 from caliber.schema.relations.trajectory import ARTIFACT, CHECKPOINT, SCOPE, SESSION, TRAJECTORY, TURN
 
@@ -27,6 +35,7 @@ RELATIONS: tuple[Relation, ...] = (
     EVENT,
     CHANGE,
     ERASURE,
+    POLICY_RUN,
     CONFIG_DOCUMENT,
     SCHEMA_MIGRATION,
 )
@@ -58,6 +67,7 @@ __all__ = [
     "LOCK",
     "MIRRORED",
     "NOTE",
+    "POLICY_RUN",
     "RELATIONS",
     "SCHEMA_MIGRATION",
     "SCOPE",

@@ -1,4 +1,4 @@
-"""lock, event, change, config_document, schema_migration. Source: C-395, C-398, K-036, K-037, K-205."""
+"""lock, event, change, policy_run and others of the runtime. Source: C-238, C-395, C-398, K-036, K-037, K-205."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from caliber.model.entities import ConfigDocument, Erasure, Event, Lock
+from caliber.model.entities import ConfigDocument, Erasure, Event, Lock, PolicyRun
 from caliber.model.enums import EntityType, ErasureKind, EventFamily, LockMode
 from caliber.schema.relation import (
     AccessPath,
@@ -151,6 +151,25 @@ ERASURE = Relation(
         version(),
     ),
     paths=(AccessPath("list_unfinished", (), ("begun_at",), where=(("finished_at", True),)),),
+)
+
+POLICY_RUN = Relation(
+    name="policy_run",
+    plural="policy_runs",
+    entity=PolicyRun,
+    code=46,
+    comment="How far each rule on a schedule is; what came due up to covered_at is done.",
+    versioned=True,
+    key=("rule_id",),
+    columns=(
+        uuid_("rule_id"),
+        instant("covered_at"),
+        instant("due_at", nullable=True),
+        integer("actions_done", check=(0, None)),
+        integer("attempts", check=(0, None)),
+        version(),
+    ),
+    paths=(AccessPath("list_all", (), ("rule_id",)),),
 )
 
 CONFIG_DOCUMENT = Relation(

@@ -1,0 +1,24 @@
+"""What a rule on a schedule looks like from outside. Source: C-238."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRule:
+    """A rule on a schedule, and how far it is.
+
+    ``next_at`` is when it is due next, which is past while nothing ran it; up to ``covered_at`` all is done (at first:
+    when the rule was first seen, None before); ``running_since`` is the due time of a run that is not finished. Times
+    are told in ``policy_engine.time_zone``.
+    """
+
+    policy: str
+    rule: int
+    cron: str
+    actions: tuple[str, ...]
+    next_at: datetime
+    covered_at: datetime | None
+    running_since: datetime | None

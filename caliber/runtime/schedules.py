@@ -1,0 +1,315 @@
+"""Policies on a schedule: one runner across processes, one run for all that came due meanwhile, each action whole.
+
+How far each rule is stands in ``policy_run``; what a run did is written in the transaction of each action, guarded by
+a lease. Source: C-148, C-227 to C-229, C-238; decisions 0149 and 0150.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from caliber.config import CaliberConfig
+from caliber.config.cron import last_due, next_due, zone_of
+from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
+from caliber.kernels import uuid7
+from caliber.knowledge import notes as note_ops
+from caliber.model.entities import Event, LockToken, PolicyRun
+from caliber.model.enums import EventType, Trigger
+from caliber.model.errors import CaliberError, LockAcquisitionFailed, LockExpired, Unavailable
+from caliber.model.schedules import ScheduledRule
+from caliber.model.time import from_us, to_us
+from caliber.runtime.engine import Engine
+from caliber.schema.relations import ARTIFACT, EVENT, NOTE, POLICY_RUN, TURN
+from caliber.storage.codec import codec_of
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import lifecycle
+
+LEASE: Final = "caliber:schedule"
+"""The resource whose lock the one runner holds."""
+
+_PRINCIPAL: Final = "system:schedule"
+_ALL_TIME_US: Final = 2**62
+_ANY_CONFIDENCE: Final = 2.0  # above all there are
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule on a schedule; ``rule_id`` is the same in every process that is configured with it."""
+
+    rule_id: uuid.UUID
+    policy: str
+    place: int
+    cron: str
+    actions: tuple[ActionConfig, ...]
+
+
+def rules_of(config: CaliberConfig) -> list[Rule]:
+    """Return the rules on a schedule in the order they are declared.
+
+    A rule keeps its id when others are added, taken away or moved; another cron text or other actions make it another.
+    """
+    found: list[Rule] = []
+    seen: Counter[str] = Counter()
+    for policy in config.policies:
+        for place, rule in enumerate(policy.rules):
+            if rule.on is not Trigger.SCHEDULE:
+                continue
+            assert rule.cron is not None  # the configuration requires it
+            text = f"{policy.name}\0{rule.model_dump_json()}"
+            seen[text] += 1
+            digest = hashlib.sha256(f"{text}\0{seen[text]}".encode()).digest()
+            found.append(Rule(uuid.UUID(bytes=digest[:16]), policy.name, place, rule.cron, rule.actions))
+    return found
+
+
+class Scheduler:
+    """Runs what is due. It keeps nothing but who it is: any process may go on where another ended."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._zone = zone_of(engine.config.policy_engine.time_zone)
+        self._holder = f"schedule:{uuid7()}"
+        self.rules = rules_of(engine.config)
+
+    # --- when ------------------------------------------------------------------------------------
+
+    def due_us(self, rule: Rule, run: PolicyRun, now_us: int) -> int | None:
+        """Return the time for which a rule is to run now: that of a run under way, else the last one it was due."""
+        if run.due_at is not None:
+            return to_us(run.due_at)
+        return last_due(rule.cron, self._zone, now_us, after_us=to_us(run.covered_at))
+
+    def _is_ahead(self, rule: Rule, run: PolicyRun, now_us: int) -> bool:
+        """Whether a rule is done for times that are further than its next one: the clock was put back that far."""
+        return run.due_at is None and next_due(rule.cron, self._zone, now_us) < to_us(run.covered_at)
+
+    def _runs(self) -> dict[uuid.UUID, PolicyRun]:
+        plans = self._engine.store.plans[POLICY_RUN.name]
+        with self._engine.store.read() as session:
+            rows = session.run(plans.lists["list_all"], ())
+        decode = codec_of(POLICY_RUN).decode
+        return {run.rule_id: run for run in map(decode, rows)}
+
+    def state(self) -> list[ScheduledRule]:
+        """Return every rule on a schedule, and when it is due next."""
+        self._engine.check_open()
+        runs, now = self._runs(), self._engine.clock.now_us()
+        out = []
+        for rule in self.rules:
+            run = runs.get(rule.rule_id)
+            since = now if run is None or self._is_ahead(rule, run, now) else to_us(run.covered_at)
+            out.append(
+                ScheduledRule(
+                    policy=rule.policy,
+                    rule=rule.place,
+                    cron=rule.cron,
+                    actions=tuple(shown(action) for action in rule.actions),
+                    next_at=from_us(next_due(rule.cron, self._zone, since)).astimezone(self._zone),
+                    covered_at=None if run is None else run.covered_at.astimezone(self._zone),
+                    running_since=None if run is None or run.due_at is None else run.due_at.astimezone(self._zone),
+                )
+            )
+        return out
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def look(self) -> int:
+        """Run what is due, unless another process is at it; return how many actions were done.
+
+        A rule that is seen for the first time is due from now on. Raises: StorageError kinds.
+        """
+        self._engine.check_open()
+        now, runs = self._engine.clock.now_us(), self._runs()
+        due = []
+        for rule in self.rules:
+            run = runs.get(rule.rule_id)
+            if run is None:
+                self._begin(rule)
+            elif self._is_ahead(rule, run, now):
+                self._put_back(rule)
+            elif self.due_us(rule, run, now) is not None:
+                due.append(rule)
+        if not due:
+            return 0
+        try:
+            lock = self._engine.locks.acquire(LEASE, holder=self._holder)
+        except LockAcquisitionFailed:
+            return 0
+        token = LockToken(lock.resource, lock.token)
+        done = 0
+        try:
+            for rule in due:
+                done += self._run(rule, token)
+        except LockExpired:
+            return done  # whoever holds the lease now goes on
+        self._engine.locks.release(token, holder=self._holder)
+        return done
+
+    def _begin(self, rule: Rule) -> None:
+        self._engine.write(lambda uow: uow.insert_new(POLICY_RUN, PolicyRun(rule.rule_id, from_us(uow.now_us))))
+
+    def _put_back(self, rule: Rule) -> None:
+        """Count from now again, as the clock does; what was run is not run again for that."""
+
+        def work(uow: UnitOfWork) -> None:
+            run: PolicyRun = uow.get(POLICY_RUN, rule.rule_id.bytes)
+            if self._is_ahead(rule, run, uow.now_us):
+                uow.update(POLICY_RUN, dataclasses.replace(run, covered_at=from_us(uow.now_us)))
+
+        self._engine.write(work)
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def _run(self, rule: Rule, token: LockToken) -> int:
+        """Do the actions of a rule that is due, one transaction each; return how many were done."""
+        done = 0
+        due_us: int | None = None
+        while True:
+            begun = time.monotonic()
+            step = _Step(self, rule, token, due_us, begun)
+            try:
+                self._engine.write(step.act)
+            except (LockExpired, Unavailable):
+                raise  # nothing can be written now: the next look goes on from here
+            except CaliberError as error:
+                self._engine.write(lambda uow, step=step, error=error: step.fail(uow, error))  # type: ignore[misc]
+            done += step.done
+            if not step.goes_on:
+                return done
+            due_us = step.due_us
+
+    def prune(self, uow: UnitOfWork, action: ActionConfig) -> int:
+        """Take out of use what a prune action names in the whole tenant (C-228); return how many records.
+
+        Turns are deleted, their content kept for replay; artifacts are retired; notes are archived.
+        """
+        until = _ALL_TIME_US if action.older_than_ms is None else uow.now_us - action.older_than_ms * 1_000
+        below = _ANY_CONFIDENCE if action.below_confidence is None else action.below_confidence
+        if action.target is PolicyTarget.NOTE:
+            found = uow.select_entities(NOTE, "note.stale", until, below)
+            for note in found:
+                note_ops.archive_note(uow, note)
+        elif action.target is PolicyTarget.ARTIFACT:
+            found = uow.select_entities(ARTIFACT, "artifact.stale", until, below)
+            for artifact in found:
+                lifecycle.retire_artifact(uow, artifact)
+        else:
+            found = uow.select_entities(TURN, "turn.stale", until, int(action.target is PolicyTarget.SCOPE))
+            for turn in found:
+                uow.delete(TURN, turn)
+        return len(found)
+
+    def record(self, uow: UnitOfWork, kind: str, payload: Mapping[str, Any], duration_ms: int | None = None) -> None:
+        """Write an event in this very transaction, and tell subscribers of it after the commit."""
+        event: Event = self._engine.event(
+            kind, principal=_PRINCIPAL, payload=dict(payload), duration_ms=duration_ms, at_us=uow.now_us
+        )
+        uow.insert(EVENT, event)
+        uow.on_commit.append(lambda: self._engine.bus.publish(event))
+
+    @property
+    def attempts_max(self) -> int:
+        """How often an action is tried."""
+        return self._engine.config.policy_engine.schedule_attempts_max
+
+    @property
+    def stops(self) -> bool:
+        """Whether a failed action keeps those after it from being tried."""
+        return self._engine.config.policy_engine.on_error == "abort"
+
+
+class _Step:
+    """One action of one run: done and noted in one transaction, or noted as failed in one."""
+
+    def __init__(self, scheduler: Scheduler, rule: Rule, token: LockToken, due_us: int | None, begun: float) -> None:
+        self._scheduler = scheduler
+        self._rule = rule
+        self._token = token
+        self._begun = begun
+        self.due_us = due_us
+        self.done = 0
+        self.goes_on = False
+
+    def _enter(self, uow: UnitOfWork) -> PolicyRun | None:
+        """Return how far the rule is; None when it is not due any more, or the run under way is another."""
+        uow.guard(self._token)
+        self.done, self.goes_on = 0, False
+        run: PolicyRun = uow.get(POLICY_RUN, self._rule.rule_id.bytes)
+        due = self._scheduler.due_us(self._rule, run, uow.now_us)
+        if due is None or (self.due_us is not None and due != self.due_us):
+            return None
+        self.due_us = due
+        return run
+
+    def act(self, uow: UnitOfWork) -> None:
+        """Do the next action. Raises: LockExpired, and what stopped it."""
+        run = self._enter(uow)
+        if run is None:
+            return
+        action = self._rule.actions[run.actions_done]
+        payload = self._payload(run, action)
+        if action.action is PolicyAction.PRUNE:
+            payload["pruned"] = self._scheduler.prune(uow, action)
+        else:
+            told = {name: payload[name] for name in ("policy", "rule", "due_at")}
+            self._scheduler.record(uow, f"caliber_{action.channel}", told)
+        payload["outcome"] = "done"
+        self._next(uow, run)
+        self._record(uow, payload)
+        self.done = 1
+
+    def fail(self, uow: UnitOfWork, error: CaliberError) -> None:
+        """Note that the next action failed: it is tried again at the next look, or passed over, or ends the run."""
+        run = self._enter(uow)
+        if run is None:
+            return
+        action = self._rule.actions[run.actions_done]
+        attempts = run.attempts + 1
+        payload = {**self._payload(run, action), "attempt": attempts, "error": error.kind, "message": str(error)[:500]}
+        if error.retryable and attempts < self._scheduler.attempts_max:
+            assert self.due_us is not None
+            payload["outcome"] = "to_retry"
+            uow.update(POLICY_RUN, dataclasses.replace(run, due_at=from_us(self.due_us), attempts=attempts))
+        else:
+            payload["outcome"] = "failed"
+            if self._scheduler.stops:
+                payload["skipped"] = len(self._rule.actions) - run.actions_done - 1
+            self._next(uow, run, last=self._scheduler.stops)
+        self._record(uow, payload)
+
+    def _next(self, uow: UnitOfWork, run: PolicyRun, *, last: bool = False) -> None:
+        assert self.due_us is not None
+        due, done = from_us(self.due_us), run.actions_done + 1
+        if last or done == len(self._rule.actions):
+            changed = dataclasses.replace(run, covered_at=due, due_at=None, actions_done=0, attempts=0)
+        else:
+            changed = dataclasses.replace(run, due_at=due, actions_done=done, attempts=0)
+            self.goes_on = True
+        uow.update(POLICY_RUN, changed)
+
+    def _payload(self, run: PolicyRun, action: ActionConfig) -> dict[str, Any]:
+        assert self.due_us is not None
+        return {
+            "trigger": Trigger.SCHEDULE.value,
+            "policy": self._rule.policy,
+            "rule": self._rule.place,
+            "action": shown(action),
+            "step": run.actions_done,
+            "due_at": from_us(self.due_us).isoformat(),
+        }
+
+    def _record(self, uow: UnitOfWork, payload: dict[str, Any]) -> None:
+        duration_ms = int((time.monotonic() - self._begun) * 1_000)
+        self._scheduler.record(uow, EventType.POLICY_EXECUTE, payload, duration_ms)
+
+
+def shown(action: ActionConfig) -> str:
+    """Return an action in a few words."""
+    about = action.channel if action.target is None else action.target.value
+    return f"{action.action.value} {about}"
