@@ -1511,6 +1511,65 @@ SELECT 1 FROM "tenant_a"."erasure" WHERE "erasure_id" = $1 FOR UPDATE;
 --   gives: ordinal, erasure_id, kind, counts, begun_at, finished_at, version
 SELECT "ordinal", "erasure_id", "kind", "counts", "begun_at", "finished_at", "version" FROM "tenant_a"."erasure" WHERE "finished_at" IS NULL ORDER BY "begun_at";
 
+-- ===== policy_run
+
+CREATE TABLE "tenant_a"."policy_run" (
+  "rule_id" UUID NOT NULL,
+  "covered_at" TIMESTAMPTZ NOT NULL,
+  "due_at" TIMESTAMPTZ,
+  "actions_done" BIGINT NOT NULL CHECK ("actions_done" >= 0),
+  "attempts" BIGINT NOT NULL CHECK ("attempts" >= 0),
+  "version" BIGINT NOT NULL CHECK ("version" >= 1),
+  PRIMARY KEY ("rule_id")
+);
+
+COMMENT ON TABLE "tenant_a"."policy_run" IS 'How far each rule on a schedule is; what came due up to covered_at is done.';
+
+-- policy_run.insert
+--   takes: rule_id, covered_at, due_at, actions_done, attempts, version
+INSERT INTO "tenant_a"."policy_run" ("rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES ($1, $2, $3, $4, $5, $6);
+
+-- policy_run.insert_or_ignore
+--   takes: rule_id, covered_at, due_at, actions_done, attempts, version
+INSERT INTO "tenant_a"."policy_run" ("rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING;
+
+-- policy_run.upsert
+--   takes: rule_id, covered_at, due_at, actions_done, attempts, version
+INSERT INTO "tenant_a"."policy_run" ("rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT ("rule_id") DO UPDATE SET "covered_at" = excluded."covered_at", "due_at" = excluded."due_at", "actions_done" = excluded."actions_done", "attempts" = excluded."attempts", "version" = excluded."version";
+
+-- policy_run.get
+--   takes: rule_id
+--   gives: rule_id, covered_at, due_at, actions_done, attempts, version
+SELECT "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "tenant_a"."policy_run" WHERE "rule_id" = $1;
+
+-- policy_run.update
+--   takes: covered_at, due_at, actions_done, attempts, version, rule_id, version
+UPDATE "tenant_a"."policy_run" SET "covered_at" = $1, "due_at" = $2, "actions_done" = $3, "attempts" = $4, "version" = $5 WHERE "rule_id" = $6 AND "version" = $7;
+
+-- policy_run.delete
+--   takes: rule_id
+DELETE FROM "tenant_a"."policy_run" WHERE "rule_id" = $1;
+
+-- policy_run.count
+--   takes: nothing
+--   gives: count
+SELECT count(*) FROM "tenant_a"."policy_run";
+
+-- policy_run.page
+--   takes: rule_id, limit
+--   gives: rule_id, covered_at, due_at, actions_done, attempts, version
+SELECT "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "tenant_a"."policy_run" WHERE "rule_id" > $1 ORDER BY "rule_id" LIMIT $2;
+
+-- policy_run.lock
+--   takes: rule_id
+--   gives: found
+SELECT 1 FROM "tenant_a"."policy_run" WHERE "rule_id" = $1 FOR UPDATE;
+
+-- policy_run.list_all
+--   takes: nothing
+--   gives: rule_id, covered_at, due_at, actions_done, attempts, version
+SELECT "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "tenant_a"."policy_run" ORDER BY "rule_id";
+
 -- ===== config_document
 
 CREATE TABLE "tenant_a"."config_document" (
@@ -1646,6 +1705,11 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 --   takes: count
 --   gives: ordinal
 SELECT nextval('"tenant_a"."artifact_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
+-- artifact.stale
+--   takes: created_until, confidence_below
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE created_at <= $1 AND coalesce(confidence, 1) < $2::float8 AND retired_at IS NULL ORDER BY ordinal;
 
 -- change.bounds
 --   takes: nothing
@@ -1863,7 +1927,7 @@ SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM genera
 
 -- erase.hold
 --   takes: nothing
-LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."note", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."config_document" IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."note", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."policy_run", "tenant_a"."config_document" IN SHARE ROW EXCLUSIVE MODE;
 
 -- erasure.reserve
 --   takes: count
@@ -1952,6 +2016,11 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   gives: ordinal
 SELECT nextval('"tenant_a"."note_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
+-- note.stale
+--   takes: created_until, confidence_below
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE created_at <= $1 AND confidence < $2::float8 AND archived_at IS NULL AND superseded_by IS NULL ORDER BY ordinal;
+
 -- scope.next_sequence
 --   takes: trajectory_id
 --   gives: sequence
@@ -2021,6 +2090,11 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 --   takes: count
 --   gives: ordinal
 SELECT nextval('"tenant_a"."turn_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
+-- turn.stale
+--   takes: created_until, closed_only
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE created_at <= $1 AND ($2::bigint = 0 OR scope_id IN (SELECT scope_id FROM "tenant_a"."scope" WHERE closed_at IS NOT NULL)) ORDER BY ordinal;
 
 -- usage.bump
 --   takes: owner_type, owner_id, count, now

@@ -1369,6 +1369,58 @@ SELECT "ordinal", "erasure_id", "kind", "counts", "begun_at", "finished_at", "ve
 --   gives: ordinal, erasure_id, kind, counts, begun_at, finished_at, version
 SELECT "ordinal", "erasure_id", "kind", "counts", "begun_at", "finished_at", "version" FROM "erasure" WHERE "finished_at" IS NULL ORDER BY "begun_at";
 
+-- ===== policy_run
+
+CREATE TABLE "policy_run" (
+  "rule_id" BLOB NOT NULL CHECK (length("rule_id") = 16),
+  "covered_at" INTEGER NOT NULL,
+  "due_at" INTEGER,
+  "actions_done" INTEGER NOT NULL CHECK ("actions_done" >= 0),
+  "attempts" INTEGER NOT NULL CHECK ("attempts" >= 0),
+  "version" INTEGER NOT NULL CHECK ("version" >= 1),
+  PRIMARY KEY ("rule_id")
+) STRICT;
+
+-- policy_run.insert
+--   takes: rule_id, covered_at, due_at, actions_done, attempts, version
+INSERT INTO "policy_run" ("rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6);
+
+-- policy_run.insert_or_ignore
+--   takes: rule_id, covered_at, due_at, actions_done, attempts, version
+INSERT INTO "policy_run" ("rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING;
+
+-- policy_run.upsert
+--   takes: rule_id, covered_at, due_at, actions_done, attempts, version
+INSERT INTO "policy_run" ("rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT ("rule_id") DO UPDATE SET "covered_at" = excluded."covered_at", "due_at" = excluded."due_at", "actions_done" = excluded."actions_done", "attempts" = excluded."attempts", "version" = excluded."version";
+
+-- policy_run.get
+--   takes: rule_id
+--   gives: rule_id, covered_at, due_at, actions_done, attempts, version
+SELECT "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "policy_run" WHERE "rule_id" = ?1;
+
+-- policy_run.update
+--   takes: covered_at, due_at, actions_done, attempts, version, rule_id, version
+UPDATE "policy_run" SET "covered_at" = ?1, "due_at" = ?2, "actions_done" = ?3, "attempts" = ?4, "version" = ?5 WHERE "rule_id" = ?6 AND "version" = ?7;
+
+-- policy_run.delete
+--   takes: rule_id
+DELETE FROM "policy_run" WHERE "rule_id" = ?1;
+
+-- policy_run.count
+--   takes: nothing
+--   gives: count
+SELECT count(*) FROM "policy_run";
+
+-- policy_run.page
+--   takes: rule_id, limit
+--   gives: rule_id, covered_at, due_at, actions_done, attempts, version
+SELECT "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "policy_run" WHERE "rule_id" > ?1 ORDER BY "rule_id" LIMIT ?2;
+
+-- policy_run.list_all
+--   takes: nothing
+--   gives: rule_id, covered_at, due_at, actions_done, attempts, version
+SELECT "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "policy_run" ORDER BY "rule_id";
+
 -- ===== config_document
 
 CREATE TABLE "config_document" (
@@ -1485,6 +1537,11 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 --   takes: now
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
 SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM artifact WHERE expires_at <= ?1 AND retired_at IS NULL AND rolled_back_at IS NULL;
+
+-- artifact.stale
+--   takes: created_until, confidence_below
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM artifact WHERE created_at <= ?1 AND coalesce(confidence, 1) < ?2 AND retired_at IS NULL ORDER BY ordinal;
 
 -- change.bounds
 --   takes: nothing
@@ -1717,6 +1774,11 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM note WHERE instr(source_trajectory_ids, ?1) % 16 = 1 ORDER BY created_at, ordinal;
 
+-- note.stale
+--   takes: created_until, confidence_below
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM note WHERE created_at <= ?1 AND confidence < ?2 AND archived_at IS NULL AND superseded_by IS NULL ORDER BY ordinal;
+
 -- scope.next_sequence
 --   takes: trajectory_id
 --   gives: sequence
@@ -1726,6 +1788,11 @@ SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1
 --   takes: trajectory_id, idempotency_key
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE trajectory_id = ?1 AND idempotency_key = ?2;
+
+-- turn.stale
+--   takes: created_until, closed_only
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE created_at <= ?1 AND (?2 = 0 OR scope_id IN (SELECT scope_id FROM scope WHERE closed_at IS NOT NULL)) ORDER BY ordinal;
 
 -- usage.bump
 --   takes: owner_type, owner_id, count, now

@@ -64,6 +64,7 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "debug.view_limit": 100,
     "tokens.bytes_per_token": 3.5,
     "notes.initial_confidence": 1.0,
+    "policy_engine.time_zone": "UTC",
     "vector.ivfflat_lists": 100,
     "vector.hnsw_m": 16,
     "vector.hnsw_ef_construction": 64,
