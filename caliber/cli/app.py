@@ -25,6 +25,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("caliber.cli.query:replay", "Assemble a recorded window again and compare."),
     "eval": ("caliber.cli.evaluate:evaluate", "Measure search on questions of yours, and explain misses."),
     "forget": ("caliber.cli.forget:forget", "Erase a person or thing from everything that is kept."),
+    "policies": ("caliber.cli.policies:policies", "List what happens by itself, and when next."),
     "stats": ("caliber.cli.stats:stats", "Show what the store holds and where."),
     "doctor": ("caliber.cli.doctor:doctor", "Examine the installation, the configuration and the store."),
     "bench": ("caliber.cli.bench:bench", "Compare with other libraries; from a checkout."),

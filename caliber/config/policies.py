@@ -84,6 +84,11 @@ class ActionConfig(Section):
     )
     channel: Name | None = knob("notify: channel to name.", "C-242", optional=True)
 
+    @property
+    def shown(self) -> str:
+        """The action in a few words."""
+        return f"{self.action.value} {self.channel if self.target is None else self.target.value}"
+
     @model_validator(mode="after")
     def _complete(self) -> ActionConfig:
         faults = Faults()

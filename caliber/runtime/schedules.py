@@ -109,7 +109,7 @@ class Scheduler:
                     policy=rule.policy,
                     rule=rule.place,
                     cron=rule.cron,
-                    actions=tuple(shown(action) for action in rule.actions),
+                    actions=tuple(action.shown for action in rule.actions),
                     next_at=from_us(next_due(rule.cron, self._zone, since)).astimezone(self._zone),
                     covered_at=None if run is None else run.covered_at.astimezone(self._zone),
                     running_since=None if run is None or run.due_at is None else run.due_at.astimezone(self._zone),
@@ -299,7 +299,7 @@ class _Step:
             "trigger": Trigger.SCHEDULE.value,
             "policy": self._rule.policy,
             "rule": self._rule.place,
-            "action": shown(action),
+            "action": action.shown,
             "step": run.actions_done,
             "due_at": from_us(self.due_us).isoformat(),
         }
@@ -307,9 +307,3 @@ class _Step:
     def _record(self, uow: UnitOfWork, payload: dict[str, Any]) -> None:
         duration_ms = int((time.monotonic() - self._begun) * 1_000)
         self._scheduler.record(uow, EventType.POLICY_EXECUTE, payload, duration_ms)
-
-
-def shown(action: ActionConfig) -> str:
-    """Return an action in a few words."""
-    about = action.channel if action.target is None else action.target.value
-    return f"{action.action.value} {about}"

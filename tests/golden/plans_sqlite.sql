@@ -1372,31 +1372,35 @@ SELECT "ordinal", "erasure_id", "kind", "counts", "begun_at", "finished_at", "ve
 -- ===== policy_run
 
 CREATE TABLE "policy_run" (
+  "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,
   "rule_id" BLOB NOT NULL CHECK (length("rule_id") = 16),
   "covered_at" INTEGER NOT NULL,
   "due_at" INTEGER,
   "actions_done" INTEGER NOT NULL CHECK ("actions_done" >= 0),
   "attempts" INTEGER NOT NULL CHECK ("attempts" >= 0),
   "version" INTEGER NOT NULL CHECK ("version" >= 1),
-  PRIMARY KEY ("rule_id")
+  UNIQUE ("rule_id")
 ) STRICT;
 
 -- policy_run.insert
---   takes: rule_id, covered_at, due_at, actions_done, attempts, version
-INSERT INTO "policy_run" ("rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6);
+--   takes: ordinal, rule_id, covered_at, due_at, actions_done, attempts, version
+--   gives: ordinal
+INSERT INTO "policy_run" ("ordinal", "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING "ordinal";
 
 -- policy_run.insert_or_ignore
---   takes: rule_id, covered_at, due_at, actions_done, attempts, version
-INSERT INTO "policy_run" ("rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING;
+--   takes: ordinal, rule_id, covered_at, due_at, actions_done, attempts, version
+--   gives: ordinal
+INSERT INTO "policy_run" ("ordinal", "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING RETURNING "ordinal";
 
 -- policy_run.upsert
---   takes: rule_id, covered_at, due_at, actions_done, attempts, version
-INSERT INTO "policy_run" ("rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT ("rule_id") DO UPDATE SET "covered_at" = excluded."covered_at", "due_at" = excluded."due_at", "actions_done" = excluded."actions_done", "attempts" = excluded."attempts", "version" = excluded."version";
+--   takes: ordinal, rule_id, covered_at, due_at, actions_done, attempts, version
+--   gives: ordinal
+INSERT INTO "policy_run" ("ordinal", "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT ("rule_id") DO UPDATE SET "covered_at" = excluded."covered_at", "due_at" = excluded."due_at", "actions_done" = excluded."actions_done", "attempts" = excluded."attempts", "version" = excluded."version" RETURNING "ordinal";
 
 -- policy_run.get
 --   takes: rule_id
---   gives: rule_id, covered_at, due_at, actions_done, attempts, version
-SELECT "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "policy_run" WHERE "rule_id" = ?1;
+--   gives: ordinal, rule_id, covered_at, due_at, actions_done, attempts, version
+SELECT "ordinal", "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "policy_run" WHERE "rule_id" = ?1;
 
 -- policy_run.update
 --   takes: covered_at, due_at, actions_done, attempts, version, rule_id, version
@@ -1412,14 +1416,19 @@ DELETE FROM "policy_run" WHERE "rule_id" = ?1;
 SELECT count(*) FROM "policy_run";
 
 -- policy_run.page
---   takes: rule_id, limit
---   gives: rule_id, covered_at, due_at, actions_done, attempts, version
-SELECT "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "policy_run" WHERE "rule_id" > ?1 ORDER BY "rule_id" LIMIT ?2;
+--   takes: ordinal, limit
+--   gives: ordinal, rule_id, covered_at, due_at, actions_done, attempts, version
+SELECT "ordinal", "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "policy_run" WHERE "ordinal" > ?1 ORDER BY "ordinal" LIMIT ?2;
+
+-- policy_run.get_many
+--   takes: ordinals
+--   gives: ordinal, rule_id, covered_at, due_at, actions_done, attempts, version
+SELECT "ordinal", "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "policy_run" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
 
 -- policy_run.list_all
 --   takes: nothing
---   gives: rule_id, covered_at, due_at, actions_done, attempts, version
-SELECT "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "policy_run" ORDER BY "rule_id";
+--   gives: ordinal, rule_id, covered_at, due_at, actions_done, attempts, version
+SELECT "ordinal", "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "policy_run" ORDER BY "ordinal";
 
 -- ===== config_document
 

@@ -159,6 +159,7 @@ POLICY_RUN = Relation(
     entity=PolicyRun,
     code=46,
     comment="How far each rule on a schedule is; what came due up to covered_at is done.",
+    ordinal=True,
     versioned=True,
     key=("rule_id",),
     columns=(
@@ -169,7 +170,7 @@ POLICY_RUN = Relation(
         integer("attempts", check=(0, None)),
         version(),
     ),
-    paths=(AccessPath("list_all", (), ("rule_id",)),),
+    paths=(AccessPath("list_all", (), ("ordinal",)),),
 )
 
 CONFIG_DOCUMENT = Relation(

@@ -1,0 +1,62 @@
+"""``policies``: what happens by itself, and when next."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from caliber.cli.output import plural
+from caliber.cli.settings import Settings, with_settings
+
+if TYPE_CHECKING:
+    from caliber.cli.output import Output
+    from caliber.config import CaliberConfig
+    from caliber.model.schedules import ScheduledRule
+
+
+@click.command()
+@click.option("--run", is_flag=True, help="First run what is due, unless another process is at it.")
+@with_settings
+def policies(settings: Settings, run: bool) -> None:
+    """List the policies' rules in their order; those on a schedule with when they are due next.
+
+    An open store runs what is due by itself every `policy_engine.schedule_poll_ms`.
+    """
+    with settings.memory(note=False) as memory:
+        done = memory.run_due() if run else None
+        scheduled = memory.schedules()
+        config = memory.config
+    found = {
+        "time_zone": config.policy_engine.time_zone,
+        "rules": _rules(config, scheduled),
+        **({} if done is None else {"actions_done": done}),
+    }
+    settings.out.result(found, lambda: _print(settings.out, found))
+
+
+def _rules(config: CaliberConfig, scheduled: list[ScheduledRule]) -> list[dict[str, Any]]:
+    due = {(rule.policy, rule.rule): dataclasses.asdict(rule) for rule in scheduled}
+    out = []
+    for policy in config.policies:
+        for place, rule in enumerate(policy.rules):
+            known = due.get((policy.name, place), {"policy": policy.name, "rule": place})
+            out.append({**known, "on": rule.on.value, "actions": [action.shown for action in rule.actions]})
+    return out
+
+
+def _print(out: Output, found: dict[str, Any]) -> None:
+    if "actions_done" in found:
+        out.say(f"ran {plural(found['actions_done'], 'action')}")
+    if not found["rules"]:
+        out.say("there are no policies")
+    for rule in found["rules"]:
+        trigger = f'schedule("{rule["cron"]}")' if "cron" in rule else rule["on"]
+        out.say(f"{rule['policy']}: on {trigger}: {', '.join(rule['actions'])}")
+        if "cron" in rule:
+            known = rule["covered_at"]
+            since = "new: counts from the first look" if known is None else f"done up to {known:%Y-%m-%d %H:%M}"
+            if rule["running_since"] is not None:
+                since = f"a run of {rule['running_since']:%Y-%m-%d %H:%M} is not finished"
+            out.say(f"    next {rule['next_at']:%Y-%m-%d %H:%M} {found['time_zone']}, {since}")
