@@ -289,6 +289,9 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "debug.trace_limit": ("runtime.reading",),
     "aio.workers": ("runtime.aio",),
     "aio.queue": ("runtime.aio",),
-    "policy_engine.on_error": ("runtime.policies",),
-    "policies": ("runtime.policies", "runtime.support"),
+    "policy_engine.on_error": ("runtime.policies", "runtime.schedules"),
+    "policy_engine.time_zone": ("runtime.schedules",),
+    "policy_engine.schedule_poll_ms": ("runtime.opening",),
+    "policy_engine.schedule_attempts_max": ("runtime.schedules",),
+    "policies": ("runtime.policies", "runtime.schedules"),
 }
