@@ -51,6 +51,10 @@ class Dialect(Protocol):
         """Return a row source of the integers packed in one parameter."""
         ...
 
+    def contains(self, column: Column, mark: str) -> str:
+        """Return the condition that a list has a member, or a text a part, that a placeholder stands for."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -103,6 +103,10 @@ class PostgresDialect:
     def in_integers(self, position: int) -> str:
         return f"SELECT value::bigint FROM jsonb_array_elements_text(${position}::jsonb)"
 
+    def contains(self, column: Column, mark: str) -> str:
+        name = quote(column.name)
+        return f"strpos({name}, {mark}) > 0" if column.type is ColumnType.TEXT else f"{mark} = ANY({name})"
+
     def _comments(self, relation: Relation) -> Iterator[str]:
         table = self.table(relation.name)
         yield f"COMMENT ON TABLE {table} IS {_literal(relation.comment)}"

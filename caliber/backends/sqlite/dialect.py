@@ -8,6 +8,16 @@ from types import MappingProxyType
 from caliber.schema.relation import Column, ColumnType
 from caliber.storage.plan import quote
 
+_CONTAINS = {
+    ColumnType.TEXT: "instr({0}, {1}) > 0",
+    ColumnType.TEXT_ARRAY: "EXISTS (SELECT 1 FROM json_each({0}) AS item WHERE item.value = {1})",
+    # Ids stand one behind the other: one that begins within another is none.
+    ColumnType.UUID_ARRAY: (
+        "(instr({0}, {1}) > 0 AND EXISTS (WITH RECURSIVE member (at) AS"
+        " (SELECT 1 UNION ALL SELECT at + 16 FROM member WHERE at + 16 < length({0}))"
+        " SELECT 1 FROM member WHERE substr({0}, at, 16) = {1}))"
+    ),
+}
 _TYPES = {
     ColumnType.UUID: "BLOB",
     ColumnType.INSTANT: "INTEGER",
@@ -62,6 +72,9 @@ class SqliteDialect:
 
     def in_integers(self, position: int) -> str:
         return f"SELECT value FROM json_each(?{position})"
+
+    def contains(self, column: Column, mark: str) -> str:
+        return _CONTAINS[column.type].format(quote(column.name), mark)
 
 
 DIALECT = SqliteDialect()
