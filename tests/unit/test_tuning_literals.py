@@ -108,6 +108,7 @@ _allow(
     search__full_text="_WORDS_KEPT",
     search__stored="_WORDS_KEPT",
     storage__bulk__load="KEYS_A_RECORD",
+    storage__conditions="StoredFilter.rows",
     storage__moving="_AT_ONCE",
     storage__unit_of_work="UnitOfWork.pages",
     tenancy__move="FEW",
@@ -122,6 +123,7 @@ _allow(
     runtime__named="_LIMIT_MAX",
     runtime__policies="PolicyEngine._error_event",
     search__names="_LONGEST",
+    storage__conditions="MOST_VALUES",
     storage__moving="NAMED_MOST",
     trajectory__inputs="MAX_DURATION_MS",
 )
