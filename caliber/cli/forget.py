@@ -26,6 +26,9 @@ _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _wait = click.option(
     "--wait", "wait_s", type=click.FloatRange(min=0), default=10, show_default=True, help="Seconds for others to end."
 )
+_scrub_log = click.option(
+    "--scrub-log", is_flag=True, help="On PostgreSQL also write over the server's log, up to 1,024 segments of it."
+)
 
 
 @click.command()
@@ -37,6 +40,7 @@ _wait = click.option(
 @_dry_run
 @_yes
 @_wait
+@_scrub_log
 @with_settings
 def forget(
     settings: Settings,
@@ -48,6 +52,7 @@ def forget(
     dry_run: bool,
     yes: bool,
     wait_s: float,
+    scrub_log: bool,
 ) -> int:
     """Erase a person or thing from everything that is kept, and say what was proven.
 
@@ -69,7 +74,12 @@ def forget(
 
         def run(rehearsal: bool) -> ForgetReport:
             return memory.forget(
-                entity=who, texts=named, dry_run=rehearsal, even_if_shared=even_if_shared, wait_ms=wait_ms
+                entity=who,
+                texts=named,
+                dry_run=rehearsal,
+                even_if_shared=even_if_shared,
+                wait_ms=wait_ms,
+                scrub_log=scrub_log,
             )
 
         return _carry_out(settings.out, run, dry_run=dry_run, yes=yes)
@@ -81,8 +91,17 @@ def forget(
 @_dry_run
 @_yes
 @_wait
+@_scrub_log
 @with_settings
-def purge(settings: Settings, trajectory: str | None, whole: bool, dry_run: bool, yes: bool, wait_s: float) -> int:
+def purge(
+    settings: Settings,
+    trajectory: str | None,
+    whole: bool,
+    dry_run: bool,
+    yes: bool,
+    wait_s: float,
+    scrub_log: bool,
+) -> int:
     """Remove a task or the whole store, so that nothing is left of it in files.
 
     Exit code 1 when something was found afterwards, or could not be done yet.
@@ -96,7 +115,7 @@ def purge(settings: Settings, trajectory: str | None, whole: bool, dry_run: bool
         config = settings.load()
         return _carry_out(
             settings.out,
-            lambda rehearsal: purge_store(config, dry_run=rehearsal, wait_ms=wait_ms),
+            lambda rehearsal: purge_store(config, dry_run=rehearsal, wait_ms=wait_ms, scrub_log=scrub_log),
             dry_run=dry_run,
             yes=yes,
         )
@@ -104,7 +123,7 @@ def purge(settings: Settings, trajectory: str | None, whole: bool, dry_run: bool
     with settings.memory(note=False) as memory:
         return _carry_out(
             settings.out,
-            lambda rehearsal: memory.purge_trajectory(wanted, dry_run=rehearsal, wait_ms=wait_ms),
+            lambda rehearsal: memory.purge_trajectory(wanted, dry_run=rehearsal, wait_ms=wait_ms, scrub_log=scrub_log),
             dry_run=dry_run,
             yes=yes,
         )

@@ -428,6 +428,7 @@ class AsyncCaliber:
         dry_run: bool = False,
         even_if_shared: bool = False,
         wait_ms: int | None = None,
+        scrub_log: bool = False,
     ) -> ForgetReport:
         """See ``Caliber.forget``."""
         return await self._run(
@@ -437,13 +438,16 @@ class AsyncCaliber:
             dry_run=dry_run,
             even_if_shared=even_if_shared,
             wait_ms=wait_ms,
+            scrub_log=scrub_log,
         )
 
     async def purge_trajectory(
-        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None
+        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
     ) -> ForgetReport:
         """See ``Caliber.purge_trajectory``."""
-        return await self._run(self._memory.purge_trajectory, trajectory_id, dry_run=dry_run, wait_ms=wait_ms)
+        return await self._run(
+            self._memory.purge_trajectory, trajectory_id, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log
+        )
 
     async def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
         """See ``Caliber.resume_forgetting``."""

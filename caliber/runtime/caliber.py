@@ -233,22 +233,27 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         dry_run: bool = False,
         even_if_shared: bool = False,
         wait_ms: int | None = None,
+        scrub_log: bool = False,
     ) -> ForgetReport:
         """Erase a subject from everything that is kept: records, versions, windows, vectors, files, memory.
 
         ``entity`` is a user, agent or record; ``texts`` are names and identifiers, as whole words. Its own records go,
-        others that name it are redacted; ``dry_run`` only counts them. The report says what was read afterwards, and
-        what is out of reach; docs/forgetting.md.
+        others that name it are redacted; ``dry_run`` only counts them. ``scrub_log`` has the log of a PostgreSQL server
+        written over too. The report says what was read afterwards, and what is out of reach; docs/forgetting.md.
 
         Raises: PermissionDenied unless the principal is an admin; AmbiguousSubject for texts that name others too,
             unless ``even_if_shared``; RequiredFieldMissing, DTypeError, Unavailable.
         """
-        return self._forgetting().forget(entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms)
+        return self._forgetting().forget(
+            entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms, scrub_log=scrub_log
+        )
 
-    def purge_trajectory(self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None) -> ForgetReport:
+    def purge_trajectory(
+        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
+    ) -> ForgetReport:
         """Erase a task, those it started, and what was drawn from them alone. Raises: NotFound, PermissionDenied."""
         wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
-        return self._forgetting().purge_trajectory(wanted, dry_run=dry_run, wait_ms=wait_ms)
+        return self._forgetting().purge_trajectory(wanted, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log)
 
     def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
         """Finish erasures that a process left in the middle; none when all are finished. Raises: PermissionDenied."""

@@ -96,9 +96,16 @@ def restore(
 
 
 def purge(
-    config: ConfigSource, *, tenant: str | None = None, dry_run: bool = False, wait_ms: int | None = None
+    config: ConfigSource,
+    *,
+    tenant: str | None = None,
+    dry_run: bool = False,
+    wait_ms: int | None = None,
+    scrub_log: bool = False,
 ) -> ForgetReport:
     """Remove a store and everything in it, files and all; ``dry_run`` only counts its records.
+
+    ``scrub_log`` has the log of a PostgreSQL server written over too.
 
     A tenant's name stays in the directory as dropped. What keeps copies elsewhere is named in the report.
 
@@ -108,13 +115,13 @@ def purge(
 
     settings = config_of(config)
     if tenant is None:
-        return purge_store(settings, dry_run=dry_run, wait_ms=wait_ms)
+        return purge_store(settings, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log)
     from caliber.runtime.tenants import Tenants
 
     with Tenants(settings) as tenants:
         left_behind = tenants.get(tenant).old is not None
-        report = purge_store(tenants.config(tenant), dry_run=dry_run, wait_ms=wait_ms)
-        if dry_run or report.remaining:
+        report = purge_store(tenants.config(tenant), dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log)
+        if dry_run or (report.remaining and report.findings):  # the log may remain when the store is gone
             return report
         tenants.drop(tenant)
     kept = ["the directory of tenants keeps its name, as dropped"]

@@ -57,7 +57,7 @@ def maintain(engine: Engine) -> dict[str, int]:
     if unfinished_erasures(engine):
         from caliber.runtime.forgetting.service import finish_erasures
 
-        removed["erasures"] = len(finish_erasures(engine, _FINISH_MS))
+        removed["erasures"] = len(finish_erasures(engine, _FINISH_MS, log_too=False))
     return removed
 
 

@@ -38,6 +38,13 @@ class Eraser(Protocol):
         """
         ...
 
+    def scrub_log(self, wait_s: float) -> list[str]:
+        """Rid the log of a server, which is not the store's alone, of what was written so far; after ``scrub``.
+
+        Returns what stands in the way, each in a sentence; when it is empty, ``places`` yields the log as files.
+        """
+        ...
+
     def places(self) -> Iterator[Place]:
         """Yield everything of the store that can be read: values of all tables, then files as they are on disk."""
         ...

@@ -262,7 +262,12 @@ def postgres() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def second_postgres(postgres: str) -> Iterator[LocalServer]:
     """Another cluster, whose logins have passwords."""
-    with open_folder() as folder, LocalServer.start(folder / "server", fsync=False, tcp=True) as server:
+    with (
+        open_folder() as folder,
+        LocalServer.start(
+            folder / "server", fsync=False, tcp=True, settings={"min_wal_size": "32MB", "max_wal_size": "64MB"}
+        ) as server,
+    ):
         os.environ[tenancies.SECOND] = server.tcp_dsn
         os.environ[tenancies.SECRET] = uuid.uuid4().hex
         try:

@@ -2,7 +2,7 @@
 
 VACUUM FULL writes a table anew and gives the old files up; what older transactions may still see it must carry over, so
 it waits for them. Samples of columns live in a catalogue of the server, which is rewritten too where we may. The log is
-the server's: it is moved on and read where rights allow, and what it keeps is said.
+the server's: it is moved on and read where rights allow, and what it keeps is said; who asks has it written over.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 
 from caliber.backends.postgres.bulk import Connection
+from caliber.backends.postgres.log import LogScrub
 from caliber.storage.erasing import Place
 from caliber.storage.plan import Plan
 
@@ -81,10 +82,12 @@ class PostgresEraser:
         self._lock_timeout_ms = lock_timeout_ms
         self.hold: Plan | None = hold
         self._unreachable: list[str] = []
+        self._log_is_scrubbed = False
 
     def scrub(self, wait_s: float) -> list[str]:
         until = time.monotonic() + wait_s
         self._unreachable = []
+        self._log_is_scrubbed = False
         with self._lend() as connection:
             now = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
             assert now is not None
@@ -108,6 +111,14 @@ class PostgresEraser:
                 self._clear_samples(connection, table)
             self._statistics(connection, until)
             self._move_log_on(connection)
+        return left
+
+    def scrub_log(self, wait_s: float) -> list[str]:
+        with self._lend() as connection:
+            left = LogScrub(connection, wait_s).run()
+            if not left and not self._may_read(connection):
+                left = ["the server's log: this role may not read it afterwards (pg_read_server_files, pg_monitor)"]
+        self._log_is_scrubbed = not left
         return left
 
     def _move_log_on(self, connection: Connection) -> None:
@@ -284,6 +295,10 @@ class PostgresEraser:
     def _log(self, connection: Connection) -> Iterator[Place]:
         found = connection.execute("SELECT name, size FROM pg_ls_waldir() ORDER BY name").fetchall()
         total = sum(size for _, size in found)
+        if self._log_is_scrubbed:
+            for name, _ in found:  # nothing written before is left: what is found counts
+                yield Place(f"log {name}", "file", self._file(connection, f"pg_wal/{name}"))
+            return
         if total > _LOG_MOST_BYTES:
             self._unreachable.append(f"the server's log: {total >> 20} MB were not read")
             return
@@ -291,9 +306,10 @@ class PostgresEraser:
             yield Place(f"log {name}", "log", self._file(connection, f"pg_wal/{name}"))
 
     def out_of_reach(self) -> list[str]:
+        kept = "" if self._log_is_scrubbed else " until its segments are removed or overwritten (scrub_log), and"
         return [
             *dict.fromkeys(self._unreachable),
-            "the server's log (WAL) until its segments are removed or overwritten, and wherever it was archived",
+            f"the server's log (WAL){kept} wherever it was archived",
             "backups, standbys and logical subscribers; the server's own message log",
             "blocks that the file system or the disk gave up and has not overwritten",
         ]

@@ -23,7 +23,12 @@ from caliber.runtime.engine import Engine
 from caliber.runtime.forgetting.erasing import Outcome, Walk, Wanted
 from caliber.runtime.forgetting.proving import Proof
 from caliber.runtime.forgetting.subject import Subject
-from caliber.runtime.forgetting.unfinished import drop_from_memory, unfinished_erasures
+from caliber.runtime.forgetting.unfinished import (
+    LOG_TO_SCRUB,
+    REWRITTEN,
+    drop_from_memory,
+    unfinished_erasures,
+)
 from caliber.schema.relations import ERASURE, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
@@ -57,6 +62,7 @@ class Forgetting:
         dry_run: bool,
         even_if_shared: bool,
         wait_ms: int | None,
+        scrub_log: bool = False,
     ) -> ForgetReport:
         """Erase a subject. Raises: as ``Caliber.forget``."""
         self._check_rights("forget")
@@ -65,19 +71,21 @@ class Forgetting:
         wanted = Wanted(Subject.of(entity, texts), even_if_shared=even_if_shared)
         if entity is not None and entity.entity_type is EntityType.TRAJECTORY:
             wanted = dataclasses.replace(wanted, trajectories=frozenset({entity.id.bytes}))
-        return self._run(ErasureKind.SUBJECT, wanted, dry_run, wait_ms)
+        return self._run(ErasureKind.SUBJECT, wanted, dry_run, wait_ms, scrub_log)
 
-    def purge_trajectory(self, trajectory_id: uuid.UUID, *, dry_run: bool, wait_ms: int | None) -> ForgetReport:
+    def purge_trajectory(
+        self, trajectory_id: uuid.UUID, *, dry_run: bool, wait_ms: int | None, scrub_log: bool = False
+    ) -> ForgetReport:
         """Erase a task and the tasks it started. Raises: as ``Caliber.purge_trajectory``."""
         self._check_rights("purge")
         ids = self._family(trajectory_id)
         wanted = Wanted(Subject(ids), frozenset(item.bytes for item in ids), even_if_shared=True)
-        return self._run(ErasureKind.TRAJECTORY, wanted, dry_run, wait_ms)
+        return self._run(ErasureKind.TRAJECTORY, wanted, dry_run, wait_ms, scrub_log)
 
     def resume(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
         """Finish erasures that were cut short; return a report of each."""
         self._check_rights("forget")
-        return finish_erasures(self._engine, _WAIT_MS if wait_ms is None else wait_ms)
+        return finish_erasures(self._engine, _WAIT_MS if wait_ms is None else wait_ms, log_too=True)
 
     def _check_rights(self, action: str) -> None:
         self._engine.check_open()
@@ -97,7 +105,9 @@ class Forgetting:
                 out += children
         return out
 
-    def _run(self, kind: ErasureKind, wanted: Wanted, dry_run: bool, wait_ms: int | None) -> ForgetReport:
+    def _run(
+        self, kind: ErasureKind, wanted: Wanted, dry_run: bool, wait_ms: int | None, scrub_log: bool
+    ) -> ForgetReport:
         engine = self._engine
         wait = _WAIT_MS if wait_ms is None else inputs.as_whole(wait_ms, "wait_ms")
         with _one_at_a_time:
@@ -106,13 +116,17 @@ class Forgetting:
                 outcome = self._rehearse(wanted)
                 return ForgetReport(kind, True, outcome.erased, outcome.redacted, outcome.windows_closed)
             erasure_id = uuid7()
-            outcome = self._erase(kind, wanted, erasure_id)
+            outcome = self._erase(kind, wanted, erasure_id, scrub_log)
             for number in range(_ROUNDS):
                 if number:
                     engine.behind.flush()
-                    outcome.add(self._erase(kind, wanted, erasure_id))
+                    outcome.add(self._erase(kind, wanted, erasure_id, scrub_log))
                 drop_from_memory(engine)
                 remaining = engine.store.eraser.scrub(wait / 1_000)
+                if scrub_log and not remaining:
+                    remaining = engine.store.eraser.scrub_log(wait / 1_000)
+                    if remaining:
+                        mark_rewritten(engine, erasure_id)
                 proof = Proof(wanted.subject, outcome.hashes)
                 proof.read(engine.store, engine.memory)
                 if not proof.findings or remaining:
@@ -149,14 +163,15 @@ class Forgetting:
             return rehearsal.outcome
         raise AssertionError  # work always raises
 
-    def _erase(self, kind: ErasureKind, wanted: Wanted, erasure_id: uuid.UUID) -> Outcome:
+    def _erase(self, kind: ErasureKind, wanted: Wanted, erasure_id: uuid.UUID, scrub_log: bool) -> Outcome:
         engine = self._engine
 
         def work(uow: UnitOfWork) -> Outcome:
             outcome = self._walk(uow, wanted)
             found: Erasure | None = uow.find(ERASURE, erasure_id.bytes)
             if found is None:
-                erasure = Erasure(erasure_id, kind, outcome.counts, from_us(uow.now_us))
+                asked = {LOG_TO_SCRUB: 1} if scrub_log else {}
+                erasure = Erasure(erasure_id, kind, outcome.counts | asked, from_us(uow.now_us))
                 uow.announce(ERASURE, erasure, uow.insert(ERASURE, erasure))
                 uow.audit(self._event(erasure, wanted.subject))
             elif not outcome.is_empty:
@@ -183,23 +198,54 @@ class Forgetting:
         return []
 
 
-def finish_erasures(engine: Engine, wait_ms: int) -> list[ForgetReport]:
-    """Do what is left of erasures whose process ended in between, whomever they were about."""
+def finish_erasures(engine: Engine, wait_ms: int, *, log_too: bool) -> list[ForgetReport]:
+    """Do what is left of erasures whose process ended in between, whomever they were about.
+
+    What is to be done to the log of a server is done for whoever asks for it (``log_too``), not by upkeep.
+    """
     unfinished = unfinished_erasures(engine)
+    if not log_too:
+        unfinished = [erasure for erasure in unfinished if REWRITTEN not in erasure.counts]
     if not unfinished:
         return []
+    eraser, wait_s = engine.store.eraser, wait_ms / 1_000
     with _one_at_a_time:
-        drop_from_memory(engine)
-        remaining = tuple(engine.store.eraser.scrub(wait_ms / 1_000))
-        if not remaining:
-            for erasure in unfinished:
-                _finish(engine, erasure.erasure_id)
+        remaining: list[str] = []
+        if any(REWRITTEN not in erasure.counts for erasure in unfinished):
+            drop_from_memory(engine)
+            remaining = eraser.scrub(wait_s)
+        of_log = remaining
+        if not remaining and any(LOG_TO_SCRUB in erasure.counts for erasure in unfinished):
+            of_log = eraser.scrub_log(wait_s) if log_too else ["the server's log: `caliber forget --resume` scrubs it"]
+        left = {item.erasure_id: of_log if LOG_TO_SCRUB in item.counts else remaining for item in unfinished}
+        for erasure_id, lines in left.items():
+            if not lines:
+                _finish(engine, erasure_id)
+            elif not remaining:
+                mark_rewritten(engine, erasure_id)
     unknown = "whom it was about is kept nowhere, so nothing was looked for: forget again to have it proven"
-    reached = (unknown, *engine.store.eraser.out_of_reach(), *_elsewhere(engine))
+    reached = (unknown, *eraser.out_of_reach(), *_elsewhere(engine))
     return [
-        ForgetReport(erasure.kind, False, erasure_id=erasure.erasure_id, remaining=remaining, out_of_reach=reached)
+        ForgetReport(
+            erasure.kind,
+            False,
+            erasure_id=erasure.erasure_id,
+            remaining=tuple(left[erasure.erasure_id]),
+            out_of_reach=reached,
+        )
         for erasure in unfinished
     ]
+
+
+def mark_rewritten(engine: Engine, erasure_id: uuid.UUID) -> None:
+    """Take note that the store's own files are done: who goes on need not rewrite them once more."""
+
+    def work(uow: UnitOfWork) -> None:
+        erasure: Erasure = uow.get(ERASURE, erasure_id.bytes)
+        if REWRITTEN not in erasure.counts:
+            uow.update(ERASURE, dataclasses.replace(erasure, counts={**erasure.counts, REWRITTEN: 1}))
+
+    engine.write(work)
 
 
 def _finish(engine: Engine, erasure_id: uuid.UUID) -> None:

@@ -13,7 +13,7 @@ from caliber.trajectory import inputs
 _WAIT_MS = 10_000
 
 
-def purge_store(config: CaliberConfig, *, dry_run: bool, wait_ms: int | None) -> ForgetReport:
+def purge_store(config: CaliberConfig, *, dry_run: bool, wait_ms: int | None, scrub_log: bool) -> ForgetReport:
     """Remove a store. Raises: as ``purge`` of ``caliber.runtime.opening``."""
     wait = _WAIT_MS if wait_ms is None else inputs.as_whole(wait_ms, "wait_ms")
     store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
@@ -24,6 +24,8 @@ def purge_store(config: CaliberConfig, *, dry_run: bool, wait_ms: int | None) ->
         if dry_run:
             return ForgetReport(ErasureKind.STORE, True, erased)
         remaining = store.eraser.destroy(wait / 1_000)
+        if scrub_log and not remaining:
+            remaining = store.eraser.scrub_log(wait / 1_000)
         places = []
         for place in store.eraser.leftovers():
             parts = [len(part) for part in place.parts]

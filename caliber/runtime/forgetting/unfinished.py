@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from caliber.model.entities import Erasure
 from caliber.model.errors import StorageError
 from caliber.runtime.engine import Engine
 from caliber.schema.relations import ERASURE
 from caliber.search.searcher import Searcher
 from caliber.storage.codec import codec_of
+
+LOG_TO_SCRUB: Final = "log to scrub"
+"""Among the counts of an erasure: it was asked for the log of the server too."""
+REWRITTEN: Final = "files rewritten"
+"""Among them as well: the files of the store are done, and only the log is left."""
 
 
 def unfinished_erasures(engine: Engine) -> list[Erasure]:
