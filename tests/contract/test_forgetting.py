@@ -391,6 +391,12 @@ def test_a_role_with_few_rights_says_what_it_could_not_do(postgres: str, monkeyp
         unread = " ".join(report.out_of_reach)
         for what in ("pg_statistic", "CHECKPOINT", "pg_switch_wal", "pg_read_server_files"):
             assert what in unread
+        with caliber.open(settings) as memory:
+            memory.add_note(entity="Trillian", entity_type="person", note_type="fact", content="a", confidence=0.5)
+            report = memory.forget(texts=("Trillian",), scrub_log=True)
+        assert not report.proven
+        for right in ("CHECKPOINT", "pg_switch_wal()", "pg_ls_waldir()", "pg_read_binary_file(text"):
+            assert right in report.remaining[0]
     finally:
         caliber.purge(settings)
         postgres_backend.drop_role(settings.storage)
@@ -480,7 +486,7 @@ def test_the_command_line_forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "--yes" in command("forget", "Trillian", code=2).stderr
     assert "letters" in command("forget", "Tr", "--yes", code=2).stderr
     (tmp_path / "names").write_text("Trillian\n\n")
-    report = command_json("forget", "--texts-from", "names", "--yes")
+    report = command_json("forget", "--texts-from", "names", "--yes", "--scrub-log")
     assert report["proven"]
     assert report["redacted"]["turn"] == 1
     assert "nothing was left" in command("forget", "--resume").stdout

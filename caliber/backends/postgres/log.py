@@ -18,7 +18,7 @@ from caliber.backends.postgres.bulk import Connection
 
 _MOST_SEGMENTS: Final = 1_024
 """Segments that one scrub writes at most: 16 GB as servers are built."""
-_SEGMENT_S: Final = 0.5
+_SEGMENT_S: Final = 1.0
 """Time that each segment may take, besides the time that others are waited for."""
 _PAUSE_S: Final = 0.02
 _LONG_PAUSE_S: Final = 0.5
@@ -56,17 +56,19 @@ _BEHIND: Final = """
     WHERE pg_wal_lsn_diff(pg_current_wal_lsn(), sent_lsn) > %(segment)s::numeric
     UNION ALL SELECT slot_name FROM pg_replication_slots WHERE safe_wal_size < %(spare)s::numeric
 """
-_RIGHTS: Final = {
-    "CHECKPOINT": "grant it pg_checkpoint (PostgreSQL 15 on; before, superusers only)",
-    "SELECT pg_switch_wal()": "GRANT EXECUTE ON FUNCTION pg_switch_wal() to it",
-    _SEGMENTS: "grant it pg_monitor",
-    _UNARCHIVED: "grant it pg_monitor",
-    _SUMMARIZED: "grant it pg_monitor",
-}
+# CHECKPOINT, then functions that are not everybody's; a superuser has all of them.
+_RIGHTS: Final = """
+    SELECT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
+           OR EXISTS (SELECT FROM pg_roles WHERE rolname = 'pg_checkpoint' AND pg_has_role(oid, 'USAGE')),
+           'CHECKPOINT (role pg_checkpoint, PostgreSQL 15 on)'
+    UNION ALL SELECT has_function_privilege(name, 'EXECUTE'), 'EXECUTE ON FUNCTION ' || name FROM unnest(ARRAY[
+        'pg_switch_wal()', 'pg_ls_waldir()', 'pg_ls_archive_statusdir()',
+        'pg_read_binary_file(text, bigint, bigint, boolean)']) AS name
+"""
 
 
 class _Refused(Exception):
-    """A statement that this role may not run, or that failed."""
+    """A statement failed."""
 
 
 class _At(NamedTuple):
@@ -98,6 +100,9 @@ class LogScrub:
     def run(self) -> list[str]:
         """Overwrite or have removed every segment that was written to so far; return what stands in the way."""
         try:
+            lacking = [str(right) for has, right in self._ask(_RIGHTS) if not has]
+            if lacking:
+                return [f"the server's log: this role lacks {'; '.join(lacking)}"]
             return [f"the server's log: {line}" for line in self._give_up() or self._pass_all()]
         except _Refused as refused:
             return [f"the server's log: {refused}"]
@@ -136,16 +141,16 @@ class LogScrub:
         """Go on until the segment that is written to is later than ``last``."""
         while (at := self._at()).number <= last:
             behind = self._ask(_BEHIND, {"segment": at.segment_bytes, "spare": _SPARE_SEGMENTS * at.segment_bytes})
-            over = time.monotonic() > self._until + _SEGMENT_S * self._written
-            if behind and over:
-                names = ", ".join(sorted({str(name) for (name,) in behind}))
-                return [f"{names} would lose what it has yet to read; try again when it has caught up"]
-            if over or self._written >= _MOST_SEGMENTS:
-                count = last + 1 - at.number
-                return [f"{count} earlier segments are still to be written over; try again, or allow more time"]
+            late = time.monotonic() > self._until + _SEGMENT_S * self._written
             if behind:
+                if late:
+                    names = ", ".join(sorted({str(name) for (name,) in behind}))
+                    return [f"{names} would lose what it has yet to read; try again when it has caught up"]
                 time.sleep(_PAUSE_S)
                 continue
+            if (late and self._written) or self._written >= _MOST_SEGMENTS:
+                count = last + 1 - at.number
+                return [f"{count} earlier segments are still to be written over; try again, or allow more time"]
             self._written += 1
             self._ask("SELECT pg_current_xact_id()")  # a log that nothing was written to would not move
             self._ask("SELECT pg_switch_wal()")
@@ -174,9 +179,5 @@ class LogScrub:
         try:
             cursor = self._connection.execute(statement.encode(), values)
             return [] if cursor.description is None else cursor.fetchall()
-        except psycopg.errors.InsufficientPrivilege:
-            right = _RIGHTS.get(statement, "a superuser may")
-            what = statement if statement in ("CHECKPOINT", "SELECT pg_switch_wal()") else "a look into pg_wal"
-            raise _Refused(f"this role has no right to {what.removeprefix('SELECT ')}: {right}") from None
         except psycopg.Error as error:
             raise _Refused(f"it could not be moved on (SQLSTATE {error.sqlstate})") from None

@@ -134,6 +134,10 @@ class Forgetting:
             remaining += self._still_named(wanted.subject)
             if not remaining and not proof.findings:
                 _finish(engine, erasure_id)
+            if scrub_log and not remaining:
+                for earlier in unfinished_erasures(engine):
+                    if REWRITTEN in earlier.counts:  # it waited for the same log
+                        _finish(engine, earlier.erasure_id)
             return ForgetReport(
                 kind=kind,
                 dry_run=False,
