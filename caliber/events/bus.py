@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from caliber.model.entities import Event
+from caliber.model.enums import EventType
 
 Subscriber = Callable[[Event], None]
 
@@ -26,12 +27,17 @@ class EventBus:
 
     def __init__(self, failed: FailureSink) -> None:
         self._lock = threading.Lock()
-        self._subscribers: tuple[tuple[str | None, Subscriber], ...] = ()
+        self._subscribers: tuple[tuple[str | None, bool, Subscriber], ...] = ()
         self._failed = failed
 
-    def subscribe(self, subscriber: Subscriber, *, event_type: str | None = None) -> Callable[[], None]:
-        """Call ``subscriber`` for each event, or each of one type; return what ends the subscription."""
-        entry = (event_type, subscriber)
+    def subscribe(
+        self, subscriber: Subscriber, *, event_type: str | None = None, elsewhere: bool = False
+    ) -> Callable[[], None]:
+        """Call ``subscriber`` for each event, or each of one type; return what ends the subscription.
+
+        ``elsewhere`` adds those of other processes, where the store hears of them.
+        """
+        entry = (event_type, elsewhere, subscriber)
         with self._lock:
             self._subscribers = (*self._subscribers, entry)
 
@@ -43,12 +49,22 @@ class EventBus:
 
     def publish(self, event: Event) -> None:
         """Tell everyone who asked."""
-        for event_type, subscriber in self._subscribers:
+        for event_type, _, subscriber in self._subscribers:
             if event_type is None or event_type == event.event_type:
-                try:
-                    subscriber(event)
-                except Exception as error:
-                    self._failed(event, error)
+                self.deliver(subscriber, event)
+
+    def publish_from_elsewhere(self, event: Event) -> None:
+        """Tell those who asked for other processes' events too; of missed ones, whatever type they asked for."""
+        for event_type, elsewhere, subscriber in self._subscribers:
+            if elsewhere and (event_type in (None, event.event_type) or event.event_type == EventType.EVENTS_MISSED):
+                self.deliver(subscriber, event)
+
+    def deliver(self, subscriber: Subscriber, event: Event) -> None:
+        """Call one subscriber; what it raises goes to the failure sink."""
+        try:
+            subscriber(event)
+        except Exception as error:
+            self._failed(event, error)
 
     @property
     def idle(self) -> bool:

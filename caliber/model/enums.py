@@ -201,6 +201,7 @@ class EventType(StrEnum):
     SESSION_END = "session_end"
     FORGET = "forget"
     NOTIFY = "notify"
+    EVENTS_MISSED = "events_missed"
     ERROR = "error"
     EMBED_TRUNCATE = "embed_truncate"
     SPACE_FILL = "space_fill"

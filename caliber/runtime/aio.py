@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -42,6 +43,7 @@ from caliber.model.enums import (
     TurnRole,
 )
 from caliber.model.erasure import ForgetReport
+from caliber.model.errors import DTypeError
 from caliber.model.schedules import ScheduledRule
 from caliber.model.time import Clock
 from caliber.model.windows import ContextWindow, SearchResult
@@ -460,6 +462,20 @@ class AsyncCaliber:
     def acting_as(self, principal: Principal) -> AsyncCaliber:
         """See ``Caliber.acting_as``; it does not wait for anything."""
         return AsyncCaliber(self._memory.acting_as(principal), self._pool)
+
+    def on_event(
+        self, subscriber: Callable[[Event], None], *, event_type: str | None = None, elsewhere: bool = False
+    ) -> Callable[[], None]:
+        """See ``Caliber.on_event``; ``subscriber`` is called in the running event loop, and must not wait there."""
+        if inspect.iscoroutinefunction(subscriber):
+            raise DTypeError(field="subscriber", expected="a plain callable", got="a coroutine function")
+        loop = asyncio.get_running_loop()
+        bus = self._memory.events
+
+        def hand_over(event: Event) -> None:
+            loop.call_soon_threadsafe(bus.deliver, subscriber, event)
+
+        return self._memory.on_event(hand_over, event_type=event_type, elsewhere=elsewhere)
 
     async def close(self) -> None:
         """See ``Caliber.close``."""

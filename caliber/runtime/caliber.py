@@ -264,12 +264,22 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
 
         return Forgetting(self._engine, self._principal)
 
-    def on_event(self, subscriber: Callable[[Event], None], *, event_type: str | None = None) -> Callable[[], None]:
-        """Call ``subscriber`` after each commit that made an event true; return what ends it. Raises: DTypeError."""
+    def on_event(
+        self, subscriber: Callable[[Event], None], *, event_type: str | None = None, elsewhere: bool = False
+    ) -> Callable[[], None]:
+        """Call ``subscriber`` after each commit that made an event true; return what ends it.
+
+        With ``elsewhere`` also for the commits of other processes, in their order, on another thread: such an event has
+        ids, not its payload. After an outage an event ``events_missed`` comes first, whatever ``event_type`` says.
+
+        Raises: DTypeError; with ``elsewhere`` MissingRequired (no ``storage.feed_dsn``), IncompatibleOptions (SQLite).
+        """
         self._engine.check_open()
         if not callable(subscriber):
             raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
-        return self._engine.bus.subscribe(subscriber, event_type=event_type)
+        if elsewhere:
+            self._engine.store.check_hears()
+        return self._engine.bus.subscribe(subscriber, event_type=event_type, elsewhere=elsewhere)
 
     def flush(self) -> None:
         """Return once nothing is behind: vectors made, usage counts, events and windows on disk."""

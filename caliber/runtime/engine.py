@@ -44,6 +44,7 @@ from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime.behind import WriteBehind
 from caliber.runtime.embedder import Embedder
 from caliber.runtime.full_text import open_stored_search
+from caliber.runtime.hearing import Hearing
 from caliber.runtime.reembedding import enter_space
 from caliber.runtime.repeating import Once, Repeating
 from caliber.runtime.space_provider import (
@@ -136,7 +137,7 @@ class Engine:
                         f"memory and store differ in {len(differences)} places", reason=str(differences[0])
                     )
             self.repeat("feed", self._follow, resident.feed_poll_ms)
-            self.store.listen(self._follow, self.record_error)
+            self.store.listen(Hearing(self._follow, self.bus, self.event, self.record_error))
             if self.stored_search is None:
                 once = Once("warming", self._warm, after_ms=resident.warm_after_ms, failed=self.record_error)
                 self._repeating.append(once)

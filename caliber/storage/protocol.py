@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from caliber.model.entities import Event
 from caliber.storage.bulk.protocol import BulkStore
 from caliber.storage.care import Care, Stages
 from caliber.storage.erasing import Eraser
@@ -63,6 +64,26 @@ class Follower(Protocol):
         ...
 
 
+class Ear(Protocol):
+    """Who hears of other processes' commits; called on a thread of the store's."""
+
+    def heard(self) -> None:
+        """Called soon after another process committed; what it wrote is in the feed."""
+        ...
+
+    def told(self, event: Event) -> None:
+        """Called for each event of another process's commits, once and in the order of commits, after ``heard``."""
+        ...
+
+    def missed(self, reason: str, last: Event | None) -> None:
+        """Called when events after ``last`` may have been missed, before the first one that was heard again."""
+        ...
+
+    def failed(self, where: str, error: BaseException) -> None:
+        """Called when hearing went wrong, once an outage."""
+        ...
+
+
 class Store(BulkStore, Protocol):
     """One open tenant of one database."""
 
@@ -103,8 +124,12 @@ class Store(BulkStore, Protocol):
         """Let the follower apply what other processes committed, now."""
         ...
 
-    def listen(self, heard: Callable[[], None], failed: Callable[[str, BaseException], None]) -> None:
-        """Call ``heard`` soon after another process committed, where the database tells of it; else do nothing.
+    def check_hears(self) -> None:
+        """Raise MissingRequired or IncompatibleOptions where other processes' events are not heard."""
+        ...
+
+    def listen(self, ear: Ear) -> None:
+        """Let ``ear`` know soon after another process committed, where the database tells of it; else do nothing.
 
         Raises: InvalidConfigValue.
         """

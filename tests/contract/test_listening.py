@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import caliber
-from caliber.backends.postgres.listener import channel_of
+from caliber.backends.postgres.telling import channel_of, prefix_of, read
 from caliber.cli.output import Output
 from caliber.cli.stats import print_stats
 from caliber.model.errors import InvalidConfigValue, MissingRequired, MultipleErrors
@@ -98,7 +98,7 @@ def test_nothing_is_told_where_nobody_is_to_hear(pg: PostgresBackend) -> None:
         told = list(raw.notifies(timeout=20, stop_after=1))
         telling.flush()
         told += raw.notifies(timeout=0)
-        writers = {each.payload for each in told}
+        writers = {read(each.payload).writer for each in told}
     assert writers == {telling._engine.store._identity.hex()}  # type: ignore[attr-defined]
     assert feed(silent) == {"mode": "asking"}
 
@@ -145,7 +145,9 @@ def test_store_opens_and_polls_where_nobody_answers(
 ) -> None:
     monkeypatch.setenv(FEED, "host=/nowhere dbname=x")
     memory = listening(pg, resident__feed_poll_ms=20)
-    assert feed(memory) == {"mode": "polling", "heard": 0, "connections": 0, "fault": "cannot connect"}
+    facts = feed(memory)
+    assert facts.pop("channels") == prefix_of(pg.config().storage.schema_name) + "*"
+    assert facts == {"mode": "polling", "heard": 0, "connections": 0, "fault": "cannot connect"}
     print_stats(Output(json=False), memory.stats())
     assert "heard of by polling (no connection to listen on: cannot connect)" in capsys.readouterr().out
     note(pg.open(), "polled")

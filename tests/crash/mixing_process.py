@@ -103,7 +103,7 @@ class Writer:
             self.tokens.append(self.memory.agents.acquire("shared", holder=self.name, lease_ms=5).token)
 
     def done(self) -> dict[str, Any]:
-        names = ("appended", "keys", "kept", "deleted", "tokens", "counted", "lost_races", "windows")
+        names = ("appended", "keys", "made", "kept", "deleted", "tokens", "counted", "lost_races", "windows")
         return {name: getattr(self, name) for name in names}
 
 
@@ -134,7 +134,10 @@ def main() -> None:
     order = json.loads(sys.argv[1])
     with caliber.open(settings_for(order["path"], resident__feed_poll_ms=20, **order["overrides"])) as memory:
         heard: list[str] = []
-        memory.on_event(lambda event: heard.append(str(event.subject_id)), event_type="artifact_create")
+        listens = not order["threads"] and bool(order["overrides"].get("storage__feed_dsn"))
+        memory.on_event(
+            lambda event: heard.append(str(event.subject_id)), event_type="artifact_create", elsewhere=listens
+        )
         writers = [Writer(memory, order, f"process {order['name']}.{at}") for at in range(order["threads"])]
         print("ready", flush=True)
         sys.stdin.readline()
@@ -162,9 +165,12 @@ def main() -> None:
         memory.flush()
         retried = memory.stats()["store"].get("retried", 0)
         print(json.dumps([[writer.done() for writer in writers], listened, failures, retried, len(heard)]), flush=True)
-        sys.stdin.readline()
+        made = int(sys.stdin.readline())
         memory.search("counter", limit=1, consistency="latest")
-        print(json.dumps([str(fault) for fault in memory.verify()]), flush=True)
+        limit = time.monotonic() + 120
+        while listens and len(heard) < made and time.monotonic() < limit:
+            time.sleep(0.01)
+        print(json.dumps([[str(fault) for fault in memory.verify()], heard if listens else None]), flush=True)
 
 
 main()

@@ -29,6 +29,7 @@ import caliber
 from caliber.backends.postgres.local_server import LocalServer
 
 MIXING = Path(__file__).parent / "mixing_process.py"
+TELLING = Path(__file__).parent / "telling_process.py"
 WRITING = Path(__file__).parent / "writing_process.py"
 PROCESSES, SECONDS = scale(2, 8), scale(1, 60)
 KILLS, LIVES_A_STORE = scale(2, 200), 10
@@ -54,6 +55,10 @@ def on_postgres(schema: str, durability: str) -> dict[str, Any]:
         "storage__durability": durability,
         "storage__pool_max": 6,
     }
+
+
+TOLD = {"storage__feed_dsn": f"env:{DSN}"}
+"""Commits are told: the process that only listens hears every event."""
 
 
 # --- together ------------------------------------------------------------------------------------------
@@ -94,33 +99,46 @@ class Mix:
         assert line, process.communicate()[1]
         return line
 
-    def _tell(self) -> None:
+    def _tell(self, word: object) -> None:
         for process in self.processes:
             assert process.stdin is not None
-            process.stdin.write("go on\n")
+            process.stdin.write(f"{word}\n")
             process.stdin.flush()
 
     def run(self) -> tuple[list[dict[str, Any]], dict[str, Any], int, int]:
         """Return what each thread did, what the listener saw, and how many transactions and events there were."""
         for process in self.processes:
             assert self._line(process) == "ready"
-        self._tell()
+        self._tell("go on")
         ends = [json.loads(self._line(process)) for process in self.processes]
         assert [failure for end in ends for failure in end[2]] == []
-        self._tell()
-        assert [json.loads(self._line(process)) for process in self.processes] == [[]] * len(self.processes), (
-            "memory of a process differs from the store"
-        )
+        writers = [writer for end in ends for writer in end[0]]
+        self._tell(sum(len(writer["made"]) for writer in writers))
+        last = [json.loads(self._line(process)) for process in self.processes]
+        assert [faults for faults, _ in last] == [[]] * len(last), "memory of a process differs from the store"
         for process in self.processes:
             _, errors = process.communicate(timeout=60)
             assert (process.returncode, errors) == (0, "")
-        writers = [writer for end in ends for writer in end[0]]
-        return writers, ends[-1][1], sum(end[3] for end in ends), sum(end[4] for end in ends)
+        told = last[-1][1]
+        if told is not None:
+            assert_all_told(told, writers)
+        own = sum(end[4] for end in ends[:-1])
+        return writers, {**ends[-1][1], "told": told}, sum(end[3] for end in ends), own
 
     def close(self) -> None:
         for process in self.processes:
             process.kill()
             process.communicate()
+
+
+def assert_all_told(told: list[str], writers: list[dict[str, Any]]) -> None:
+    """Assert that a process that made none of them heard of each event once, those of a thread in their order."""
+    maker = {made: at for at, writer in enumerate(writers) for made in writer["made"]}
+    assert len(told) == len(maker), "an event was heard twice, or never"
+    heard: list[list[str]] = [[] for _ in writers]
+    for one in told:
+        heard[maker[one]].append(one)
+    assert heard == [writer["made"] for writer in writers], "events were heard in another order"
 
 
 def assert_nothing_lost(mix: Mix, writers: list[dict[str, Any]]) -> dict[str, int]:
@@ -161,6 +179,10 @@ def prove(name: str, what: str, mix: Mix) -> None:
     assert all(len(writer["appended"]) > 2 for writer in writers), "one hardly got to write"
     assert figures["raced"] > 0, "no two processes wrote under one key"
     assert listened["seen"] > 1, "the listener heard of nobody"
+    told = {}
+    if listened["told"] is not None:
+        assert listened["told"], "nobody told of an event"
+        told = {"events of others heard by a process that only listens, each once and in order": len(listened["told"])}
     record(
         name,
         f"Many processes on {what}",
@@ -178,6 +200,7 @@ def prove(name: str, what: str, mix: Mix) -> None:
             "windows assembled at the latest state": sum(writer["windows"] for writer in writers),
             "transactions tried again inside": retried,
             "events heard by each process of its own commits, each once and in order": heard,
+            **told,
             "looks of a process that only listens, never backwards": listened["looks"],
             "mirrors that differ from the store at the end": 0,
         },
@@ -187,7 +210,8 @@ def prove(name: str, what: str, mix: Mix) -> None:
 @NO_LIMIT
 def test_processes_on_one_tenant(server: LocalServer) -> None:
     # issue, Done when: no lost update, no duplicate, mirrors equal, every event once and in order
-    prove("many-processes-postgres", "one PostgreSQL tenant", Mix(f"env:{DSN}", on_postgres("many", "commit")))
+    overrides = {**on_postgres("many", "commit"), **TOLD}
+    prove("many-processes-postgres", "one PostgreSQL tenant", Mix(f"env:{DSN}", overrides))
 
 
 @pytest.mark.soak
@@ -288,3 +312,71 @@ def test_every_acknowledged_write_survives_killed_clients_and_servers(server: Lo
             "seconds": round(time.monotonic() - started),
         },
     )
+
+
+# --- told ----------------------------------------------------------------------------------------------
+
+
+class Teller:
+    """A process that writes and hears what the others write."""
+
+    def __init__(self, overrides: dict[str, Any]) -> None:
+        order = json.dumps({"path": f"env:{DSN}", "overrides": overrides})
+        self.process = subprocess.Popen(
+            [sys.executable, str(TELLING), order], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def do(self, line: str) -> Any:
+        self.ask(line)
+        return self.answer()
+
+
+@NO_LIMIT
+def test_events_of_other_processes(server: LocalServer) -> None:
+    # C-242 to C-244, issue 5: every event once, in the order of commits; a gap is told of; what is undone is not heard
+    overrides = {**on_postgres("told", "group"), **TOLD}
+    caliber.create(settings_for(f"env:{DSN}", **overrides))
+    tellers = [Teller(overrides) for _ in range(3)]
+    try:
+        assert [teller.answer() for teller in tellers] == ["ready"] * 3
+        one, other, listener = tellers
+        made: list[tuple[Teller, str]] = []
+        for at in range(6):  # one after the other: the order of commits is known
+            writer = tellers[at % 2]
+            made += [(writer, made_id) for made_id in writer.do("make 2")]
+            assert writer.do("fail") == "refused"
+        assert listener.do(f"until {made[-1][1]}") == [each for _, each in made]
+        heard = one.do(f"until {made[-1][1]}")
+        for of in (one, other):  # its own once too, told by itself
+            ids = [each for writer, each in made if writer is of]
+            assert [each for each in heard if each in ids] == ids
+        assert len(heard) == len(made)
+        for writer in (one, other):
+            writer.ask("make 10")
+        at_once = [one.answer(), other.answer()]
+        for last in (at_once[0][-1], at_once[1][-1]):
+            heard = listener.do(f"until {last}")[len(made) :]
+        assert sorted(heard) == sorted(at_once[0] + at_once[1])
+        assert [[each for each in heard if each in some] for some in at_once] == at_once
+        heard = [each for each in other.do(f"until {at_once[0][-1]}") if each in (*at_once[0], *at_once[1])]
+        assert [[each for each in heard if each in some] for some in at_once] == at_once
+        server.restart()
+        again = []
+        assert "missed" in listener.do("until missed"), "nobody said that events may have been missed"
+        for _ in range(2):
+            again += one.do("make 2")
+        found = listener.do(f"until {again[-1]}")
+        assert found[len(made) + 20 :] == ["missed", *again]
+    finally:
+        for teller in tellers:
+            teller.process.kill()
+            teller.process.communicate()

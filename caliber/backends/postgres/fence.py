@@ -15,8 +15,8 @@ from typing import Final
 import psycopg
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.listener import channel_of
 from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED
+from caliber.backends.postgres.telling import channel_of
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import RELATIONS
 from caliber.storage.moved import FenceState

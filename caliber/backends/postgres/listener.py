@@ -1,20 +1,19 @@
 """Hearing at once that others wrote: LISTEN on a direct connection, which a pool in transaction mode cannot give.
 
-What is heard is only that there is something to look for; what it is comes from the feed. So nothing is lost while
-the connection is down: the follower polls as without it, and looks again as soon as it is back.
+What memory needs to know comes from the feed; here it is only told to look. So it loses nothing while the connection is
+down: the follower polls as without it, and looks again as soon as it is back. Events are in the notification itself,
+which nobody keeps for who is away: after an outage it is said that some may have been missed.
 
-Source: design, section 5; docs/decisions/0099.
+Source: design, section 5; docs/decisions/0099, 0143.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import random
 import selectors
 import socket
 import threading
-from collections.abc import Callable
 from typing import Final
 
 import psycopg
@@ -22,8 +21,11 @@ from psycopg.pq import ConnStatus
 
 from caliber.backends.postgres.connection import PgConnection, Shared, connect
 from caliber.backends.postgres.errors import lost
+from caliber.backends.postgres.telling import read
+from caliber.model.entities import Event
 from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.storage.plan import quote
+from caliber.storage.protocol import Ear
 
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 10.0
@@ -32,18 +34,13 @@ _PLACE: Final = (
 )
 
 
-def channel_of(schema: str) -> str:
-    """Return what commits of a tenant are told on: a name is at most 63 bytes, as a schema's may be already."""
-    return "caliber_" + hashlib.sha256(schema.encode()).hexdigest()[:32]
-
-
 def place_of(connection: PgConnection) -> str:
     """Return which database a connection leads to, also after the server was restarted."""
     return str(connection.command(_PLACE)[0][0])
 
 
 class Listener:
-    """Calls ``heard`` on a thread of its own, soon after somebody else committed."""
+    """Tells its ear, on a thread of its own, what others committed."""
 
     def __init__(
         self,
@@ -51,16 +48,15 @@ class Listener:
         *,
         own: str,
         place: str,
-        heard: Callable[[], None],
-        failed: Callable[[str, BaseException], None],
+        ear: Ear,
     ) -> None:
         assert shared.channel is not None
         self._shared = shared
         self._channel = shared.channel
         self._own = own
         self._place = place
-        self._call = heard
-        self._failed = failed
+        self._ear = ear
+        self._last: Event | None = None
         self._stop = threading.Event()
         self._woken, self._waker = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="caliber-listener", daemon=True)
@@ -99,8 +95,10 @@ class Listener:
         while not self._stop.is_set():
             try:
                 if self._connection is None:
+                    away = self.fault or "not connected"
                     self._open()
                     self._look()  # for what was told while nobody listened
+                    self._missed(away)
                 wait_s = _FIRST_WAIT_S
                 self._listen(self._connection)
             except CaliberError as error:
@@ -116,31 +114,51 @@ class Listener:
             selector.register(self._woken, selectors.EVENT_READ)
             selector.register(pg.socket, selectors.EVENT_READ)
             while not self._stop.is_set():
-                if self._told(connection):
+                others, events = self._told(connection)
+                if others:
                     self._look()
+                    self._pass_on(events)
                     continue  # more may have come meanwhile
                 if pg.status != ConnStatus.OK:
                     raise lost(self._shared.store)
                 selector.select()
 
-    def _told(self, connection: PgConnection) -> bool:
-        """Return whether somebody else has told of a commit since the last question."""
+    def _told(self, connection: PgConnection) -> tuple[bool, list[Event]]:
+        """Return whether somebody else has told of a commit since the last question, and of which events."""
         others = False
+        events: list[Event] = []
+        broken: psycopg.Error | None = None
         try:
             connection.pg.consume_input()
-            while told := connection.pg.notifies():
-                others |= told.extra.decode("ascii", "replace") != self._own
         except psycopg.Error as error:
-            raise lost(self._shared.store, error) from error
-        return others
+            broken = error  # what had come before that is still here
+        while notified := connection.pg.notifies():
+            told = read(notified.extra.decode("utf-8", "replace"))
+            if told.writer != self._own:
+                others = True
+                events += told.events
+        if broken is not None and not others:
+            raise lost(self._shared.store, broken) from broken
+        return others, events
+
+    def _pass_on(self, events: list[Event]) -> None:
+        for event in events:
+            if self._stop.is_set():
+                return
+            self._ear.told(event)
+            self._last = event
+
+    def _missed(self, reason: str) -> None:
+        if not self._stop.is_set():
+            self._ear.missed(reason, self._last)
 
     def _look(self) -> None:
         self.heard += 1
         try:
-            self._call()
+            self._ear.heard()
         except Exception as error:  # the poller meets it too; here it must not end the listening
             if not self._stop.is_set():
-                self._failed("feed", error)
+                self._ear.failed("feed", error)
 
     # --- the connection --------------------------------------------------------------------------
 
@@ -162,7 +180,7 @@ class Listener:
         self.fault = str(error.context.get("reason", error.kind))
         self._close()
         if first and not self._stop.is_set():  # one report an outage
-            self._failed("listener", error)
+            self._ear.failed("listener", error)
 
     def _close(self) -> None:
         self.listening = False

@@ -181,7 +181,14 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("snapshot", "writer", "started"),
         ("foreign", "moved"),
     ),
-    "feed.notify": ("SELECT 1::bigint FROM pg_notify($1::text, $2::text)", ("channel", "writer"), ("told",)),
+    "feed.notify": (
+        (
+            "SELECT count(*) FROM unnest($1::text[], $2::text[]) AS message (channel, payload),"
+            " LATERAL pg_notify(message.channel, message.payload)"
+        ),
+        ("channels", "payloads"),
+        ("told",),
+    ),
     "store.bytes": (
         (
             "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c"

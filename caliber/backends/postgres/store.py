@@ -20,21 +20,22 @@ from caliber.backends.postgres.erasing import PostgresEraser
 from caliber.backends.postgres.feed import SnapshotFeed
 from caliber.backends.postgres.full_text import FullTextWriter, PostgresFullText
 from caliber.backends.postgres.lent import LentPool
-from caliber.backends.postgres.listener import Listener, channel_of, place_of
+from caliber.backends.postgres.listener import Listener, place_of
 from caliber.backends.postgres.logins import dsn_of
 from caliber.backends.postgres.pool import Pool
 from caliber.backends.postgres.statements import irregular, own, reserving
+from caliber.backends.postgres.telling import Teller, channel_of, prefix_of
 from caliber.backends.postgres.vector_index import PostgresVectorIndex
 from caliber.backends.postgres.writer import Limits, PostgresWriter
 from caliber.model.enums import ContextPersistence
-from caliber.model.errors import InternalError, InvalidConfigValue, TransactionFailed, Unavailable
+from caliber.model.errors import InternalError, InvalidConfigValue, MissingRequired, TransactionFailed, Unavailable
 from caliber.schema.relation import Relation
 from caliber.schema.relations import RELATIONS
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.full_text import FULL_TEXT, TEXTS, FullText
 from caliber.storage.moved import elsewhere
 from caliber.storage.plan import Plan, quote
-from caliber.storage.protocol import ConnectionPool, Follower
+from caliber.storage.protocol import ConnectionPool, Ear, Follower
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.storage.vector_index import VectorIndexes
@@ -159,6 +160,7 @@ class PostgresStore:
             catch_up=self.catch_up,
             clock_us=clock_us,
             full_text=keeper,
+            teller=None if settings.feed_dsn is None else Teller(self._schema, identity),
         )
 
     def _open(self, settings: PostgresConfig) -> PostgresDialect:
@@ -254,13 +256,21 @@ class PostgresStore:
             self.feed.distrust()  # it may have taken note of news that then could not be applied
             raise
 
-    def listen(self, heard: Callable[[], None], failed: Callable[[str, BaseException], None]) -> None:
+    def check_hears(self) -> None:
+        if self._feed_dsn is None:
+            raise MissingRequired(
+                "storage.feed_dsn is required to hear other processes' events: name a variable with a DSN that leads to"
+                " the database without a pool in between, in the configuration of every process of the tenant",
+                field="storage.feed_dsn",
+            )
+
+    def listen(self, ear: Ear) -> None:
         if self._feed_dsn is None:
             return
         with self._pool.connection(ask=True) as connection:
             place = place_of(connection)
         shared = dataclasses.replace(self._shared, dsn=self._feed_dsn, setting="storage.feed_dsn")
-        self._listener = Listener(shared, own=self._identity.hex(), place=place, heard=heard, failed=failed)
+        self._listener = Listener(shared, own=self._identity.hex(), place=place, ear=ear)
         self._listener.start()
 
     def bulk_load(
@@ -315,6 +325,7 @@ class PostgresStore:
             "heard": listener.heard,
             "connections": listener.connections,
             "fault": listener.fault,
+            "channels": prefix_of(self._schema) + "*",
         }
 
     def integrity(self) -> list[str]:

@@ -25,6 +25,7 @@ from caliber.backends.postgres.feed import SnapshotFeed
 from caliber.backends.postgres.full_text import FullTextWriter
 from caliber.backends.postgres.lent import LentPool
 from caliber.backends.postgres.pool import Pool
+from caliber.backends.postgres.telling import Teller
 from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, StorageError, TransactionFailed, Unavailable
 from caliber.storage.changes import pack_changes
@@ -159,6 +160,7 @@ class PostgresWriter(GroupWriter):
         catch_up: Callable[[], None],
         clock_us: Callable[[], int],
         full_text: FullTextWriter,
+        teller: Teller | None,
     ) -> None:
         super().__init__(grouped=durability is Durability.GROUP, max_batch=group_max_batch, wait_us=group_wait_us)
         self._pool = pool
@@ -173,6 +175,7 @@ class PostgresWriter(GroupWriter):
         self._catch_up = catch_up
         self._clock_us = clock_us
         self.full_text = full_text
+        self._teller = teller
         self._turns = Turns()
         self._random = random.Random(os.urandom(8))  # noqa: S311  (spreads retries; no secret)
         self.follower: Follower | None = None
@@ -259,10 +262,11 @@ class PostgresWriter(GroupWriter):
                         self.full_text.written(connection, connection.opened[4], changes)
                     sequence, xid = 0, connection.begun
                     if xid is not None:  # something was asked of the database
+                        messages = self._messages(batch, bool(changes))
                         ticket = self._turns.take()
                         record = (self._identity, self._packed(changes), self._clock_us()) if changes else None
                         try:
-                            sequence, others = self._commit(connection, record)
+                            sequence, others = self._commit(connection, record, messages)
                         except Exception as error:
                             if not (isinstance(error, Unavailable) and connection.broken):
                                 raise
@@ -306,7 +310,7 @@ class PostgresWriter(GroupWriter):
             batch.at = None
             going = [each for each, asks in zip(going, asked, strict=True) if asks is not None]
             answers = self._ask(connection, going, [asks for asks in asked if asks is not None])
-        if connection.begun is None and connection.waits:
+        if connection.begun is None and (connection.waits or self._messages(batch, False)):
             connection.flush()  # so that the transaction's number is known before its COMMIT is sent
         batch.at = connection.owner = None
         return [change for request in batch.trying if request.unit is not None for change in request.unit.changes]
@@ -344,18 +348,27 @@ class PostgresWriter(GroupWriter):
         now_us = self._clock_us()
         return UnitOfWork(connection, self._plans, self._statements, now_us, self._keep_content, self._clock_us)
 
-    def _commit(self, connection: PgConnection, record: tuple[Any, ...] | None) -> tuple[int, bool]:
-        """Record the changes, ask whether others wrote meanwhile, and commit: one round trip."""
+    def _messages(self, batch: Batch, changed: bool) -> tuple[str, str] | None:
+        """Return what a batch tells others as it commits, if somebody may hear it."""
+        if self._teller is None:
+            return None
+        events = [event for request in batch.trying if request.unit is not None for event in request.unit.events]
+        return self._teller.messages(events) if changed or events else None
+
+    def _commit(
+        self, connection: PgConnection, record: tuple[Any, ...] | None, messages: tuple[str, str] | None
+    ) -> tuple[int, bool]:
+        """Record the changes, tell of them, ask whether others wrote meanwhile, and commit: one round trip."""
         insert, foreign = self._statements["change.insert"], self._own["feed.foreign"]
         question = self._feed.question() if self.follower is not None else None
-        channel, notify = connection.shared.channel, self._own["feed.notify"]
-        connection.know(insert, foreign, *(() if channel is None else (notify,)))
+        notify = self._own["feed.notify"]
+        connection.know(insert, foreign, *(() if messages is None else (notify,)))
         commands = []
         if record is not None:
             commands += connection.commands(insert, record)
         at_insert = len(commands) - 1
-        if record is not None and channel is not None:
-            commands += connection.commands(notify, (channel, self._identity.hex()))
+        if messages is not None:
+            commands += connection.commands(notify, messages)
         if question is not None:
             commands += connection.commands(foreign, question)
         at_foreign = len(commands) - 1

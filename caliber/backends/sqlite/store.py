@@ -33,12 +33,12 @@ from caliber.backends.sqlite.schema import (
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.enums import ContextPersistence
-from caliber.model.errors import Unavailable
+from caliber.model.errors import IncompatibleOptions, Unavailable
 from caliber.schema.relation import Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.feed import SequenceFeed
 from caliber.storage.moved import elsewhere
-from caliber.storage.protocol import Follower
+from caliber.storage.protocol import Ear, Follower
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.storage.vector_index import VectorIndexes
@@ -188,7 +188,14 @@ class SqliteStore:
             # Only now: had applying failed, the next question must still be answered with yes.
             self._data_version = version
 
-    def listen(self, heard: Callable[[], None], failed: Callable[[str, BaseException], None]) -> None:
+    def check_hears(self) -> None:
+        raise IncompatibleOptions(
+            option_a="on_event(elsewhere=True)",
+            option_b="storage.adapter = sqlite",
+            reason="a file tells no other process; use PostgreSQL with storage.feed_dsn, or elsewhere=False",
+        )
+
+    def listen(self, ear: Ear) -> None:
         """A file tells nobody: it is polled."""
 
     def _ask_data_version(self) -> int:

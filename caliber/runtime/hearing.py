@@ -1,0 +1,39 @@
+"""What an open tenant does with what its store hears of other processes. Source: C-242 to C-244; decision 0143."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from caliber.events.bus import EventBus
+from caliber.model.entities import Event
+from caliber.model.enums import EventType
+
+
+class Hearing:
+    """Brings memory up to date first, then tells subscribers: what they are told of is there when they look."""
+
+    def __init__(
+        self,
+        follow: Callable[[], None],
+        bus: EventBus,
+        event: Callable[..., Event],
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self._follow = follow
+        self._bus = bus
+        self._event = event
+        self._failed = failed
+
+    def heard(self) -> None:
+        self._follow()
+
+    def told(self, event: Event) -> None:
+        self._bus.publish_from_elsewhere(event)
+
+    def missed(self, reason: str, last: Event | None) -> None:
+        payload: dict[str, Any] = {"reason": reason, "last_event_id": None if last is None else str(last.event_id)}
+        self._bus.publish_from_elsewhere(self._event(EventType.EVENTS_MISSED, payload=payload))
+
+    def failed(self, where: str, error: BaseException) -> None:
+        self._failed(where, error)

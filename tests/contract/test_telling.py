@@ -1,0 +1,186 @@
+"""Events told by commits: NOTIFY in their own transaction. Source: C-242 to C-244, C-312; decision 0143."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.configs import USER
+
+import caliber
+from caliber.backends.postgres.telling import named_channel, prefix_of
+from caliber.model.entities import Event, LockToken
+from caliber.model.errors import DTypeError, IncompatibleOptions, LockExpired, MissingRequired
+
+from .conftest import DSN, PostgresBackend
+from .test_listening import FEED, cut, feed, listening, note, until
+
+
+@pytest.fixture
+def pg(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresBackend]:
+    made = PostgresBackend()
+    monkeypatch.setenv(FEED, psycopg.conninfo.make_conninfo(postgres, application_name="ears"))
+    yield made
+    made.close()
+
+
+def started(memory: caliber.Caliber) -> tuple[Any, Any]:
+    task = memory.start_trajectory("a secret goal", initiator=USER)
+    scope = memory.current_scope(task.trajectory_id)
+    assert scope is not None
+    return task, scope
+
+
+def keep(memory: caliber.Caliber, scope: Any, content: str, **more: Any) -> Any:
+    return memory.create_artifact(
+        scope.scope_id, artifact_type="fact", content=content, extraction_method="explicit", **more
+    )
+
+
+@pytest.mark.parametrize("durability", ["commit", "group"])
+def test_named_events_go_out_with_their_commit(pg: PostgresBackend, durability: str) -> None:
+    # C-242, C-243, C-312: the five names and policies' channels, {"id": …}, nothing of what was undone
+    policy = {
+        "name": "p",
+        "rules": [{"on": "scope_close", "actions": [{"action": "notify", "channel": "closed"}]}],
+    }
+    memory = listening(pg, policies=[policy], storage__durability=durability)
+    schema = pg.config().storage.schema_name
+    names = ["trajectory_started", "scope_opened", "artifact_created", "scope_closed", "closed", "trajectory_completed"]
+    with psycopg.connect(os.environ[DSN], autocommit=True) as raw:
+        for name in names:
+            raw.execute(f'LISTEN "{named_channel(schema, name)}"')
+        task, scope = started(memory)
+        made = keep(memory, scope, "a secret finding")
+        with pytest.raises(LockExpired):
+            keep(memory, scope, "undone", guard=LockToken("nobody's", 1))
+        memory.close_scope(scope.scope_id)
+        memory.complete_trajectory(task.trajectory_id, status="success", summary="done")
+        told: list[tuple[str, str]] = []
+        for each in raw.notifies(timeout=20):
+            assert set(json.loads(each.payload)) == {"id", "event_id"}
+            assert "secret" not in each.payload
+            told.append((each.channel.removeprefix(prefix_of(schema)), json.loads(each.payload)["id"]))
+            if told[-1][0] == names[-1]:
+                break
+        told += [(each.channel, each.payload) for each in raw.notifies(timeout=0)]
+    assert sorted(told) == sorted(
+        [
+            ("trajectory_started", str(task.trajectory_id)),
+            ("scope_opened", str(scope.scope_id)),
+            ("artifact_created", str(made.artifact_id)),
+            ("scope_closed", str(scope.scope_id)),
+            ("closed", str(task.trajectory_id)),
+            ("trajectory_completed", str(task.trajectory_id)),
+        ]
+    )
+
+
+def test_events_from_elsewhere_are_true_when_heard(pg: PostgresBackend) -> None:
+    one, other, stranger = listening(pg), listening(pg), pg.open()
+    heard: list[Event] = []
+    found: list[str] = []
+    own: list[Event] = []
+
+    def hear(event: Event) -> None:
+        heard.append(event)
+        if event.event_type == "artifact_create":
+            assert event.subject_id is not None
+            found.append(one.storage.artifacts.get(event.subject_id).text)
+
+    stop = one.on_event(hear, elsewhere=True)
+    one.on_event(own.append)
+    task, scope = started(other)
+    made = keep(other, scope, "kept")
+    until(lambda: found == ["kept"], "it never heard")
+    assert [event.event_type for event in heard] == ["trajectory_start", "scope_open", "artifact_create"]
+    last = heard[-1]
+    assert (last.trajectory_id, last.scope_id, last.subject_id) == (
+        task.trajectory_id, scope.scope_id, made.artifact_id,
+    )  # fmt: skip
+    assert last.payload == {"id": str(made.artifact_id)}
+    assert own == [], "who did not ask for others' events is not told of them"
+    note(one, "own")
+    assert [event.event_type for event in heard[3:]] == ["note_create"] == [event.event_type for event in own]
+    note(other, "the last")
+    until(lambda: len(heard) == 5, "it never heard")
+    stop()
+    with pytest.raises(MissingRequired, match="DSN that leads to the database"):
+        stranger.on_event(hear, elsewhere=True)
+
+
+def test_a_transaction_of_many_events_is_told_in_parts(pg: PostgresBackend) -> None:
+    # C-312: no payload is longer than the server takes, and no event is left out
+    one, other = listening(pg), listening(pg)
+    heard: list[str] = []
+    one.on_event(lambda event: heard.append(event.payload["id"]), elsewhere=True)
+    _, scope = started(other)
+    events = [
+        other._engine.event("note_create", scope_id=scope.scope_id, trajectory_id=scope.trajectory_id)
+        for _ in range(200)
+    ]
+
+    def work(uow: Any) -> None:
+        for event in events:
+            uow.emit(event)
+
+    other._engine.write(work)
+    note(other, "the last")
+    until(lambda: len(heard) >= 203, "it never heard")
+    assert len(heard) == 203
+    assert heard[2:202] == [str(scope.scope_id)] * 200
+
+
+def test_an_outage_is_told_as_a_gap(pg: PostgresBackend) -> None:
+    one, other = listening(pg), listening(pg)
+    heard: list[Event] = []
+    one.on_event(heard.append, event_type="note_create", elsewhere=True)
+    note(other, "before")
+    until(lambda: heard, "it never heard")
+    cut()
+    until(lambda: len(heard) == 2, "the gap was not told of")
+    until(lambda: feed(other)["mode"] == "listening", "it never came back")
+    note(other, "after")
+    until(lambda: len(heard) == 3, "it never heard")
+    assert [event.event_type for event in heard] == ["note_create", "events_missed", "note_create"]
+    assert heard[1].payload["last_event_id"] == str(heard[0].event_id)
+
+
+def test_the_loop_hears_too(pg: PostgresBackend) -> None:
+    other = listening(pg)
+    quiet = {"write_behind__trace_enabled": False, "write_behind__usage_enabled": False}
+    settings = pg.config(embedding_provider=None, storage__feed_dsn=f"env:{FEED}", **quiet)
+
+    async def hear() -> None:
+        arrived: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+        async def never(event: Event) -> None: ...
+
+        async with await caliber.aio.open(settings) as memory:
+            memory.on_event(lambda event: arrived.put_nowait((event.event_type, threading.get_ident())), elsewhere=True)
+            with pytest.raises(DTypeError):
+                memory.on_event(never)
+            await asyncio.to_thread(note, other, "told")
+            assert await asyncio.wait_for(arrived.get(), 30) == ("note_create", threading.get_ident())
+
+    asyncio.run(hear())
+
+
+def test_a_file_tells_no_other_process(memory_store: caliber.Caliber) -> None:
+    with pytest.raises(IncompatibleOptions, match=r"PostgreSQL with storage\.feed_dsn"):
+        memory_store.on_event(print, elsewhere=True)
+
+
+@pytest.fixture
+def memory_store() -> Iterator[caliber.Caliber]:
+    from support.configs import config
+
+    settings = config(":memory:")
+    with caliber.open(settings) as memory:
+        yield memory
