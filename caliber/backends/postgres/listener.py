@@ -21,7 +21,7 @@ from psycopg.pq import ConnStatus
 
 from caliber.backends.postgres.connection import PgConnection, Shared, connect
 from caliber.backends.postgres.errors import lost
-from caliber.backends.postgres.telling import read
+from caliber.backends.postgres.telling import head_of, read
 from caliber.model.entities import Event
 from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.storage.plan import quote
@@ -53,7 +53,7 @@ class Listener:
         assert shared.channel is not None
         self._shared = shared
         self._channel = shared.channel
-        self._own = own
+        self._own = head_of(own).encode()
         self._place = place
         self._ear = ear
         self._last: Event | None = None
@@ -133,10 +133,9 @@ class Listener:
         except psycopg.Error as error:
             broken = error  # what had come before that is still here
         while notified := connection.pg.notifies():
-            told = read(notified.extra.decode("utf-8", "replace"))
-            if told.writer != self._own:
+            if not notified.extra.startswith(self._own):
                 others = True
-                events += told.events
+                events += read(notified.extra.decode("utf-8", "replace")).events
         if broken is not None and not others:
             raise lost(self._shared.store, broken) from broken
         return others, events

@@ -58,6 +58,11 @@ def named_channel(schema: str, name: str) -> str:
     return f"{channel[: _CHANNEL_MAX_BYTES - 17]}_{_hash(name, 16)}"
 
 
+def head_of(writer: str) -> str:
+    """Return what the notifications of one writer begin with, by which its own listener knows them unread."""
+    return f'{{"writer":"{writer}"'
+
+
 def _hash(text: str, digits: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
@@ -97,7 +102,7 @@ class Teller:
 
     def _chunks(self, events: Sequence[Event]) -> Iterable[str]:
         """Yield payloads with every event once, in order; one without events only says who wrote."""
-        head = f'{{"writer":"{self._writer}","events":['
+        head = f'{head_of(self._writer)},"events":['
         parts: list[str] = []
         size = len(head) + 2
         for event in events:
