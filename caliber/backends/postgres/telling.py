@@ -161,6 +161,8 @@ def _packed(event: Event) -> dict[str, Any]:
 
 def _unpacked(body: dict[str, Any]) -> Event:
     kind, subject = body.get("subject", (None, None))
+    if "subject" in body and (kind is None or subject is None):
+        raise ValueError("a subject is a kind and an id")
     trajectory, scope = body.get("trajectory"), body.get("scope")
     event = Event(
         event_id=EventId(uuid.UUID(body["id"])),
