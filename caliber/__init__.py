@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from caliber.model.windows import ContextWindow, SearchResult
     from caliber.runtime import aio
     from caliber.runtime.caliber import Caliber
-    from caliber.runtime.opening import create, load_config, migrate, open, purge, restore  # noqa: A004  (the pinned name)
+    from caliber.runtime.configured import load_config
+    from caliber.runtime.opening import create, migrate, open, purge, restore  # noqa: A004  (the pinned name)
     from caliber.runtime.tenants import Tenants
 
 __version__ = "0.1.0"
@@ -44,7 +45,7 @@ _HOME = {
     "Tenants": "caliber.runtime.tenants",
     "ToolCall": "caliber.model.entities",
     "create": "caliber.runtime.opening",
-    "load_config": "caliber.runtime.opening",
+    "load_config": "caliber.runtime.configured",
     "migrate": "caliber.runtime.opening",
     "open": "caliber.runtime.opening",
     "purge": "caliber.runtime.opening",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from caliber.config.faults import wrong
 from caliber.config.parsing import MAX_BYTES, fail, parse_json, parse_toml
@@ -15,6 +15,8 @@ from caliber.config.secret import PREFIX
 from caliber.config.storage import MEMORY
 from caliber.config.tree import CaliberConfig
 from caliber.model.errors import InvalidConfigValue
+
+PROGRAM_SUFFIX: Final = ".caliber"
 
 
 def load_config_file(path: str | os.PathLike[str]) -> CaliberConfig:

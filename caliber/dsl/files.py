@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from caliber.config.loading import anchor, read_file
+from caliber.config.loading import PROGRAM_SUFFIX, anchor, read_file
 from caliber.config.tree import CaliberConfig
 from caliber.dsl import ast
 from caliber.dsl.compiler import Part, compile_parts, in_order
-from caliber.dsl.loading import SUFFIX
 from caliber.dsl.parser import read
 from caliber.dsl.scan import MAX_CHARS
 from caliber.dsl.source import Source
@@ -92,8 +91,8 @@ class _Reading:
         reason = ""
         if wanted.is_absolute() or not file.resolve().is_relative_to(self._folder):
             reason = "an included file lies in the folder of the first file or below it"
-        elif wanted.suffix.lower() != SUFFIX:
-            reason = f"an included file ends in {SUFFIX}"
+        elif wanted.suffix.lower() != PROGRAM_SUFFIX:
+            reason = f"an included file ends in {PROGRAM_SUFFIX}"
         elif file.resolve() in self._open:
             reason = "this file includes itself, perhaps through another"
         elif len(self._seen) >= FILES_MAX or self._chars > MAX_CHARS:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
 
-from caliber.config.loading import load_config_file
+from caliber.config.loading import PROGRAM_SUFFIX, load_config_file
 from caliber.config.tree import CaliberConfig
-
-SUFFIX: Final = ".caliber"
 
 
 def load_config(path: str | os.PathLike[str]) -> CaliberConfig:
@@ -19,7 +16,7 @@ def load_config(path: str | os.PathLike[str]) -> CaliberConfig:
     Raises: MultipleErrors with every fault.
     """
     file = Path(path)
-    if file.suffix.lower() != SUFFIX:
+    if file.suffix.lower() != PROGRAM_SUFFIX:
         return load_config_file(file)
     from caliber.dsl.files import load_program
 

@@ -49,7 +49,7 @@ from caliber.model.time import Clock
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import opening
 from caliber.runtime.caliber import Caliber
-from caliber.runtime.opening import ConfigSource
+from caliber.runtime.configured import ConfigSource
 from caliber.runtime.writing import Id
 from caliber.storage.protocol import ConnectionPool
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
-from caliber.dsl.loading import load_config as load_config_file
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
@@ -19,6 +18,7 @@ from caliber.model.time import Clock, SystemClock
 from caliber.runtime import backup as backups
 from caliber.runtime.backup import RestoreReport
 from caliber.runtime.caliber import Caliber
+from caliber.runtime.configured import ConfigSource, config_of
 from caliber.runtime.engine import Engine
 from caliber.runtime.forgetting.unfinished import forget_words, report_unfinished
 from caliber.runtime.schedules import Scheduler
@@ -26,22 +26,6 @@ from caliber.runtime.upkeep import maintain
 from caliber.storage.care import Stages
 from caliber.storage.protocol import ConnectionPool, Store
 from caliber.trajectory import inputs
-
-ConfigSource = CaliberConfig | str | os.PathLike[str]
-
-
-def load_config(path: str | os.PathLike[str]) -> CaliberConfig:
-    """Return the configuration in a file, by its suffix. Raises: MultipleErrors with every fault."""
-    return load_config_file(path)
-
-
-def config_of(source: ConfigSource) -> CaliberConfig:
-    """Return a configuration, read where it is a file's. Raises: MultipleErrors, DTypeError."""
-    if isinstance(source, CaliberConfig):
-        return source
-    if isinstance(source, str | os.PathLike):
-        return load_config(source)
-    raise DTypeError(field="config", expected="a CaliberConfig or the path of one", got=type(source).__name__)
 
 
 def _of_tenant(config: CaliberConfig, tenant: str | None) -> CaliberConfig:

@@ -9,25 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from caliber.schema.relation import Relation
 from caliber.storage.codec import Row
-
-if TYPE_CHECKING:
-    from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.unit_of_work import Ask, UnitOfWork
 
 T = TypeVar("T")
-
-
-class Ask(NamedTuple):
-    """An irregular statement that updates rows of ``relation`` and returns them whole, as ``UnitOfWork.change``."""
-
-    relation: Relation
-    statement: str
-    parameters: tuple[Any, ...]
-    key: bytes
-    """What the row is found by: those who share a transaction lock rows in the order of their keys."""
 
 
 Steps = Generator[tuple[Ask, ...], list[list[Row]], T]

@@ -22,7 +22,6 @@ from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
-from caliber.storage.steps import Ask
 
 _REFERRERS: dict[str, list[tuple[Relation, ForeignKey]]] = {}
 """Mirrored relations that refer to a relation, and by which key."""
@@ -56,6 +55,16 @@ def unpack_content(body: str) -> dict[str, Any]:
         name: base64.b64decode(value["b64"]) if isinstance(value, dict) and "b64" in value else value
         for name, value in loaded.items()
     }
+
+
+class Ask(NamedTuple):
+    """An irregular statement that updates rows of ``relation`` and returns them whole, as ``UnitOfWork.change``."""
+
+    relation: Relation
+    statement: str
+    parameters: tuple[Any, ...]
+    key: bytes
+    """What the row is found by: those who share a transaction lock rows in the order of their keys."""
 
 
 class UnitOfWork:

@@ -16,8 +16,8 @@ from caliber.model.ids import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
 from caliber.model.time import from_us
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.codec import codec_of
-from caliber.storage.steps import Ask, Steps
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.steps import Steps
+from caliber.storage.unit_of_work import Ask, UnitOfWork
 from caliber.trajectory import inputs
 
 _SCOPE_OWNER = codec_of(SCOPE).index("trajectory_id")

@@ -33,8 +33,8 @@ from caliber.storage.codec import Row
 from caliber.storage.group import Batch, GroupWriter, Request, copy_for, is_own, result_of
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.protocol import Follower
-from caliber.storage.steps import Ask, Steps, started
-from caliber.storage.unit_of_work import RowChange, UnitOfWork
+from caliber.storage.steps import Steps, started
+from caliber.storage.unit_of_work import Ask, RowChange, UnitOfWork
 
 T = TypeVar("T")
 
