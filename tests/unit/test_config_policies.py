@@ -124,6 +124,18 @@ def test_a_schedule_without_the_package_that_reads_it_says_so(monkeypatch: pytes
     assert "pip install cronsim" in str(error)
 
 
+@pytest.mark.parametrize("action", VALID)
+def test_a_schedule_does_what_needs_no_trajectory(action: dict[str, Any]) -> None:
+    # C-228: its range is the whole tenant
+    if action["action"] in ("prune", "notify"):
+        assert with_policies(rule("schedule", action, cron="0 3 * * *"))
+        return
+    (error,) = faults(rule("schedule", VALID[6], action, cron="0 3 * * *"))
+    assert isinstance(error, IncompatibleOptions)
+    assert error.context["option_a"] == "policies[0].rules[0].actions[1].action"
+    assert "it does prune and notify" in str(error)
+
+
 def test_only_a_schedule_has_a_cron_text() -> None:
     # C-147
     (missing,) = faults(rule("schedule", VALID[6]))
