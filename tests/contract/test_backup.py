@@ -74,6 +74,12 @@ def rows_of(memory: caliber.Caliber) -> dict[str, list[Any]]:
         }
 
 
+def ordinals(memory: caliber.Caliber) -> dict[str, int]:
+    """Return the last ordinal that was given out, by relation."""
+    with memory._engine.store.care.whole() as whole:
+        return whole.ordinals()
+
+
 def check_same(got: dict[str, list[Any]], right: dict[str, list[Any]]) -> None:
     """Compare a restored store that was opened since, which notes its configuration."""
     documents = got.pop("config_document")
@@ -302,7 +308,7 @@ def test_an_interrupted_restore_leaves_the_old_store(backend: Any, filled: calib
     filled.storage.backup(path)
     filled.add_note(entity="x", entity_type="y", note_type="fact", content="since", confidence=1.0)
     filled.flush()
-    before, epoch = rows_of(filled), filled.stats()["position"]["epoch"]
+    before, epoch, given = rows_of(filled), filled.stats()["position"]["epoch"], ordinals(filled)
     there = names(tmp_path)
     stages = ["checking the archive", "restoring rows", "verifying rows"]
     stages += ["taking over"] if backend.adapter == "sqlite" else []
@@ -318,6 +324,8 @@ def test_an_interrupted_restore_leaves_the_old_store(backend: Any, filled: calib
         assert filled.stats()["position"]["epoch"] == epoch
         assert names(tmp_path) == there
     assert filled.verify() == []
+    now = ordinals(filled)
+    assert all(now[name] >= last for name, last in given.items())  # those that came since have theirs
     with pytest.raises(_StopError):
         filled.storage.backup(tmp_path / "other.zip", progress=lambda *_: (_ for _ in ()).throw(_StopError()))
     assert names(tmp_path) == there

@@ -189,6 +189,20 @@ def test_a_view_of_somebody_else_stays_and_is_not_overwritten(backend: Any, fill
 
 
 # C-005, C-201
+def test_views_that_somebody_builds_on_are_said_to_be(backend: Any, filled: caliber.Caliber) -> None:
+    if backend.adapter != "postgres":
+        return  # SQLite's views are found by name, each time they are asked
+    filled.storage.create_views()
+    backend.tamper(filled, "CREATE VIEW theirs AS SELECT * FROM memories")
+    try:
+        for attempt in (filled.storage.drop_views, filled.storage.create_views):
+            with pytest.raises(Conflict, match="somebody else's"):
+                attempt()
+    finally:
+        backend.tamper(filled, "DROP VIEW theirs")
+    assert "memories" in filled.storage.drop_views()
+
+
 def test_no_code_reads_a_view() -> None:
     package = Path(caliber.__file__).parent
     declaring = package / "schema" / "views.py"

@@ -129,8 +129,10 @@ class _Restoring:
         member = self._archive.member(relation)
         if member is not None and member.last_ordinal:
             sequence = self._target.sequence(relation.name)
+            # Never back: this takes effect at once, also when all the rest is undone, and others may hold numbers.
+            text = "SELECT setval($1::regclass, greatest($2::bigint, pg_sequence_last_value($1::regclass)))"
             with RawCursor(self._connection) as raw:
-                raw.execute("SELECT setval($1::regclass, $2)", (sequence, member.last_ordinal))
+                raw.execute(text, (sequence, member.last_ordinal))
         return done
 
     def _made(self, relation: Relation) -> Iterator[CopyRows]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from psycopg.errors import DependentObjectsStillExist
+
 from caliber.backends.postgres.bulk import Connection
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.model.errors import Conflict
@@ -72,12 +74,18 @@ def create(connection: Connection, dialect: PostgresDialect) -> list[str]:
 
 
 def drop(connection: Connection, dialect: PostgresDialect) -> list[str]:
-    """Remove our views, and nobody else's; return their names."""
+    """Remove our views, and nobody else's; return their names. Raises: Conflict for one that others are made of."""
     rows = connection.execute(
         "SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relkind = 'v' AND starts_with(obj_description(c.oid, 'pg_class'), %s)",
         (dialect.schema, MARK),
     ).fetchall()
-    for (name,) in rows:
-        connection.execute(f"DROP VIEW {dialect.table(name)}")
+    # All at once: views of somebody else's may be made of several.
+    names = ", ".join(dialect.table(name) for (name,) in rows)
+    if names:
+        try:
+            connection.execute(f"DROP VIEW {names}")
+        except DependentObjectsStillExist as error:
+            reason = "something of somebody else's is made of our views; drop that first, and make it again afterwards"
+            raise Conflict(entity_type="schema", id=dialect.schema, reason=reason) from error
     return sorted(row[0] for row in rows)
