@@ -2,7 +2,7 @@
 
 What it means is said by ``schema.predicate.holds``, record by record; the answers are equal. Cheap conditions come
 first and the others are asked only of the rows that these leave: columns; columns of codes, once a distinct value;
-packed rows; texts, read in one go.
+packed rows; texts, read in a few pieces.
 
 Source: C-161 to C-165, K-064, K-071; design, section 5; docs/decisions/0147.
 """
@@ -45,6 +45,8 @@ _SCALARS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.AT_MOST: operators.le,
     Operator.AT_LEAST: operators.ge,
 }
+_TEXTS_AT_ONCE: Final = 4_096
+"""Texts left memory because they are many: they do not come back all at once."""
 _COSTS: Final = {
     Residence.COLUMN: 0,
     Residence.FLAG: 1,  # a comparison with an id goes on to packed rows, but few are set
@@ -120,9 +122,7 @@ class _Asking:
             case Residence.FLAG:
                 return self._by_flag(comparison, column, value, wanted)
             case Residence.TEXT:
-                rows = np.flatnonzero(wanted)
-                stored = self._texts(self._snapshot, rows.tolist()) if len(rows) else ()
-                return self._chosen(rows, self._verdicts(comparison, column, stored))
+                return self._by_text(comparison, column, np.flatnonzero(wanted))
             case _:
                 return self._by_packed(comparison, column, value, wanted)
 
@@ -200,7 +200,14 @@ class _Asking:
         answers: Bools = verdicts[codes]
         return answers
 
-    # --- rows ------------------------------------------------------------------------------------
+    # --- texts and rows --------------------------------------------------------------------------
+
+    def _by_text(self, comparison: Comparison, column: Column, rows: NDArray[np.int64]) -> Bools:
+        verdicts: list[bool] = []
+        for start in range(0, len(rows), _TEXTS_AT_ONCE):
+            texts = self._texts(self._snapshot, rows[start : start + _TEXTS_AT_ONCE].tolist())
+            verdicts += self._verdicts(comparison, column, texts)
+        return self._chosen(rows, verdicts)
 
     def _by_packed(self, comparison: Comparison, column: Column, value: Any, wanted: Bools) -> Bools:
         snapshot = self._snapshot

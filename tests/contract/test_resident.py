@@ -18,9 +18,12 @@ from support.configs import USER
 from support.entities import hash_of, plain
 
 import caliber
+from caliber.dsl.filters import compile_filter
 from caliber.kernels.growing import ByteRows
 from caliber.model import FixedClock
 from caliber.resident.mirror import EVICTED
+from caliber.resident.predicates import mask
+from caliber.schema.memories import BUILT_IN
 from caliber.schema.relation import Residence
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
@@ -340,6 +343,15 @@ def test_evicted_texts_cost_one_statement_a_call(crowded: Any) -> None:
     # One batched read, inside its own BEGIN, look at what the schema needs, and ROLLBACK.
     assert store.statement_count() - before <= 4
     assert all(hit.content.encode() == crowded.texts[hit.id] for hit in hits)
+    memory = memory_of(crowded.memory)
+    memory._generations["note"].evict_texts(1 << 30)
+    notes, read, before = memory.snapshot["note"], memory.stats.evicted_texts_read, store.statement_count()
+    found = mask(compile_filter('content contains "7 note"', BUILT_IN["note"]), notes, {}, memory.texts)
+    assert store.statement_count() - before <= 4
+    assert memory.stats.evicted_texts_read - read == notes.count() == 60
+    wanted = {record_id for record_id, text in crowded.texts.items() if isinstance(text, str) and "7 note" in text}
+    assert set(notes.entity_ids(np.flatnonzero(found).tolist())) == wanted
+    assert len(wanted) == 6
 
 
 def test_windows_are_the_same_whether_texts_are_in_memory_or_not(crowded: Any, backend: Any) -> None:

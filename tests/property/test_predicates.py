@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.predicates import VARIABLES, cases, entity, record, singles
@@ -85,8 +86,9 @@ def test_every_operator_of_every_column() -> None:
                     assert found.tolist() == (rows.snapshot.live_mask & np.array(held)).tolist(), asked
 
 
-def test_texts_are_read_last_and_only_where_they_decide() -> None:
-    # the least work: once for all rows that cheaper conditions leave
+def test_texts_are_read_last_and_only_where_they_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the least work: once for all rows that cheaper conditions leave, in pieces
+    monkeypatch.setattr("caliber.resident.predicates._TEXTS_AT_ONCE", 7)
     rows = Rows("note", 60, 3)
     wide = Comparison("content", Operator.CONTAINS, "a")
     narrow = Comparison("confidence", Operator.EQUAL, 0.0)
