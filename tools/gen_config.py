@@ -175,8 +175,8 @@ def language() -> str:
     lines += [
         "## Policies",
         "",
-        f'Triggers: {_words(item.value for item in Trigger)}; `schedule("0 3 * * *")` takes five cron fields and does '
-        "`prune` and `notify`, which need no trajectory: `prune` reaches over the whole store then.",
+        f'Triggers: {_words(item.value for item in Trigger)}; `schedule("0 3 * * *")` takes five cron fields.',
+        "A schedule does `prune` and `notify`, which need no trajectory; `prune` reaches over the whole store then.",
         "",
     ]
     lines += ["| action | what it may be done to |", "|---|---|"]

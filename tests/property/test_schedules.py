@@ -13,9 +13,9 @@ HOUR = 3_600_000_000
 CRONS = ("30 2 * * *", "0 * * * *", "*/20 1-3 * * *", "15,45 2,3 * * SUN", "0 0 1 * *", "*/7 */5 * * *", "59 1 * * 0-6")
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo")
 CHANGES = [
-    int(at.timestamp()) * 1_000_000
-    for at in (datetime(2024, 3, 31, 1, tzinfo=UTC), datetime(2024, 10, 27, 1, tzinfo=UTC), datetime(2024, 4, 6, 15, tzinfo=UTC))
-]  # fmt: skip
+    int(datetime(2024, month, day, hour, tzinfo=UTC).timestamp()) * 1_000_000
+    for month, day, hour in ((3, 31, 1), (10, 27, 1), (4, 6, 15))
+]
 
 
 @settings(max_examples=60, deadline=None)
