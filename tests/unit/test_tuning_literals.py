@@ -123,6 +123,7 @@ _allow(
     runtime__forgetting__subject="_TEXTS_MAX _LEAST_DIGITS _pieces",
     runtime__named="_LIMIT_MAX",
     runtime__policies="PolicyEngine._error_event",
+    runtime__schedules="_Step.fail",
     search__names="_LONGEST",
     storage__conditions="MOST_VALUES",
     storage__moving="NAMED_MOST",
