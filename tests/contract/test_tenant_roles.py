@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ from support.pgbouncer import PROGRAM, free_port, until_it_answers
 from support.tenancies import SECOND, SECRET, tenancy_config
 
 import caliber
+from caliber.backends.postgres.connection import PgConnection, connect
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.backends.postgres.logins import dsn_of, password_of
+from caliber.backends.postgres.schema import dialect_for
+from caliber.backends.postgres.store import shared_for
 from caliber.config import CaliberConfig
 from caliber.model.errors import Conflict, Unavailable
 
@@ -261,3 +266,28 @@ def test_own_logins_work_through_pgbouncer(both: CaliberConfig, monkeypatch: pyt
         finally:
             process.terminate()
             process.wait(10)
+
+
+def test_many_who_need_pgvector_first_all_get_it(
+    second_postgres: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # two moves into one new database: who makes the role of a tenant makes the extension, too
+    fresh = f"fresh_{tmp_path.name[-20:].replace('-', '_')}"
+    with psycopg.connect(os.environ[SECOND], autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{fresh}"'.encode())
+    monkeypatch.setenv("CALIBER_TEST_FRESH_DSN", psycopg.conninfo.make_conninfo(os.environ[SECOND], dbname=fresh))
+    knobs = {"storage.adapter": "postgres", "storage.schema_name": "any"}
+    shared = shared_for(caliber.profiles.reference("env:CALIBER_TEST_FRESH_DSN", **knobs).storage)
+    connections = [connect(shared) for _ in range(4)]
+    begin = threading.Barrier(len(connections))
+
+    def need(connection: PgConnection) -> str:
+        begin.wait(30)
+        return dialect_for(connection, "any", "any").vector_schema
+
+    try:
+        with ThreadPoolExecutor(len(connections)) as pool:
+            assert list(pool.map(need, connections)) == ["public"] * len(connections)
+    finally:
+        for each in connections:
+            each.close()

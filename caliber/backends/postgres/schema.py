@@ -206,10 +206,15 @@ def _record(connection: PgConnection, plans: dict[str, RelationPlans], row: Migr
 
 
 def _install_vector(connection: PgConnection, store: str) -> str:
+    alone = not connection.in_transaction
     try:
+        if alone:
+            connection.command(BEGIN)
         # Extensions belong to the database: creators of other schemas may want it at the same moment.
         connection.command(f"SELECT pg_advisory_xact_lock({ADVISORY_CLASS}, 0)")
         connection.command("CREATE EXTENSION IF NOT EXISTS vector")
+        if alone:
+            connection.command("COMMIT")
     except (StorageError, Unavailable) as error:
         raise SchemaMismatch(store=store, reason=_NO_VECTOR) from error
     found = find_vector(connection, store)
