@@ -99,7 +99,6 @@ _allow(
     context__columns="PARTS_IN_ONE",
     resident__indexes="_PAGE_ROWS",
     resident__memory="_PAGE_ROWS",
-    resident__predicates="_TEXTS_AT_ONCE",
     resident__tables="_LEAST_BITS",
     resident__verifier="_of_relation _of_vectors",
     runtime__checking="_PAGE",
