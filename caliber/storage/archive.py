@@ -27,7 +27,6 @@ from caliber.model.errors import Conflict, InvalidValue, StorageError, Unavailab
 from caliber.schema.relation import Relation
 from caliber.storage import arrow
 from caliber.storage.care import Stages, WholeStore
-from caliber.storage.migrations import SCHEMA_VERSION
 from caliber.storage.whole import BATCH_ROWS, WHOLE, RowsDigest
 
 FORMAT: Final = "caliber-archive-1"
@@ -289,7 +288,7 @@ class Archive:
             raise InvalidValue(field=str(self.path), reason="is an archive of another format; upgrade CALIBER")
         known = {relation.name for relation in WHOLE}
         named = [member.relation for member in members]
-        if len(named) > len(set(named)) or (manifest.schema_version == SCHEMA_VERSION and known - set(named)):
+        if len(named) > len(set(named)):
             raise ValueError("each relation is there once")
         for member in members:
             if member.relation not in known:

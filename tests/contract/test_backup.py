@@ -513,7 +513,7 @@ def test_an_archive_made_to_do_harm_is_refused(file_backend: Any, tmp_path: Path
     harm |= {"beyond": {"last_ordinal": 2**70}, "rows": {"rows": "x"}, "digest": {"rows_sha256": None}}
     first, *others = right["relations"]
     members = {name: [{**first, **each}, *others] for name, each in harm.items()}
-    members |= {"twice": [first, first, *others], "lacking": others}
+    members |= {"twice": [first, first, *others]}
     manifests = {name: {**right, "relations": each} for name, each in members.items()}
     raws = {name: json.dumps(manifest).encode() for name, manifest in manifests.items()}
     raws |= {"version": json.dumps({**right, "schema_version": "9"}).encode(), "number": b"5", "deep": b"[" * 900_000}
