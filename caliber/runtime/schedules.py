@@ -25,7 +25,7 @@ from caliber.model.errors import CaliberError, LockAcquisitionFailed, LockExpire
 from caliber.model.schedules import ScheduledRule
 from caliber.model.time import from_us, to_us
 from caliber.runtime.engine import Engine
-from caliber.schema.relations import ARTIFACT, EVENT, NOTE, POLICY_RUN, TURN
+from caliber.schema.relations import ARTIFACT, NOTE, POLICY_RUN, TURN
 from caliber.storage.codec import codec_of
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
@@ -210,8 +210,7 @@ class Scheduler:
         event: Event = self._engine.event(
             kind, principal=_PRINCIPAL, payload=dict(payload), duration_ms=duration_ms, at_us=uow.now_us
         )
-        uow.insert(EVENT, event)
-        uow.on_commit.append(lambda: self._engine.bus.publish(event))
+        uow.log(event, self._engine.bus.publish)
 
     @property
     def attempts_max(self) -> int:

@@ -81,6 +81,7 @@ class UnitOfWork:
         "_statements",
         "changes",
         "events",
+        "logged",
         "now_us",
         "on_commit",
     )
@@ -106,6 +107,8 @@ class UnitOfWork:
         self.now_us = now_us
         self.changes: list[RowChange] = []
         self.events: list[Event] = []
+        self.logged: list[Event] = []
+        """Events that are in the log already, and of which whoever wrote them tells this process."""
         self.on_commit: list[Callable[[], None]] = []
 
     # --- reading ---------------------------------------------------------------------------------
@@ -319,6 +322,12 @@ class UnitOfWork:
         """Write an event in this transaction, and queue it for after the commit."""
         self.insert(EVENT, event)
         self.events.append(event)
+
+    def log(self, event: Event, publish: Callable[[Event], None]) -> None:
+        """Write an event in this transaction whatever its family, and ``publish`` it after the commit."""
+        self.insert(EVENT, event)
+        self.logged.append(event)
+        self.on_commit.append(lambda: publish(event))
 
     def _inserted(self, plans: RelationPlans, row: Row, returned: Sequence[Row]) -> int | None:
         relation = plans.relation

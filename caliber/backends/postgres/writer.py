@@ -352,7 +352,8 @@ class PostgresWriter(GroupWriter):
         """Return what a batch tells others as it commits, if somebody may hear it."""
         if self._teller is None:
             return None
-        events = [event for request in batch.trying if request.unit is not None for event in request.unit.events]
+        units = [request.unit for request in batch.trying if request.unit is not None]
+        events = [event for unit in units for event in (*unit.events, *unit.logged)]
         return self._teller.messages(events) if changed or events else None
 
     def _commit(
