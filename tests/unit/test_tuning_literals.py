@@ -50,7 +50,6 @@ _allow(
     backends__postgres__lent="LentPool._ask_lender",
     backends__postgres__listener="Listener._run _FIRST_WAIT_S _LONGEST_WAIT_S",
     backends__postgres__local_guard="POLL_S",
-    backends__postgres__log="_PAUSE_S _LONG_PAUSE_S",
     backends__postgres__local_place="LOCK_POLL_S",
     backends__postgres__local_server="_fill",
     backends__postgres__log="_PAUSE_S _LONG_PAUSE_S",
