@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from caliber.model.errors import CaliberError
+from caliber.model.errors import CaliberError, InternalError
 
 
 class _Beside:
@@ -53,10 +53,10 @@ class Repeating(_Beside):
             try:
                 self._task()
                 failing = False
-            except CaliberError as error:
-                # One report for each outage, not one for each attempt.
+            except Exception as error:
+                # One report for each outage, not one for each attempt; a fault of ours must not end the thread unheard.
                 if not failing and not self._stop.is_set():
-                    self._failed(self._name, error)
+                    self._failed(self._name, _told(error))
                 failing = True
 
 
@@ -82,6 +82,14 @@ class Once(_Beside):
             return
         try:
             self._task(self._stop.is_set)
-        except CaliberError as error:
+        except Exception as error:
             if not self._stop.is_set():
-                self._failed(self._name, error)
+                self._failed(self._name, _told(error))
+
+
+def _told(error: Exception) -> CaliberError:
+    if isinstance(error, CaliberError):
+        return error
+    told = InternalError(f"{type(error).__name__} in the background")
+    told.__cause__ = error
+    return told
