@@ -1969,9 +1969,9 @@ SELECT pg_current_snapshot()::text, coalesce((SELECT max(sequence) FROM "tenant_
 SELECT EXISTS (SELECT 1 FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND xid <= pg_snapshot_xmax(pg_current_snapshot()) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) AND writer <> $2) OR (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint <> $3, to_regproc('"tenant_a"."caliber_moved"') IS NOT NULL;
 
 -- feed.notify
---   takes: channel, writer
+--   takes: channels, payloads
 --   gives: told
-SELECT 1::bigint FROM pg_notify($1::text, $2::text);
+SELECT count(*) FROM unnest($1::text[], $2::text[]) AS message (channel, payload), LATERAL pg_notify(message.channel, message.payload);
 
 -- feed.reach
 --   takes: snapshot

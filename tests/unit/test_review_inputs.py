@@ -29,6 +29,7 @@ def task(memory: Caliber) -> uuid.UUID:
 WRONG: dict[str, Callable[[Any, Any], object]] = {
     "initiator=EntityRef(user, text)": lambda m, t: m.start_trajectory("g", initiator=EntityRef("user", "text")),
     "initiator=EntityRef(nobody, id)": lambda m, t: m.start_session(initiator=EntityRef("nobody", uuid.uuid4())),
+    "forget(text)": lambda m, t: m.forget(entity="user"),
     "forget(EntityRef(user, 5))": lambda m, t: m.forget(entity=EntityRef("user", 5)),
     "append_turns(None)": lambda m, t: m.append_turns(m.current_scope(t).scope_id, None),
     "append_turns(dict)": lambda m, t: m.append_turns(m.current_scope(t).scope_id, {"role": "user"}),
