@@ -63,6 +63,13 @@ _FILL_EVERY = 8
 _NOT_OF_THE_TEXT = (AuthenticationFailed, ConfigError, DimensionMismatch)
 """What no text is at fault for: it waits until somebody has mended it, as for an outage."""
 
+_REST_PARTS = 4.0
+"""How many times as long as a small batch took the worker rests after it: writers take turns, and its turn is nobody's
+call. What others write meanwhile shares its next transaction, instead of standing behind one for each record."""
+
+_REST_MAX_S = 0.05
+"""How long it rests at most, however slow a provider is."""
+
 MODES = {"turn": "embed_turns", "note": "embed_notes", "artifact": "embed_artifacts", "scope": "embed_summaries"}
 
 
@@ -395,6 +402,8 @@ class Embedder:
             for lane in lanes:
                 searched = not self._is_filling(lane)
                 if searched:
+                    # From the beginning: a walk under way may have passed what lacks a vector by now.
+                    self._walks.pop(lane.key, None)
                     self._to_walk.add(lane.key)
                 try:
                     while self._embed_queued(lane) or (searched and self._look(lane)):
@@ -412,6 +421,7 @@ class Embedder:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
+            begun = time.monotonic()
             try:
                 wait_s = self._step()
             except Exception as error:
@@ -423,6 +433,8 @@ class Embedder:
             if wait_s is None or wait_s > 0:
                 self._wake.wait(wait_s)
                 self._wake.clear()
+            elif self.waiting() < self._batch:
+                self._stopped.wait(min(_REST_PARTS * (time.monotonic() - begun), _REST_MAX_S))
         with contextlib.suppress(CaliberError):
             self.filler.lease.release()
 

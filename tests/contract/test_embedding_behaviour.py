@@ -427,3 +427,23 @@ def test_vectors_that_memory_cannot_hold_are_refused(memory: Any, start: Any) ->
     assert embeddings.count() == 2
     assert memory.verify() == []
     assert memory.search("lake").hits[0].id == note.note_id
+
+
+def test_the_worker_does_not_stand_in_line_for_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It rests after a small batch, so that writes meanwhile share its next transaction; nobody who asks waits."""
+    monkeypatch.setattr("caliber.runtime.embedder._REST_PARTS", 1e9)
+    monkeypatch.setattr("caliber.runtime.embedder._REST_MAX_S", 300.0)
+    settings = config(":memory:", **{**OFF, "embedding.embed_turns": "behind"})
+    provider = CountingEmbeddings()
+    with caliber.open(settings, embedding_provider=provider) as memory:
+        _, scope = started(memory)
+        memory.append_turn(scope.scope_id, role="user", content="first")
+        until = time.monotonic() + 60
+        while memory.stats()["behind"]["embeddings_waiting"] and time.monotonic() < until:
+            time.sleep(0.005)
+        for at in range(30):
+            memory.append_turn(scope.scope_id, role="user", content=f"turn {at}")
+        assert memory.stats()["behind"]["embeddings_waiting"] == 30
+        memory.flush()
+        assert memory.stats()["behind"]["embeddings_waiting"] == 0
+        assert memory.storage.embeddings.count() == 31
