@@ -205,6 +205,33 @@ def test_interrupt_as_the_commit_is_done_leaves_everybody_done(backend: Any) -> 
     assert memory.verify() == []
 
 
+def test_interrupt_while_the_outcome_of_a_commit_is_asked_for(backend: Any) -> None:
+    """Nobody knows then whether the COMMIT stands: companions are told so, and do not write a second time."""
+    if backend.adapter != "postgres":
+        pytest.skip(f"{backend.name}: not a store whose server is asked for the outcome of a COMMIT")
+    store = backend.store(storage__durability="group")
+    exchange = PgConnection.exchange
+
+    def answered(self: Any, *commands: Any) -> Any:
+        results = exchange(self, *commands)
+        if threading.current_thread() is MAIN and b"COMMIT" in commands[-1].arguments[0]:
+            signal.raise_signal(signal.SIGINT)
+        return results
+
+    def asked(*_: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PgConnection, "exchange", answered)
+        patch.setattr(store._writer, "_cut_off", asked)
+        crowd = Crowd(store)
+        end = crowd.led_by_me(insert, [insert] * 3)
+    assert isinstance(end, KeyboardInterrupt)
+    assert [getattr(crowd.ends[at], "reason", None) for at in range(3)] == ["outcome unknown"] * 3, crowd.ends
+    assert count(store, TRAJECTORY) == 4, "written once: the COMMIT did stand"
+    assert_free(store)
+
+
 def test_interrupt_while_the_lead_is_handed_on(backend: Any) -> None:
     store = backend.store(storage__durability="group")
     writer = store._writer

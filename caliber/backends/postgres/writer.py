@@ -226,6 +226,11 @@ class PostgresWriter(GroupWriter):
                 request.done = True
             own.error = error
         elif is_own(error) or len(batch.requests) == 1:
+            if batch.ending:
+                # Interrupted before anybody learned whether the COMMIT stands: who shared it must not write again.
+                for request in batch.trying:
+                    request.error = Unavailable(UNKNOWN_OUTCOME, reason="outcome unknown")
+                    request.done = True
             own.error = error
             own.done = True
         else:
@@ -253,6 +258,7 @@ class PostgresWriter(GroupWriter):
         interrupt: BaseException | None = None
         others = False
         limits = self._limits.within(deadline) if len(batch.trying) == 1 else self._limits.shared()
+        batch.ending = False
         try:
             with self._pool.connection(deadline=deadline) as connection:
                 connection.open(BEGIN, self._own["session.write"], limits, deadline)
@@ -265,6 +271,7 @@ class PostgresWriter(GroupWriter):
                         messages = self._messages(batch, bool(changes))
                         ticket = self._turns.take()
                         record = (self._identity, self._packed(changes), self._clock_us()) if changes else None
+                        batch.ending = True
                         try:
                             sequence, others = self._commit(connection, record, messages)
                         except Exception as error:
