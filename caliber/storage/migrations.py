@@ -6,10 +6,12 @@ the newest schema at once; ``migrate`` brings an older one up to it; ``open`` do
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from caliber.model.errors import SchemaMismatch
+from caliber.model.time import from_us
 from caliber.schema.relations import SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.plan import RelationPlans
@@ -36,6 +38,20 @@ class MigrationStep:
 MIGRATIONS: dict[int, MigrationStep] = {
     1: MigrationStep("baseline", min_reader_version=1, min_writer_version=1),
 }
+
+
+def baseline_of(checksum: bytes, at_us: int, epoch: str | None = None) -> Migration:
+    """Return the row of a store made with the newest schema at once; its epoch is a new one unless one is given."""
+    step = MIGRATIONS[SCHEMA_VERSION]
+    return Migration(
+        schema_version=SCHEMA_VERSION,
+        name="baseline",
+        checksum=checksum,
+        min_reader_version=step.min_reader_version,
+        min_writer_version=step.min_writer_version,
+        epoch=str(uuid.uuid4()) if epoch is None else epoch,
+        applied_at=from_us(at_us),
+    )
 
 
 def epoch_of(session: StatementSession, plans: Mapping[str, RelationPlans]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from caliber.kernels.copy import CopyColumn, CopyKind, CopyRows, copy_tuples
@@ -87,10 +86,3 @@ class RowsDigest:
     def hex(self) -> str:
         """Return the digest of what was taken in."""
         return self._hash.hexdigest()
-
-
-def digested(batches: Iterable[Any], digest: RowsDigest) -> Iterator[Any]:
-    """Yield batches on, with their rows taken in."""
-    for batch in batches:
-        digest.add_batch(batch)
-        yield batch

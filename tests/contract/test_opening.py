@@ -167,8 +167,8 @@ def test_store_of_an_older_version_says_how_to_migrate(tmp_path: Path, monkeypat
     path = tmp_path / "store.db"
     settings = made(path)
     step = MigrationStep("more", 1, 2, (("sqlite", ("CREATE TABLE more (a INTEGER) STRICT",)),))
+    monkeypatch.setattr(migrations, "SCHEMA_VERSION", 2)
     for module in (migrations, sqlite_schema):
-        monkeypatch.setattr(module, "SCHEMA_VERSION", 2)
         monkeypatch.setattr(module, "MIGRATIONS", {**MIGRATIONS, 2: step})
     error = refused(settings)
     assert isinstance(error, SchemaMismatch)
@@ -186,8 +186,8 @@ def test_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monkeyp
     settings = made(path)
     step = MigrationStep("bad", 1, 2, (("sqlite", ("CREATE TABLE more (a INTEGER) STRICT", "CREATE TABLE more (b)")),))
     with monkeypatch.context() as patched:
+        patched.setattr(migrations, "SCHEMA_VERSION", 2)
         for module in (migrations, sqlite_schema):
-            patched.setattr(module, "SCHEMA_VERSION", 2)
             patched.setattr(module, "MIGRATIONS", {**MIGRATIONS, 2: step})
         with pytest.raises(StorageError):
             caliber.migrate(settings)

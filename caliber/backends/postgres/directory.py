@@ -6,7 +6,6 @@ import functools
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,10 +14,8 @@ from caliber.backends.postgres.dialect import dialect_of
 from caliber.backends.postgres.schema import check_server
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import SchemaMismatch, Unavailable
-from caliber.model.time import from_us
 from caliber.schema.relations import DIRECTORY, SCHEMA_MIGRATION, TENANT
-from caliber.schema.relations.runtime import Migration
-from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
+from caliber.storage.migrations import baseline_of, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation, quote
 from caliber.storage.unit_of_work import UnitOfWork
 
@@ -78,10 +75,7 @@ class PostgresRecords:
         for plans in self.plans.values():
             for statement in plans.create:
                 connection.command(statement)
-        step = MIGRATIONS[SCHEMA_VERSION]
-        now = from_us(self._clock_us())
-        readers, writers = step.min_reader_version, step.min_writer_version
-        row = Migration(SCHEMA_VERSION, "baseline", bytes(32), readers, writers, str(uuid.uuid4()), now)
+        row = baseline_of(bytes(32), self._clock_us())
         plans = self.plans[SCHEMA_MIGRATION.name]
         connection.run(plans.insert, plans.codec.encode(row))
 

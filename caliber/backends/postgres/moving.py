@@ -31,9 +31,8 @@ from caliber.model.errors import CaliberError, Conflict
 from caliber.model.time import from_us
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
-from caliber.schema.relations.runtime import Migration
 from caliber.storage import arrow
-from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION
+from caliber.storage.migrations import baseline_of
 from caliber.storage.moved import FenceState
 from caliber.storage.moving import Key, no_store
 from caliber.storage.plan import compile_relation, quote
@@ -344,17 +343,8 @@ class PostgresReplica:
             )
 
     def _record(self, connection: Connection, epoch: str, checksum: bytes) -> None:
-        step = MIGRATIONS[SCHEMA_VERSION]
-        values = {
-            "schema_version": SCHEMA_VERSION,
-            "name": "baseline",
-            "checksum": checksum,
-            "min_reader_version": step.min_reader_version,
-            "min_writer_version": step.min_writer_version,
-            "epoch": epoch,
-            "applied_at": from_us(self._clock_us()),
-        }
-        Migration(**values)  # type: ignore[arg-type]  # says so if the relation has changed
+        row = baseline_of(checksum, self._clock_us(), epoch)
+        values = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
         names = ", ".join(quote(name) for name in values)
         marks = ", ".join(["%s"] * len(values))
         table = self._dialect.table(SCHEMA_MIGRATION.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -17,7 +16,7 @@ from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavail
 from caliber.model.time import from_us
 from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION, TENANT
 from caliber.schema.relations.runtime import Migration
-from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
+from caliber.storage.migrations import MIGRATIONS, baseline_of, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation, quote
 
 OLDEST_SERVER: Final = 140_000
@@ -77,20 +76,7 @@ def create(shared: Shared, schema: str, *, exist_ok: bool, clock_us: Callable[[]
         if not _exists(connection, schema):
             connection.command(f"CREATE SCHEMA {quote(schema)}")
         connection.exchange(*(simple(statement) for statement in statements))
-        step = MIGRATIONS[SCHEMA_VERSION]
-        _record(
-            connection,
-            plans,
-            Migration(
-                schema_version=SCHEMA_VERSION,
-                name="baseline",
-                checksum=checksum(statements),
-                min_reader_version=step.min_reader_version,
-                min_writer_version=step.min_writer_version,
-                epoch=str(uuid.uuid4()),
-                applied_at=from_us(clock_us()),
-            ),
-        )
+        _record(connection, plans, baseline_of(checksum(statements), clock_us()))
 
 
 def migrate(shared: Shared, schema: str, *, clock_us: Callable[[], int], lock_timeout_ms: int = 0) -> list[int]:

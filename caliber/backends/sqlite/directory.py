@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -11,10 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from caliber.backends.sqlite.connection import Counter, OpenOptions, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.model.errors import SchemaMismatch, Unavailable
-from caliber.model.time import from_us
 from caliber.schema.relations import DIRECTORY, SCHEMA_MIGRATION
-from caliber.schema.relations.runtime import Migration
-from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_versions
+from caliber.storage.migrations import baseline_of, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation
 from caliber.storage.unit_of_work import UnitOfWork
 
@@ -63,10 +60,7 @@ class SqliteRecords:
         for plans in _PLANS.values():
             for statement in plans.create:
                 connection.command(statement)
-        step = MIGRATIONS[SCHEMA_VERSION]
-        now = from_us(self._clock_us())
-        readers, writers = step.min_reader_version, step.min_writer_version
-        row = Migration(SCHEMA_VERSION, "baseline", bytes(32), readers, writers, str(uuid.uuid4()), now)
+        row = baseline_of(bytes(32), self._clock_us())
         plans = _PLANS[SCHEMA_MIGRATION.name]
         connection.run(plans.insert, plans.codec.encode(row))
         connection.command(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -23,14 +23,12 @@ from caliber.backends.sqlite.schema import PLANS, checksum, clear_beside, option
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig
 from caliber.model.errors import CaliberError, Conflict, StorageError, Unavailable
-from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
-from caliber.schema.relations.runtime import Migration
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import values_of
 from caliber.storage.codec import dump_json
-from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION
+from caliber.storage.migrations import baseline_of
 from caliber.storage.moved import FenceState
 from caliber.storage.moving import Key, no_store
 from caliber.storage.plan import compile_relation, quote
@@ -240,10 +238,7 @@ class SqliteReplica:
             if dangling:
                 raise StorageError(f"a row of {dangling[0][0]} refers to nothing", reason="verification")
             self._go_on_from(connection, numbers)
-            step = MIGRATIONS[SCHEMA_VERSION]
-            now = from_us(self._clock_us())
-            readers, writers = step.min_reader_version, step.min_writer_version
-            row = Migration(SCHEMA_VERSION, "baseline", checksum(statements), readers, writers, epoch, now)
+            row = baseline_of(checksum(statements), self._clock_us(), epoch)
             plans = PLANS[SCHEMA_MIGRATION.name]
             connection.run(plans.insert, plans.codec.encode(row))
             connection.command(f"DROP TABLE {_MARK}")

@@ -23,7 +23,7 @@ from caliber.model.time import from_us
 from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.changes import UPSERT, pack_changes
-from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, check_needed, check_versions
+from caliber.storage.migrations import MIGRATIONS, baseline_of, check_needed, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation
 
 if TYPE_CHECKING:
@@ -95,15 +95,7 @@ def baseline(connection: SqliteConnection, now_us: int) -> bool:
             return False  # another process was first
         for statement in statements:
             connection.command(statement)
-        row = Migration(
-            schema_version=SCHEMA_VERSION,
-            name="baseline",
-            checksum=checksum(statements),
-            min_reader_version=MIGRATIONS[SCHEMA_VERSION].min_reader_version,
-            min_writer_version=MIGRATIONS[SCHEMA_VERSION].min_writer_version,
-            epoch=str(uuid.uuid4()),
-            applied_at=from_us(now_us),
-        )
+        row = baseline_of(checksum(statements), now_us)
         plans = PLANS[SCHEMA_MIGRATION.name]
         connection.run(plans.insert, plans.codec.encode(row))
         connection.command(f"PRAGMA application_id = {APPLICATION_ID}")
