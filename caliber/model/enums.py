@@ -39,6 +39,31 @@ class TurnRole(StrEnum):
     TOOL = "tool"
 
 
+class TrustLabel(StrEnum):
+    """Where content came from, from the most to the least trusted; the order of the members is the order of trust.
+
+    What a model wrote has no label of its own: its words are made of whatever it read. Source: design, section 10.
+    """
+
+    SYSTEM = "system"
+    USER = "user"
+    TOOL = "tool"
+    WEB = "web"
+
+    @property
+    def distrust(self) -> int:
+        """The place in the order of trust: 0 for the most trusted; labels themselves compare as texts."""
+        return _ORDER_OF_TRUST.index(self)
+
+
+_ORDER_OF_TRUST = tuple(TrustLabel)
+
+
+def least_trusted(first: TrustLabel, *others: TrustLabel) -> TrustLabel:
+    """Return the label of content made of parts that carry these: it is trusted no more than any of them."""
+    return max((first, *others), key=_ORDER_OF_TRUST.index)
+
+
 class TokenType(StrEnum):
     INPUT = "input"
     OUTPUT = "output"
