@@ -7,6 +7,7 @@ from caliber.config.context import (
     SectionPriorities,
     TokensConfig,
 )
+from caliber.config.injection import InjectionKind, InjectionMode, InjectionRule
 from caliber.config.knobs import FrozenMap
 from caliber.config.lifecycle import (
     AccessConfig,
@@ -18,6 +19,13 @@ from caliber.config.lifecycle import (
     VisibilityConfig,
 )
 from caliber.config.loading import load_config_file
+from caliber.config.memories import (
+    FieldConfig,
+    IndexConfig,
+    MemoryConfig,
+    MemoryRetentionConfig,
+    WhenConfig,
+)
 from caliber.config.pcp import (
     AntiSprawlConfig,
     ContextDagConfig,
@@ -61,9 +69,16 @@ __all__ = [
     "DebugConfig",
     "DosageConfig",
     "EmbeddingConfig",
+    "FieldConfig",
     "FrozenMap",
     "GroundingConfig",
     "HttpConfig",
+    "IndexConfig",
+    "InjectionKind",
+    "InjectionMode",
+    "InjectionRule",
+    "MemoryConfig",
+    "MemoryRetentionConfig",
     "NotesConfig",
     "PCPConfig",
     "PersistenceConfig",
@@ -88,6 +103,7 @@ __all__ = [
     "TrajectoryConfig",
     "VectorConfig",
     "VisibilityConfig",
+    "WhenConfig",
     "WriteBehindConfig",
     "load_config_file",
 ]

@@ -21,7 +21,7 @@ from caliber.config.faults import wrong
 from caliber.config.providers import ProviderConfig
 from caliber.config.readers import READERS
 from caliber.config.render import about, format_duration, limits_of
-from caliber.config.tree import CaliberConfig, plain
+from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
 from caliber.model.errors import MultipleErrors
 
 PACKAGE: Final = "caliber"
@@ -67,12 +67,12 @@ def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def declared() -> dict[str, list[Declared]]:
-    """Return every knob by its path, in the order of the file; policies are one knob."""
+    """Return every knob by its path, in the order of the file; a list of definitions is one knob."""
     out: dict[str, list[Declared]] = {}
 
     def walk(section: type[BaseModel], above: str) -> None:
         for name, field in section.model_fields.items():
-            inner = [] if name == "policies" else list(sections_in(field.annotation))
+            inner = [] if name in DECLARED_IN_LISTS else list(sections_in(field.annotation))
             named = f"{NAMED}." if "FrozenMap" in str(field.annotation) else ""
             for kind in inner:
                 walk(kind, f"{above}{name}.{named}")

@@ -315,6 +315,8 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "schedule_attempts_max": 3,
         },
         "policies": _policies(),
+        "memories": [],
+        "injection_rules": [],
     }
     if embed:
         data["embedding_provider"] = {

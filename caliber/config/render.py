@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from caliber.config.faults import section_in
 from caliber.config.knobs import INT64_MAX, FrozenMap, Section
 from caliber.config.policies import PolicyConfig
-from caliber.config.tree import CaliberConfig, plain
+from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
 
 _HEADER: Final = """\
 # A configuration of CALIBER. Every knob is stated; leaving one out is an error, and so is a misspelt name.
@@ -48,6 +48,8 @@ def render_toml(config: CaliberConfig, reasons: Mapping[str, str] = MappingProxy
     lines = [_HEADER]
     lines.extend(_section(config, (), reasons))
     lines.extend(_policies(config.policies, reasons))
+    lines.extend(_listed("memories", config.memories))
+    lines.extend(_listed("injection_rules", config.injection_rules))
     return "\n".join(lines) + "\n"
 
 
@@ -70,9 +72,9 @@ def why(path: str, reasons: Mapping[str, str]) -> list[str]:
 def _section(section: Section, path: tuple[str, ...], reasons: Mapping[str, str]) -> Iterator[str]:
     inner: list[tuple[str, FieldInfo]] = []
     for name, field in type(section).model_fields.items():
-        if name == "policies":
+        if name in DECLARED_IN_LISTS and isinstance(section, CaliberConfig):
             if not getattr(section, name):
-                yield from (f"# {meaning_of(field, [])}", "policies = []", "")
+                yield from (f"# {meaning_of(field, [])}", f"{name} = []", "")
         elif section_in(field.annotation) is not None:
             inner.append((name, field))
         else:
@@ -211,6 +213,31 @@ def _policies(policies: tuple[PolicyConfig, ...], reasons: Mapping[str, str]) ->
                     data["older_than_ms"] = format_duration(data["older_than_ms"])
                 yield f"  {_value(data)},"
             yield "]"
+
+
+def _listed(name: str, sections: tuple[Section, ...]) -> Iterator[str]:
+    """Write a list of definitions, each a table of its own."""
+    if sections:
+        yield from ("", f"# {CaliberConfig.model_fields[name].description} (ours)")
+    for section in sections:
+        yield from ("", f"[[{name}]]")
+        yield from (f"{key} = {_value(value)}" for key, value in _times(section).items())
+
+
+def _times(section: Section) -> dict[str, Any]:
+    """Return a section as plain data, times as people write them."""
+    out: dict[str, Any] = {}
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if value is None:
+            continue
+        if isinstance(value, Section):
+            out[name] = _times(value)
+        elif isinstance(value, tuple) and any(isinstance(item, Section) for item in value):
+            out[name] = [_times(item) for item in value]
+        else:
+            out[name] = format_duration(value) if about(field)["unit"] == "ms" else plain(value)
+    return out
 
 
 # --- values --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import pydantic
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr
@@ -27,6 +27,7 @@ from caliber.config.context import (
     SectionPriorities,
     TokensConfig,
 )
+from caliber.config.injection import RULES_MAX, InjectionRule, named_rules
 from caliber.config.knobs import FOREVER, AsList, Duration, FrozenMap, Int, Name, Real, Section, Text, knob
 from caliber.config.lifecycle import (
     AccessConfig,
@@ -36,6 +37,7 @@ from caliber.config.lifecycle import (
     PrincipalConfig,
     TrajectoryConfig,
 )
+from caliber.config.memories import MEMORIES_MAX, MemoryConfig, unique_memories
 from caliber.config.parsing import parse_json, parse_toml
 from caliber.config.pcp import PCPConfig
 from caliber.config.policies import PolicyConfig, unique_names
@@ -59,6 +61,9 @@ from caliber.config.storage import (
 from caliber.config.tenancy import TenancyConfig
 from caliber.model.enums import ValidationMode
 from caliber.model.errors import ConfigError, MultipleErrors
+
+DECLARED_IN_LISTS: Final = ("policies", "memories", "injection_rules")
+"""Knobs that are lists of definitions, each a section of its own."""
 
 
 class CaliberConfig(Section):
@@ -132,6 +137,13 @@ class CaliberConfig(Section):
     policies: Annotated[tuple[PolicyConfig, ...], AsList, Field(max_length=1_000), AfterValidator(unique_names)] = knob(
         "What happens by itself.", "C-226"
     )
+
+    memories: Annotated[
+        tuple[MemoryConfig, ...], AsList, Field(max_length=MEMORIES_MAX), AfterValidator(unique_memories)
+    ] = knob("What is remembered, beside what every store has.", "C-130", later=True)
+    injection_rules: Annotated[
+        tuple[InjectionRule, ...], AsList, Field(max_length=RULES_MAX), AfterValidator(named_rules)
+    ] = knob("What of which memory enters windows; without any, what assembly says.", "C-465", later=True)
 
     _hash: bytes | None = PrivateAttr(default=None)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from caliber.config.policies import PolicyAction, PolicyTarget
-from caliber.config.tree import CaliberConfig
+from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig
 from caliber.dsl import ast
 from caliber.dsl.source import Source, Span
 from caliber.model.enums import Trigger
@@ -90,7 +90,8 @@ def compile_parts(
     """
     state = _Compiling()
     _definitions(state, parts)
-    data = merged(base or {}, state.data)
+    # What a program does not define is not there.
+    data = merged({**{name: [] for name in DECLARED_IN_LISTS}, **(base or {})}, state.data)
     if finish is not None:
         data = finish(data)
     found: list[ConfigError] = list(state.faults)

@@ -11,7 +11,7 @@ from caliber.config.faults import section_in
 from caliber.config.knobs import Section
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig
 from caliber.config.render import format_duration, meaning_of, why
-from caliber.config.tree import CaliberConfig, plain
+from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
 from caliber.dsl.compiler import PROVIDERS, VERSION
 from caliber.dsl.printer import format_text, quoted
 
@@ -53,7 +53,7 @@ def _provider_name(knob: str) -> str:
 def _section(section: Section, path: str, reasons: Mapping[str, str]) -> Iterator[str]:
     inner: list[tuple[str, Any]] = []
     for name, field in type(section).model_fields.items():
-        if name == "policies":
+        if name in DECLARED_IN_LISTS and isinstance(section, CaliberConfig):
             continue
         if name in PROVIDERS and isinstance(section, CaliberConfig):
             chosen = "null" if getattr(section, name) is None else _provider_name(name)

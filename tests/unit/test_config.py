@@ -17,6 +17,7 @@ import pytest
 from caliber.config import CaliberConfig, FrozenMap, StorageConfig, checks, profiles, services
 from caliber.config.faults import section_in
 from caliber.config.knobs import Section
+from caliber.config.tree import DECLARED_IN_LISTS
 from caliber.model.enums import AgentRole, Durability, PrincipalKind
 from caliber.model.errors import (
     ConfigError,
@@ -80,7 +81,7 @@ def knobs(section: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tuple
         path = f"{prefix}{name}"
         yield path, field
         inner = section_in(field.annotation)
-        if inner is not None and name not in ("policies", "sources"):
+        if inner is not None and name not in (*DECLARED_IN_LISTS, "sources"):
             yield from knobs(inner, f"{path}.")
 
 
@@ -256,6 +257,8 @@ WRONG: dict[str, list[Any]] = {
     "policy_engine.schedule_attempts_max": POSITIVE,
     "trajectory.children_on_complete": ["kill", None],  # C-237
     "policies": [None, {}, "x", [1], [{}]],
+    "memories": [None, {}, "x", [1], [{}]],
+    "injection_rules": [None, {}, "x", [1], [{}]],
 }
 
 
@@ -327,7 +330,10 @@ def test_durations_are_text_or_milliseconds_and_become_milliseconds(given: Any, 
     assert config.hash == CaliberConfig.from_mapping(put(sample(), "lock_timeout", ms)).hash
 
 
-SECTIONS = ["", *(path for path, field in knobs(CaliberConfig) if section_in(field.annotation) and path != "policies")]
+SECTIONS = [
+    "",
+    *(path for path, field in knobs(CaliberConfig) if section_in(field.annotation) and path not in DECLARED_IN_LISTS),
+]
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from caliber.config import CaliberConfig, profiles
 from caliber.config.faults import section_in
 from caliber.config.render import format_duration, render_json, render_toml
-from caliber.config.tree import plain
+from caliber.config.tree import DECLARED_IN_LISTS, plain
 from caliber.model.errors import MultipleErrors
 from caliber.model.time import parse_duration_ms
 
@@ -28,7 +28,7 @@ HASH_PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 32}
 def knobs(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if name == "policies":
+        if name in DECLARED_IN_LISTS:
             continue
         if section_in(field.annotation) is None:
             yield f"{prefix}{name}", field, value

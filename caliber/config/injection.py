@@ -1,0 +1,91 @@
+"""Rules of injection as configuration: what enters a window, of which memory, in which form, and how much of it.
+
+Source: C-156, C-160 to C-165, C-465, K-065.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from caliber.config.context import PRIORITY_MAX
+from caliber.config.knobs import Int, Real, Section, Text, knob
+from caliber.config.memories import MemoryName
+from caliber.config.policies import Faults
+
+RULES_MAX: Final = 256
+FILTER_CHARS: Final = 65_536
+
+
+class InjectionKind(StrEnum):
+    """All of a memory, its records in short, the best of them, or those that are near enough to the query."""
+
+    FULL = "full"
+    SUMMARY = "summary"
+    TOP_K = "top_k"
+    RELEVANT = "relevant"
+
+
+class InjectionMode(Section):
+    """In which form, and how much."""
+
+    kind: InjectionKind = knob("All, in short, the best, or what is relevant.", "C-156")
+    count: Int | None = knob("With kind top_k: how many.", "C-156", optional=True, ge=1)
+    min_relevance: Real | None = knob(
+        "With kind relevant: from which relevance on.", "C-156", optional=True, ge=0, le=1
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> InjectionMode:
+        faults = Faults()
+        for kind, name in ((InjectionKind.TOP_K, "count"), (InjectionKind.RELEVANT, "min_relevance")):
+            given = getattr(self, name) is not None
+            if kind is self.kind and not given:
+                faults.missing(name)
+            elif given and kind is not self.kind:
+                faults.clash(name, "kind", f"only {kind} takes it")
+        faults.done()
+        return self
+
+    @property
+    def shown(self) -> str:
+        """The mode as the language writes it."""
+        if self.kind is InjectionKind.TOP_K:
+            return f"top_k({self.count})"
+        if self.kind is InjectionKind.RELEVANT:
+            return f"relevant({self.min_relevance})"
+        return self.kind.value
+
+
+class InjectionRule(Section):
+    """What of one memory enters windows."""
+
+    memory: MemoryName = knob("Whose records: a declared memory, or one that every store has.", "C-160")
+    name: MemoryName | None = knob(
+        "What traces and sections call it; left out, the memory's name, with a number from the second rule on.",
+        "ours",
+        optional=True,
+    )
+    mode: InjectionMode = knob("In which form, and how much.", "C-160")
+    priority: Annotated[Int, Field(ge=0, le=PRIORITY_MAX)] = knob(
+        "Which rule wins when the budget is short; higher first.", "C-160"
+    )
+    max_tokens: Int | None = knob("Most tokens of what it brings.", "C-160", unit="tokens", optional=True, ge=1)
+    filter: Annotated[Text, Field(min_length=1, max_length=FILTER_CHARS)] | None = knob(
+        "Which records, as a condition of the language.", "C-161", optional=True
+    )
+
+
+def named_rules(value: tuple[InjectionRule, ...]) -> Any:
+    """Return the rules, refusing a name that is given twice."""
+    seen: set[str] = set()
+    for rule in value:
+        if rule.name is None:
+            continue
+        if rule.name in seen:
+            raise PydanticCustomError("rule", "the rule {name} is declared twice", {"name": rule.name})
+        seen.add(rule.name)
+    return value

@@ -1,0 +1,107 @@
+"""Memory types as data: what a user declares to be remembered, beside what every store has.
+
+A declared memory that is named as a built-in one binds to its relation; any other becomes a relation of its own.
+
+Source: C-130 to C-148, C-171, C-172, K-058 to K-060.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from caliber.model.enums import ArtifactType, MemoryCategory, Trigger
+
+
+class FieldType(StrEnum):
+    """What a field holds. An ``embedding`` is no value of the record: it is the vector of one of its texts."""
+
+    UUID = "uuid"
+    TEXT = "text"
+    INT = "int"
+    FLOAT = "float"
+    BOOL = "bool"
+    TIMESTAMP = "timestamp"
+    JSON = "json"
+    EMBEDDING = "embedding"
+    ENUM = "enum"
+
+
+class IndexType(StrEnum):
+    """How a field is looked up: in order, by equality, by words, or by nearness of vectors."""
+
+    BTREE = "btree"
+    HASH = "hash"
+    GIN = "gin"
+    HNSW = "hnsw"
+    IVFFLAT = "ivfflat"
+
+
+class RetentionKind(StrEnum):
+    """How long records stay."""
+
+    PERSISTENT = "persistent"
+    SESSION = "session"
+    SCOPE = "scope"
+    DURATION = "duration"
+    MAX = "max"
+    COMPRESS_ON = "compress_on"
+
+
+class Lifecycle(StrEnum):
+    """Whether records end by a call, or by themselves at a trigger."""
+
+    EXPLICIT = "explicit"
+    AUTO_CLOSE = "auto_close"
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A trigger; ``cron`` (five fields) goes with ``schedule`` and only with it."""
+
+    on: Trigger
+    cron: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One declared field; ``values`` are those of an enum. What is not ``optional`` must be given."""
+
+    name: str
+    type: FieldType
+    values: tuple[str, ...] = ()
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A field that records are looked up by."""
+
+    field: str
+    type: IndexType
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long records stay: ``duration_ms`` goes with duration, ``count`` with max, ``when`` with compress_on."""
+
+    kind: RetentionKind
+    duration_ms: int | None = None
+    count: int | None = None
+    when: When | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryType:
+    """One declared memory."""
+
+    name: str
+    category: MemoryCategory
+    fields: tuple[Field, ...]
+    retention: Retention
+    indexes: tuple[Index, ...] = ()
+    lifecycle: Lifecycle = Lifecycle.EXPLICIT
+    closes_on: When | None = None
+    artifacts: tuple[ArtifactType, ...] = ()
+    parent: str | None = None
+    inject_on: tuple[When, ...] = ()
