@@ -1,0 +1,46 @@
+"""Each knob is turned, and something that runs behaves otherwise. Source: C-094 to C-126, design section 8."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.knobs import CASES, COVERED, Case, Place
+
+from caliber.config.explaining import declared
+from caliber.config.readers import READERS
+from caliber.config.render import about
+
+ELSEWHERE: dict[str, str] = {}
+"""Knobs without a case, and why."""
+
+LATER = {path for path, found in declared().items() if all(about(one.field)["later"] for one in found)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
+def test_a_knob_changes_what_is_seen(case: Case, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    for name in case.needs:
+        request.getfixturevalue(name)
+    seen: list[Any] = []
+    for place, (value, expected) in enumerate((case.one, case.other)):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        with ExitStack() as stack:
+            seen.append(case.see(case.config(value, folder), Place(folder, request.getfixturevalue, stack)))
+        assert seen[-1] == expected, f"{case.path} = {value!r}"
+    assert seen[0] != seen[1], "both values look the same: the knob does nothing here, or the case does not see it"
+
+
+def test_every_knob_has_a_case() -> None:
+    without = {path for path in declared() if path.startswith(COVERED)} - {case.path for case in CASES} - LATER
+    assert sorted(without - ELSEWHERE.keys()) == [], "say in tests/support/knobs what these change"
+    assert sorted(ELSEWHERE.keys() - without) == [], "these have a case, or are gone: take them off the list"
+    assert [path for path, count in Counter(case.path for case in CASES).items() if count > 1] == []
+
+
+def test_what_nothing_reads_says_so() -> None:
+    assert sorted(READERS.keys() & LATER) == [], "these are read by now: take later=True away, and give them a case"
+    assert sorted({case.path for case in CASES} & LATER) == []

@@ -1,0 +1,27 @@
+"""A case for each knob: two values, and what is seen of a running part of CALIBER with either.
+
+``CASES`` has them all, by path; ``tests/contract/test_knobs.py`` runs them. Source: issue "The DSL and the policy
+engine", item 7; design section 8.
+"""
+
+from __future__ import annotations
+
+from support.knobs import windows
+from support.knobs.case import Case, Place
+
+SECTIONS = (windows,)
+CASES: tuple[Case, ...] = tuple(case for section in SECTIONS for case in section.CASES)
+
+COVERED = (
+    "assembly.",
+    "context_window_persistence.",
+    "pcp.context_dag.",
+    "pcp.dosage.",
+    "persona",
+    "section_priorities.",
+    "system_instructions",
+    "token",
+)
+"""The parts of the tree that are complete."""
+
+__all__ = ["CASES", "COVERED", "Case", "Place"]

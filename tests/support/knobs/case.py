@@ -1,0 +1,95 @@
+"""What a case of a knob is, and where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import caliber
+from caliber.config import CaliberConfig
+from caliber.model.time import FixedClock
+from support.configs import USER, config
+
+FILE = "a file of its own"
+"""Stands for the path of a store that no other observation uses."""
+
+NO_VECTORS: Mapping[str, Any] = MappingProxyType(
+    {"embedding_provider": None, "search.keyword.similar_words": "none", "summarization_provider": None, "policies": []}
+)
+"""Opens in a third of the time: no model is loaded."""
+
+
+class Place:
+    """What one observation works with: a folder of its own, fixtures by name, and what is closed at its end."""
+
+    def __init__(self, folder: Path, fixture: Callable[[str], Any], stack: ExitStack) -> None:
+        self.folder = folder
+        self.fixture = fixture
+        self._stack = stack
+
+    def keep(self, context: Any) -> Any:
+        """Enter a context that ends with the observation."""
+        return self._stack.enter_context(context)
+
+    def open(self, settings: CaliberConfig, **options: Any) -> caliber.Caliber:
+        """Open a store, created first where it is a file."""
+        if not settings.storage.in_memory:
+            caliber.create(settings, exist_ok=True)
+        return self.keep(caliber.open(settings, **options))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A knob, how its effect is looked at, and what is seen with one value and with another.
+
+    ``also`` is what both configurations have beside the reference; ``needs`` names fixtures of the suite.
+    """
+
+    path: str
+    see: Callable[[CaliberConfig, Place], Any]
+    one: tuple[Any, Any]
+    other: tuple[Any, Any]
+    also: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    named: str = ""
+
+    def config(self, value: Any, folder: Path) -> CaliberConfig:
+        """Return the configuration with one of the two values, and everything else the same."""
+        knobs = {**self.also, self.named or self.path: value}
+        path = knobs.pop("storage.path", ":memory:")
+        given = {name.replace(".", "__"): one for name, one in knobs.items()}
+        return config(str(folder / "store.db") if path == FILE else path, **given)
+
+
+class Agent:
+    """A handle with a trajectory under way, and short ways to write."""
+
+    def __init__(self, memory: caliber.Caliber, goal: str = "see what a knob does") -> None:
+        self.memory = memory
+        self.trajectory_id = memory.start_trajectory(goal, initiator=USER).trajectory_id
+        scope = memory.current_scope(self.trajectory_id)
+        assert scope is not None
+        self.scope_id = scope.scope_id
+
+    def say(self, content: str, role: str = "user", **options: Any) -> Any:
+        return self.memory.append_turn(self.scope_id, role=role, content=content, **options)
+
+    def keep(self, content: str, **options: Any) -> Any:
+        given = {"artifact_type": "fact", "extraction_method": "explicit", **options}
+        return self.memory.create_artifact(self.scope_id, content=content, **given)
+
+    def note(self, content: str, **options: Any) -> Any:
+        given = {"entity": "thing", "entity_type": "topic", "note_type": "fact", "confidence": 0.9, **options}
+        return self.memory.add_note(content=content, **given)
+
+
+class SteppingClock(FixedClock):
+    """A clock that goes on by a millisecond each time it is asked: nothing happens at the same instant."""
+
+    def now_us(self) -> int:
+        self.advance(us=1_000)
+        return super().now_us()

@@ -1,0 +1,337 @@
+"""Knobs of the context window: what enters, in which order, how it is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from caliber.config import CaliberConfig
+from caliber.model.enums import EntityType
+from caliber.model.errors import InvalidValue, NotFound
+from caliber.model.time import FixedClock
+from support.context_world import PLAIN, World, numbered
+from support.knobs.case import NO_VECTORS, Agent, Case, Place
+
+NEAR, FAIR, FAR = [1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 0, 0]
+
+BARE: dict[str, Any] = {
+    **PLAIN,
+    "search.keyword.similar_words": "none",
+    # One byte a token, nothing but the texts: arithmetic that can be done in the head.
+    "tokens.bytes_per_token": 1.0,
+    "assembly.message_overhead_tokens": 0,
+    "assembly.section_headers": False,
+    "assembly.separator": "|",
+    "assembly.section_max_tokens": {},
+    "assembly.fill_ratio": 1.0,
+    "assembly.order": "priority",
+    "assembly.overflow_policy": "exclude",
+    "assembly.truncate_min_tokens": 4,
+}
+
+
+# --- what is looked at -----------------------------------------------------------------------------
+
+
+def names(window: Any) -> list[str]:
+    return [section.name for section in window.sections]
+
+
+def items(name: str) -> Callable[[Any], list[str]]:
+    """Return what lists a section's items, without what they are introduced by."""
+
+    def show(window: Any) -> list[str]:
+        found = next((section.content for section in window.sections if section.name == name), "")
+        return [item.rpartition(": ")[2].removeprefix("- ") for item in found.split("|") if item]
+
+    return show
+
+
+def ids(name: str) -> Callable[[Any], list[int]]:
+    """Return what lists the ids of a section's records, as small numbers."""
+
+    def show(window: Any) -> list[int]:
+        found = [section for section in window.sections if section.name == name]
+        return [source.id.int for section in found for source in section.sources]
+
+    return show
+
+
+def text(window: Any) -> str:
+    return str(window.text)
+
+
+def used(window: Any) -> int:
+    return int(window.used_tokens)
+
+
+def window_of(
+    build: Callable[[World], Any], show: Callable[[Any], Any], **call: Any
+) -> Callable[[CaliberConfig, Place], Any]:
+    """Return the observation of one window over a small store."""
+
+    def see(config: CaliberConfig, _: Place) -> Any:
+        with closing(World(config)) as world:
+            with world.at_once():
+                build(world)
+            return show(world.window(**call))
+
+    return see
+
+
+def case(path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **also: Any) -> Case:
+    knobs = {name.replace("__", "."): value for name, value in also.items()}
+    return Case(path, see, one, other, {**BARE, **knobs})
+
+
+# --- what is in the stores -------------------------------------------------------------------------
+
+
+def everything(world: World) -> None:
+    world.turn("hello")
+    world.note("noted")
+    world.artifact("made")
+    world.scope(summary="summed up")
+
+
+def vectors(world: World) -> None:
+    world.open_space()
+    for number, vector in enumerate((NEAR, FAIR, FAR), 1):
+        world.note(f"note {number}", vector, note_id=numbered(number))
+        world.artifact(f"artifact {number}", vector, artifact_id=numbered(10 + number))
+
+
+def without_vector(world: World) -> None:
+    world.open_space()
+    world.artifact("near", FAIR, artifact_id=numbered(1))
+    world.artifact("unknown", None, artifact_id=numbered(2))
+
+
+def several(world: World) -> None:
+    for at in range(4):
+        world.turn(f"turn {at}")
+        world.note(f"note {at}")
+        world.artifact(f"artifact {at}")
+        world.scope(trajectory=None, summary=f"summary {at}")
+
+
+def turns(count: int) -> Callable[[World], None]:
+    def build(world: World) -> None:
+        for at in range(count):
+            world.turn(f"turn {at}")
+
+    return build
+
+
+def foreign(world: World) -> None:
+    world.turn("Вчера мы перенесли резервные копии на другой сервер. " * 4)
+
+
+def long_note(world: World) -> None:
+    world.turn("hi")
+    world.note("word " * 30)
+
+
+def full(world: World) -> None:
+    world.turn("x" * 80)
+    world.note("n")
+
+
+def family(world: World) -> None:
+    """Artifacts of two trajectories above: one used last, one more relevant, one next in both."""
+    world.open_space()
+    top = world.trajectory_id
+    middle = world.trajectory(parent=top)
+    world.artifact("of the top", NEAR, trajectory_id=top, artifact_id=numbered(1))
+    world.artifact("of the middle", FAR, trajectory_id=middle, artifact_id=numbered(2))
+    world.artifact("of the middle too", FAIR, trajectory_id=middle, artifact_id=numbered(3))
+    world.used(EntityType.ARTIFACT, numbered(2))
+    world.trajectory_id = world.trajectory(parent=middle)
+    world.scope()
+
+
+# --- through the public face -----------------------------------------------------------------------
+
+
+def longest_allowed(config: CaliberConfig, place: Place) -> str:
+    agent = Agent(place.open(config))
+    agent.say("hello")
+    try:
+        return str(agent.memory.assemble_context(agent.trajectory_id, max_tokens=60).text)
+    except InvalidValue:
+        return "refused"
+
+
+def kept_window(config: CaliberConfig, place: Place) -> bool:
+    """Whether a window can be replayed an hour after it was made."""
+    clock = FixedClock()
+    agent = Agent(place.open(config, clock=clock))
+    agent.say("hello")
+    window = agent.memory.assemble_context(agent.trajectory_id)
+    agent.memory.flush()
+    clock.advance(ms=3_600_000)
+    try:
+        return bool(agent.memory.replay(window.window_id).text == window.text)
+    except NotFound:
+        return False
+
+
+BY_VECTOR = {"query": "q", "query_embedding": NEAR}
+BY_PRIORITY = ["system", "persona", "user", "artifacts", "notes", "history"]
+
+
+def priority(section: str) -> Case:
+    """A section of the highest priority comes first, of the lowest last."""
+    rest = [name for name in BY_PRIORITY if name != section]
+    return case(
+        f"section_priorities.{section}",
+        window_of(everything, names),
+        (500, [section, *rest]),
+        (1, [*rest, section]),
+        system_instructions="Be brief.",
+        persona="A sage.",
+    )
+
+
+CASES = (
+    Case(
+        "token_budget",
+        longest_allowed,
+        (59, "refused"),
+        (60, "user: hello"),
+        {**BARE, **NO_VECTORS, "pcp.dosage.max_context_tokens": 50},
+    ),
+    case("system_instructions", window_of(everything, items("system")), ("Be brief.", ["Be brief."]), (None, [])),
+    case("persona", window_of(everything, items("persona")), ("A sage.", ["A sage."]), (None, [])),
+    case(
+        "min_relevance_threshold",
+        window_of(vectors, ids("artifacts"), **BY_VECTOR),
+        (0.5, [11, 12]),
+        (0.9, [11]),
+    ),
+    # --- how texts are counted
+    case("tokens.bytes_per_token", window_of(turns(1), used), (1.0, 12), (3.0, 4)),
+    case("tokens.estimator", window_of(turns(3), used), ("bytes", 38), ("calibrated", 15)),
+    case(
+        "tokens.vocabulary",
+        window_of(foreign, used),
+        ("o200k_base", 46),
+        ("cl100k_base", 113),
+        tokens__estimator="calibrated",
+    ),
+    # --- which section comes first
+    *(priority(section) for section in BY_PRIORITY),
+    case(
+        "section_priorities.custom",
+        window_of(everything, names, extra_sections={"rules": "Be kind."}),
+        ([["rules", 500]], ["rules", "user", "artifacts", "notes", "history"]),
+        ([["rules", 1]], ["user", "artifacts", "notes", "history", "rules"]),
+    ),
+    case(
+        "assembly.order",
+        window_of(everything, names),
+        ("priority", ["user", "artifacts", "notes", "history"]),
+        ("stable_first", ["history", "artifacts", "notes", "user"]),
+    ),
+    # --- what enters
+    case(
+        "assembly.evict_block_turns",
+        window_of(turns(9), items("user"), max_tokens=80),
+        (1, [f"turn {at}" for at in range(3, 9)]),
+        (8, ["turn 8"]),
+        assembly__order="stable_first",
+    ),
+    case("assembly.fill_ratio", window_of(full, names, max_tokens=120), (0.7, ["user"]), (1.0, ["user", "notes"])),
+    Case(
+        "assembly.relevance",
+        window_of(vectors, ids("notes"), query="note 3", query_embedding=NEAR),
+        ("vector", [1, 2]),
+        ("search", [3, 1]),
+        {
+            **{knob: value for knob, value in BARE.items() if knob != "vector"},
+            "embedding_provider": {"provider_type": "hash", "model": "test", "dimensions": 4, "options": {}},
+        },
+    ),
+    case("assembly.note_search_limit", window_of(vectors, ids("notes"), **BY_VECTOR), (1, [1]), (2, [1, 2])),
+    case("assembly.note_min_similarity", window_of(vectors, ids("notes"), **BY_VECTOR), (0.9, [1]), (0.5, [1, 2])),
+    case("assembly.notes_without_query", window_of(vectors, ids("notes")), (1, [3]), (2, [3, 2])),
+    case(
+        "assembly.neutral_relevance",
+        window_of(without_vector, ids("artifacts"), **BY_VECTOR),
+        (0.5, [1, 2]),
+        (0.9, [2, 1]),
+    ),
+    case(
+        "assembly.overflow_policy",
+        window_of(long_note, names, max_tokens=60),
+        ("exclude", ["user"]),
+        ("truncate", ["user", "notes"]),
+    ),
+    case(
+        "assembly.truncate_min_tokens",
+        window_of(long_note, names, max_tokens=60),
+        (20, ["user", "notes"]),
+        (55, ["user"]),
+        assembly__overflow_policy="truncate",
+    ),
+    case("assembly.message_overhead_tokens", window_of(turns(3), used), (0, 38), (7, 38 + 3 * 7)),
+    case(
+        "assembly.max_turns", window_of(turns(4), items("user")), (1, ["turn 3"]), (3, ["turn 1", "turn 2", "turn 3"])
+    ),
+    case("assembly.artifact_limit", window_of(vectors, ids("artifacts")), (1, [13]), (2, [13, 12])),
+    case(
+        "assembly.summary_limit",
+        window_of(several, items("history")),
+        (1, ["summary 3"]),
+        (2, ["summary 3", "summary 2"]),
+    ),
+    case(
+        "assembly.section_max_tokens",
+        window_of(several, items("notes")),
+        ({"notes": 30}, ["note 3"]),
+        ({"notes": 60}, ["note 3", "note 2"]),
+    ),
+    case(
+        "assembly.separator",
+        window_of(turns(2), text),
+        ("|", "user: turn 0|user: turn 1"),
+        ("; ", "user: turn 0; user: turn 1"),
+    ),
+    case(
+        "assembly.section_headers",
+        window_of(turns(1), text),
+        (False, "user: turn 0"),
+        (True, "# Conversation\nuser: turn 0"),
+    ),
+    # --- how much of each
+    case("pcp.dosage.max_context_tokens", window_of(turns(4), used), (30, 25), (40, 38)),
+    case(
+        "pcp.dosage.max_scopes_in_window",
+        window_of(several, items("history")),
+        (1, ["summary 3"]),
+        (2, ["summary 3", "summary 2"]),
+    ),
+    case("pcp.dosage.max_artifacts_in_window", window_of(vectors, ids("artifacts")), (1, [13]), (2, [13, 12])),
+    case("pcp.dosage.max_notes_in_window", window_of(vectors, ids("notes")), (1, [3]), (2, [3, 2])),
+    # --- what ancestors give
+    case("pcp.context_dag.enabled", window_of(family, ids("artifacts")), (False, []), (True, [3, 2, 1])),
+    case("pcp.context_dag.max_depth", window_of(family, ids("artifacts")), (1, [3, 2]), (2, [3, 2, 1])),
+    case(
+        "pcp.context_dag.prune_strategy",
+        window_of(family, ids("artifacts"), **BY_VECTOR),
+        ("lru", [2]),
+        ("relevance", [1]),
+        assembly__artifact_limit=1,
+        min_relevance_threshold=0.0,
+    ),
+    # --- how long a window is kept
+    Case(
+        "context_window_persistence.kind",
+        kept_window,
+        ("ephemeral", False),
+        ("permanent", True),
+        {**BARE, **NO_VECTORS, "context_window_persistence": {}, "retention.windows_ms": "forever"},
+    ),
+    Case("context_window_persistence.ttl_ms", kept_window, ("30m", False), ("2h", True), {**BARE, **NO_VECTORS}),
+)
