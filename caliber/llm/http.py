@@ -258,9 +258,11 @@ class HttpClient:
         name = self._service.name
         if self._closed.is_set():
             return self._was_closed()
-        if failure.kind == "timeout" and hurried:
+        if failure.kind == "timeout" and failure.detail == "ConnectTimeout" and remaining_s() != 0:
+            message = f"not reached within {self._settings.connect_timeout_ms} ms"
+        elif failure.kind == "timeout" and hurried:
             return deadline_passed(f"{name} was asked")
-        if failure.kind == "timeout":
+        elif failure.kind == "timeout":
             message = f"no answer within {self._settings.timeout_ms} ms ({failure.detail})"
         elif failure.kind == "refused_certificate":
             message = f"its certificate is not trusted: {failure.detail}; http.trusted can name a file of others"

@@ -25,11 +25,12 @@ def test_a_knob_changes_what_is_seen(case: Case, request: pytest.FixtureRequest,
     for name in case.needs:
         request.getfixturevalue(name)
     seen: list[Any] = []
-    for place, (value, expected) in enumerate((case.one, case.other)):
-        folder = tmp_path / str(place)
+    for which, (value, expected) in enumerate((case.one, case.other)):
+        folder = tmp_path / str(which)
         folder.mkdir()
         with ExitStack() as stack:
-            seen.append(case.see(case.config(value, folder), Place(folder, request.getfixturevalue, stack)))
+            place = Place(folder, request.getfixturevalue, stack)
+            seen.append(case.see(case.config(which, place), place))
         assert seen[-1] == expected, f"{case.path} = {value!r}"
     assert seen[0] != seen[1], "both values look the same: the knob does nothing here, or the case does not see it"
 

@@ -6,19 +6,23 @@ engine", item 7; design section 8.
 
 from __future__ import annotations
 
-from support.knobs import windows
+from support.knobs import providers, windows
 from support.knobs.case import Case, Place
 
-SECTIONS = (windows,)
+SECTIONS = (windows, providers)
 CASES: tuple[Case, ...] = tuple(case for section in SECTIONS for case in section.CASES)
 
 COVERED = (
     "assembly.",
     "context_window_persistence.",
+    "embedding_provider.",
+    "llm_retry_config.",
     "pcp.context_dag.",
     "pcp.dosage.",
     "persona",
+    "previous_embedding_provider.",
     "section_priorities.",
+    "summarization_provider.",
     "system_instructions",
     "token",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -29,11 +30,18 @@ class Place:
     def __init__(self, folder: Path, fixture: Callable[[str], Any], stack: ExitStack) -> None:
         self.folder = folder
         self.fixture = fixture
+        self.known: dict[str, Any] = {}
         self._stack = stack
 
     def keep(self, context: Any) -> Any:
         """Enter a context that ends with the observation."""
         return self._stack.enter_context(context)
+
+    def environment(self, **variables: str | None) -> None:
+        """Set variables of the environment until the observation ends; None takes one away."""
+        for name, value in variables.items():
+            self._stack.callback(_set, name, os.environ.get(name))
+            _set(name, value)
 
     def open(self, settings: CaliberConfig, **options: Any) -> caliber.Caliber:
         """Open a store, created first where it is a file."""
@@ -42,27 +50,42 @@ class Place:
         return self.keep(caliber.open(settings, **options))  # type: ignore[no-any-return]
 
 
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+Knobs = Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Case:
     """A knob, how its effect is looked at, and what is seen with one value and with another.
 
-    ``also`` is what both configurations have beside the reference; ``needs`` names fixtures of the suite.
+    A value may be made at its place, as an address of a server there is. ``also`` is what both configurations have
+    beside the reference, ``beside`` what has to agree with either value, ``needs`` names fixtures of the suite,
+    ``named`` the knob's path where it holds a name that somebody chose.
     """
 
     path: str
     see: Callable[[CaliberConfig, Place], Any]
     one: tuple[Any, Any]
     other: tuple[Any, Any]
-    also: Mapping[str, Any] = field(default_factory=dict)
+    also: Knobs | Callable[[Place], Knobs] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     named: str = ""
+    beside: tuple[Knobs, Knobs] = ({}, {})
 
-    def config(self, value: Any, folder: Path) -> CaliberConfig:
-        """Return the configuration with one of the two values, and everything else the same."""
-        knobs = {**self.also, self.named or self.path: value}
+    def config(self, which: int, place: Place) -> CaliberConfig:
+        """Return the configuration with the first or the second value, and everything else the same."""
+        value = (self.one, self.other)[which][0]
+        also = self.also(place) if callable(self.also) else self.also
+        knobs = {**also, self.named or self.path: value(place) if callable(value) else value, **self.beside[which]}
         path = knobs.pop("storage.path", ":memory:")
         given = {name.replace(".", "__"): one for name, one in knobs.items()}
-        return config(str(folder / "store.db") if path == FILE else path, **given)
+        return config(str(place.folder / "store.db") if path == FILE else path, **given)
 
 
 class Agent:
