@@ -122,7 +122,8 @@ class SearchConfig(Section):
     limit_max: Int = knob("Largest number of hits a caller may ask for.", "K-204", seed=999, ge=1, le=999)
     default_limit: Int = knob("Hits when the command line does not say.", "ours", ge=1, le=999)
     candidate_factor: Int = knob(
-        "Nearest records, times the limit, that fill up what is left of a limit beyond vector_candidates.",
+        "Nearest records that are looked at to fill up what vector_candidates leave of a limit, times the limit; more "
+        "than 1 finds more where an index in the database only estimates what is near.",
         "B-093",
         seed=2,
         ge=1,

@@ -6,10 +6,10 @@ engine", item 7; design section 8.
 
 from __future__ import annotations
 
-from support.knobs import providers, windows
+from support.knobs import providers, searches, windows
 from support.knobs.case import Case, Place
 
-SECTIONS = (windows, providers)
+SECTIONS = (windows, providers, searches)
 CASES: tuple[Case, ...] = tuple(case for section in SECTIONS for case in section.CASES)
 
 COVERED = (
@@ -21,6 +21,7 @@ COVERED = (
     "pcp.dosage.",
     "persona",
     "previous_embedding_provider.",
+    "search.",
     "section_priorities.",
     "summarization_provider.",
     "system_instructions",
