@@ -1,77 +1,90 @@
 """The policy engine: what happens by itself at a trigger, prepared outside the transaction, applied inside it.
 
-Providers are called in ``prepare``; ``apply`` only writes. Each declared action runs exactly once a trigger.
-Source: C-213, C-226 to C-229, K-066, K-067, K-099.
+All actions of a trigger look at what was there when it fired. Providers are called in ``prepare``; ``apply`` only
+writes, in the order in which the actions are declared, and leaves an event for each of them.
+Source: C-213, C-226 to C-229, K-066, K-067, K-099; decision 0172.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
-import numpy as np
-
-from caliber.access.visibility import author_of, default_visible_to, may_change
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
-from caliber.knowledge import notes as note_ops
-from caliber.knowledge.notes import NewNote
-from caliber.llm.protocols import ExtractedArtifact, ExtractionTurn, GeneratedNote, TrajectoryDigest
+from caliber.llm.protocols import ExtractionTurn
 from caliber.model.access import Principal
 from caliber.model.entities import Artifact, Event, Note, Scope, Trajectory, Turn
-from caliber.model.enums import (
-    ArtifactType,
-    EntityType,
-    EventType,
-    ExtractionMethod,
-    OutcomeStatus,
-    Trigger,
-    TurnRole,
-)
-from caliber.model.errors import CaliberError, Conflict
-from caliber.model.time import from_us
+from caliber.model.enums import ArtifactType, EntityType, EventType, ExtractionMethod, OutcomeStatus, Trigger
+from caliber.model.errors import CaliberError, LockExpired, Unavailable
 from caliber.model.windows import ContextWindow
 from caliber.pcp.checkpoints import build_state, insert_checkpoint
-from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
-from caliber.runtime.space_provider import embedded_text
-from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
+from caliber.runtime.policy_notes import Changed, NoteMaker, PreparedNote, Source
+from caliber.runtime.pruning import prune_in_range
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
-from caliber.trajectory import lifecycle
 from caliber.trajectory.artifacts import NewArtifact
 
-
-class Changed(Conflict):
-    """What was prepared no longer fits what is stored; prepare again."""
+T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class PreparedNote:
-    """A note to add, or a note of version ``version`` to change."""
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An action, and where it is declared: which policy, which of its rules, which of the rule's actions."""
 
-    new: NewNote | None
-    note_id: uuid.UUID | None
-    version: int
-    content: str
-    confidence: float
-    vector: Vectors | None
+    policy: str
+    rule: int
+    step: int
+    action: ActionConfig
 
 
 @dataclass(slots=True)
-class Prepared:
-    """What the actions of one trigger came to, before anything is written."""
+class Step:
+    """What one action came to, before anything is written."""
 
+    declared: Declared
+    took_s: float = 0.0
+    error: CaliberError | None = None
     summary: str | None = None
     summary_vector: Vectors | None = None
     artifacts: list[tuple[NewArtifact, Vectors | None]] = field(default_factory=list)
     notes: list[PreparedNote] = field(default_factory=list)
     checkpoint: tuple[str, bytes] | None = None
-    prunes: list[ActionConfig] = field(default_factory=list)
-    channels: list[str] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """The actions of one trigger, in their order; ``checkpoint`` is one that no policy asked for."""
+
+    trigger: Trigger
+    steps: list[Step] = field(default_factory=list)
+    checkpoint: tuple[str, bytes] | None = None
+
+    @property
+    def summarized(self) -> Step | None:
+        """The step whose summary is that of the closing scope: the last that made one."""
+        made = [step for step in self.steps if step.error is None and step.summary is not None]
+        return made[-1] if made else None
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether a checkpoint is made."""
+        return self.checkpoint is not None or any(step.checkpoint and step.error is None for step in self.steps)
+
+
+@dataclass(slots=True)
+class Applied:
+    """What the actions of one trigger wrote."""
+
+    artifacts: list[Artifact] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    checkpoint_id: uuid.UUID | None = None
+    pruned: int = 0
+    versions: dict[uuid.UUID, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,20 @@ class Subject:
     outcome: OutcomeStatus | None = None
     outcome_summary: str | None = None
 
+    @property
+    def source(self) -> Source:
+        """What notes are drawn from."""
+        return Source(self.trajectory, self.scopes, self.turns, self.outcome_summary)
+
+
+class StepFailed(Exception):
+    """An action could not be written; what was written of its transaction is gone with it."""
+
+    def __init__(self, step: Step, error: CaliberError) -> None:
+        super().__init__(str(error))
+        self.step = step
+        self.error = error
+
 
 class PolicyEngine:
     """Runs the configuration's policies for one principal."""
@@ -95,31 +122,37 @@ class PolicyEngine:
         self._engine = engine
         self._principal = principal
         self._assemble = assemble
-        self._actions: dict[Trigger, list[ActionConfig]] = {trigger: [] for trigger in Trigger}
+        self.notes = NoteMaker(engine, principal)
+        self._actions: dict[Trigger, list[Declared]] = {trigger: [] for trigger in Trigger}
         for policy in engine.config.policies:
-            for rule in policy.rules:
-                self._actions[rule.on].extend(rule.actions)
+            for place, rule in enumerate(policy.rules):
+                declared = [Declared(policy.name, place, step, action) for step, action in enumerate(rule.actions)]
+                self._actions[rule.on].extend(declared)
 
-    def actions(self, trigger: Trigger) -> list[ActionConfig]:
+    def actions(self, trigger: Trigger) -> list[Declared]:
         """Return the actions of a trigger in the order they were declared."""
         return self._actions[trigger]
 
     # --- preparing -------------------------------------------------------------------------------
 
-    def prepare(self, trigger: Trigger, subject: Subject, actions: Sequence[ActionConfig] | None = None) -> Prepared:
-        """Do all that needs a provider; nothing is written.
+    def prepare(self, trigger: Trigger, subject: Subject) -> Prepared:
+        """Do all that needs a provider; nothing is written but the event of an action that stops everything.
 
         Raises: what a provider raised, when ``policy_engine.on_error`` is abort; at closing a scope, when
             ``close.on_llm_failure`` is fail.
         """
-        prepared = Prepared()
-        for action in self.actions(trigger) if actions is None else actions:
+        prepared = Prepared(trigger)
+        for declared in self._actions[trigger]:
+            step, begun = Step(declared), time.monotonic()
+            prepared.steps.append(step)
             try:
-                self._prepare_action(trigger, action, subject, prepared)
+                self._prepare_action(trigger, declared.action, subject, prepared, step)
             except CaliberError as error:
-                if self._must_stop(trigger, action):
-                    raise
-                prepared.events.append(self._error_event(trigger, action, subject, error))
+                step.error = error
+            step.took_s = time.monotonic() - begun
+            if step.error is not None and self._must_stop(trigger, declared.action):
+                self._stop(prepared, step, subject)
+                raise step.error
         return prepared
 
     def _must_stop(self, trigger: Trigger, action: ActionConfig) -> bool:
@@ -128,39 +161,32 @@ class PolicyEngine:
             return config.close.on_llm_failure == "fail"
         return config.policy_engine.on_error == "abort"
 
-    def _error_event(self, trigger: Trigger, action: ActionConfig, subject: Subject, error: CaliberError) -> Event:
-        return self._engine.event(
-            EventType.ERROR,
-            principal=self._principal.label,
-            trajectory_id=subject.trajectory.trajectory_id,
-            scope_id=None if subject.scope is None else subject.scope.scope_id,
-            payload={
-                "trigger": trigger.value,
-                "action": action.action.value,
-                "error": error.kind,
-                "message": str(error)[:500],
-            },
-        )
+    def _stop(self, prepared: Prepared, step: Step, subject: Subject) -> None:
+        """Record that nothing of a trigger is done because of one action; that fails where nothing can be written."""
+        skipped = len(self._actions[prepared.trigger]) - 1
+        try:
+            self._engine.write(lambda uow: self._record(uow, prepared.trigger, step, subject, skipped=skipped))
+        except CaliberError as error:
+            self._engine.record_error(f"the event of a policy on {prepared.trigger.value}", error)
 
-    def _prepare_action(self, trigger: Trigger, action: ActionConfig, subject: Subject, prepared: Prepared) -> None:
+    def _prepare_action(
+        self, trigger: Trigger, action: ActionConfig, subject: Subject, prepared: Prepared, step: Step
+    ) -> None:
         kind = action.action
+        # C-216: a scope without turns closes without summary and artifacts.
+        said = trigger is not Trigger.SCOPE_CLOSE or bool(subject.turns)
         if kind is PolicyAction.SUMMARIZE:
-            self._prepare_summary(trigger, action, subject, prepared)
-        elif kind is PolicyAction.CONSOLIDATE_NOTES or (
-            kind is PolicyAction.EXTRACT_ARTIFACTS and action.target is PolicyTarget.TRAJECTORY
-        ):
-            prepared.notes += self.prepare_notes(subject)
-        elif kind is PolicyAction.EXTRACT_ARTIFACTS:
-            prepared.artifacts += self._extract(subject)
+            if said:
+                self._prepare_summary(trigger, action, subject, step)
+        elif kind is PolicyAction.EXTRACT_ARTIFACTS and action.target is not PolicyTarget.TRAJECTORY:
+            if said:
+                step.artifacts = self._extract(subject)
+        elif kind is PolicyAction.CONSOLIDATE_NOTES or (kind is PolicyAction.EXTRACT_ARTIFACTS and said):
+            step.notes = self.notes.prepare(subject.source, [note for each in prepared.steps for note in each.notes])
         elif kind is PolicyAction.CHECKPOINT:
-            prepared.checkpoint = self.prepare_checkpoint(subject)
-        elif kind is PolicyAction.PRUNE:
-            prepared.prunes.append(action)
-        else:
-            assert action.channel is not None  # the configuration requires it of notify
-            prepared.channels.append(action.channel)
+            step.checkpoint = self.prepare_checkpoint(subject)
 
-    def _prepare_summary(self, trigger: Trigger, action: ActionConfig, subject: Subject, prepared: Prepared) -> None:
+    def _prepare_summary(self, trigger: Trigger, action: ActionConfig, subject: Subject, step: Step) -> None:
         """A closing scope's turns become its summary; anywhere else a summary becomes an artifact."""
         limit = self._engine.config.close.summary_max_tokens
         if action.target is PolicyTarget.TURN_BUFFER:
@@ -173,10 +199,10 @@ class PolicyEngine:
         if not summary.strip():
             return
         if trigger is Trigger.SCOPE_CLOSE and action.target is PolicyTarget.TURN_BUFFER:
-            prepared.summary = summary
             embedder = self._engine.embedder
             vectors = None if embedder is None else embedder.prepare("scope", [summary])
-            prepared.summary_vector = None if vectors is None else vectors[0]
+            step.summary = summary
+            step.summary_vector = None if vectors is None else vectors[0]
             return
         new = artifact_ops.check_artifact(
             self._engine.count_bytes,
@@ -184,7 +210,7 @@ class PolicyEngine:
             content=summary,
             extraction_method=ExtractionMethod.INFERRED,
         )
-        prepared.artifacts += self._with_vectors([new])
+        step.artifacts = self._with_vectors([new])
 
     def _extract(self, subject: Subject) -> list[tuple[NewArtifact, Vectors | None]]:
         turns = [ExtractionTurn(turn.turn_number, turn.role, turn.text, turn.name) for turn in subject.turns]
@@ -216,121 +242,89 @@ class PolicyEngine:
         compress = config.pcp.recovery_points.compression_enabled
         return build_state(subject.trajectory, subject.scopes, window, compress=compress)
 
-    # --- notes -----------------------------------------------------------------------------------
-
-    def prepare_notes(self, subject: Subject) -> list[PreparedNote]:
-        """Generate notes and merge each into what is known about the same thing (C-233, K-111)."""
-        engine, trajectory_id = self._engine, subject.trajectory.trajectory_id
-        snapshot = engine.around(engine.memory.snapshot, trajectory_id, ())
-        provider = engine.summarizer
-        digest = TrajectoryDigest(subject.trajectory.goal, subject.outcome_summary)
-        speakers = {turn.name for turn in subject.turns if turn.name} | {role.value for role in TurnRole}
-        summaries = [without_speakers(scope.summary, speakers) for scope in subject.scopes if scope.summary]
-        generated = provider.generate_notes(digest, summaries, self._artifacts_of(snapshot, subject.trajectory))
-        things = [(note.entity, note.entity_type) for note in generated]
-        snapshot = engine.around(engine.memory.snapshot, trajectory_id, (), things)
-        out = [self._prepare_note(snapshot, subject.trajectory, note) for note in generated]
-        embedder = self._engine.embedder
-        texts = [
-            embedded_text(self._entity_of(note, made), note.content) for note, made in zip(out, generated, strict=True)
-        ]
-        vectors = None if embedder is None else embedder.prepare_each("note", texts)
-        if vectors is not None:
-            for note, vector in zip(out, vectors, strict=True):
-                note.vector = vector
-        return out
-
-    def _entity_of(self, note: PreparedNote, made: GeneratedNote) -> str:
-        return made.entity if note.new is None else note.new.entity
-
-    def _artifacts_of(self, snapshot: ResidentSnapshot, trajectory: Trajectory) -> list[ExtractedArtifact]:
-        artifacts = snapshot[ARTIFACT.name]
-        out = []
-        for row in artifacts.group("trajectory_id", trajectory.trajectory_id.bytes).tolist():
-            artifact: Artifact = self._engine.memory.entity(artifacts, row)
-            if artifact.superseded_by is None and artifact.rolled_back_at is None and artifact.retired_at is None:
-                confidence = 1.0 if artifact.confidence is None else artifact.confidence
-                out.append(ExtractedArtifact(artifact.artifact_type, artifact.text, confidence, artifact.source_turn))
-        return out
-
-    def _prepare_note(self, snapshot: ResidentSnapshot, trajectory: Trajectory, made: GeneratedNote) -> PreparedNote:
-        known = self._mergeable(snapshot, made)
-        config = self._engine.config
-        if known is not None:
-            old = GeneratedNote(known.entity, known.entity_type, known.note_type, known.content, known.confidence)
-            merged = self._engine.summarizer.merge_notes(old, made)
-            return PreparedNote(None, known.note_id, known.version, merged.content, merged.confidence, None)
-        visibility = config.access.default_visibility
-        roles = None if self._principal.role is None else visibility.for_role(self._principal.role)
-        new = NewNote(
-            entity=made.entity,
-            entity_type=made.entity_type,
-            note_type=made.note_type,
-            content=made.content,
-            confidence=min(made.confidence, config.notes.initial_confidence),
-            token_count=self._engine.count_text(made.content),
-            visible_to=default_visible_to(self._principal, roles),
-            created_by=author_of(self._principal),
-            source_trajectory_ids=(trajectory.trajectory_id,),
-        )
-        return PreparedNote(new, None, 0, made.content, new.confidence, None)
-
-    def _mergeable(self, snapshot: ResidentSnapshot, made: GeneratedNote) -> Note | None:
-        """Return the oldest active note about the same thing that this principal may change."""
-        notes = snapshot[NOTE.name]
-        wanted = {"entity": made.entity, "entity_type": made.entity_type}
-        mask = notes.live_mask & (notes.column("superseded_by") == 0)
-        for column, value in wanted.items():
-            values = notes.interned(column)
-            if value not in values:
-                return None
-            mask = mask & (notes.column(column) == values.index(value))
-        mask = mask & (notes.column("note_type") == notes.enum_code("note_type", made.note_type.value))
-        ownership = self._engine.config.access.ownership
-        for row in np.flatnonzero(mask).tolist():
-            note: Note = self._engine.memory.entity(notes, row)
-            if note.active and may_change(note, self._principal, ownership=ownership):
-                return note
-        return None
-
     # --- applying --------------------------------------------------------------------------------
 
-    def apply(
-        self, uow: UnitOfWork, subject: Subject, prepared: Prepared
-    ) -> tuple[list[Artifact], list[Note], uuid.UUID | None]:
-        """Write what was prepared, all but the summary and the prunes; return what came of it.
+    def write(
+        self, prepared: Prepared, subject: Subject, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None
+    ) -> T:
+        """Run work that applies what was prepared; an action that cannot be written is left out, or stops everything.
 
-        Raises: Changed when a note was changed meanwhile.
+        Either way nothing of it stays: the transaction is done again without it, or not at all.
+
+        Raises: what stopped an action, when ``policy_engine.on_error`` is abort.
         """
-        engine = self._engine
-        artifacts = []
-        scope = subject.scope
-        for new, vector in prepared.artifacts:
-            if scope is None:
-                break
-            artifact, created = artifact_ops.create_artifact(uow, scope.scope_id, new, closing=True)
-            artifacts.append(artifact)
-            if created:
-                if vector is not None and engine.embedder is not None:
-                    engine.embedder.attach(uow, "artifact", artifact.artifact_id, artifact.text, vector)
-                uow.emit(self._event(EventType.ARTIFACT_CREATE, subject, (EntityType.ARTIFACT, artifact.artifact_id)))
-        written = [self._apply_note(uow, subject, note) for note in prepared.notes]
-        checkpoint_id = None
+        while True:
+            try:
+                return self._engine.write(work, deadline_ms=deadline_ms)
+            except StepFailed as failed:
+                failed.step.error = failed.error
+                if self._engine.config.policy_engine.on_error == "abort":
+                    self._stop(prepared, failed.step, subject)
+                    raise failed.error from None
+
+    def apply(self, uow: UnitOfWork, subject: Subject, prepared: Prepared) -> Applied:
+        """Write what was prepared, action by action, all but the closing scope's summary; return what came of it.
+
+        Raises: Changed when a note was changed meanwhile; StepFailed.
+        """
+        applied = Applied()
+        for step in prepared.steps:
+            begun, counts = time.monotonic(), {}
+            if step.error is None:
+                try:
+                    counts = self._apply_action(uow, prepared.trigger, subject, step, applied)
+                except (Changed, LockExpired, Unavailable):
+                    raise
+                except CaliberError as error:
+                    if error.retryable:
+                        raise
+                    raise StepFailed(step, error) from error
+            self._record(uow, prepared.trigger, step, subject, begun=begun, **counts)
         if prepared.checkpoint is not None:
-            checkpoint_id = self.apply_checkpoint(uow, subject, prepared.checkpoint)
-        for channel in prepared.channels:
-            uow.emit(
-                engine.event(
-                    f"caliber_{channel}",
-                    principal=self._principal.label,
-                    trajectory_id=subject.trajectory.trajectory_id,
-                    scope_id=None if scope is None else scope.scope_id,
-                    payload={"id": str(subject.trajectory.trajectory_id)},
-                )
-            )
-        for event in prepared.events:
-            uow.emit(event)
-        return artifacts, written, checkpoint_id
+            applied.checkpoint_id = self.apply_checkpoint(uow, subject, prepared.checkpoint)
+        return applied
+
+    def _apply_action(
+        self, uow: UnitOfWork, trigger: Trigger, subject: Subject, step: Step, applied: Applied
+    ) -> dict[str, int]:
+        """Write one action; return what it came to in numbers."""
+        action = step.declared.action
+        if action.action is PolicyAction.PRUNE:
+            scope_id = None if subject.scope is None else subject.scope.scope_id
+            count = prune_in_range(uow, action, trigger, subject.trajectory.trajectory_id, scope_id)
+            applied.pruned += count
+            return {"pruned": count}
+        if action.action is PolicyAction.NOTIFY:
+            self._notify(uow, subject, action)
+            return {}
+        if step.checkpoint is not None:
+            applied.checkpoint_id = self.apply_checkpoint(uow, subject, step.checkpoint)
+            return {}
+        if action.action is PolicyAction.CONSOLIDATE_NOTES or step.notes:
+            applied.notes += self.apply_notes(uow, subject, step.notes, applied.versions)
+            return {"notes": len(step.notes)}
+        made = [self._apply_artifact(uow, subject, *item) for item in step.artifacts]
+        applied.artifacts += made
+        return {"summaries": 1} if step.summary is not None else {"artifacts": len(made)}
+
+    def _apply_artifact(self, uow: UnitOfWork, subject: Subject, new: NewArtifact, vector: Vectors | None) -> Artifact:
+        assert subject.scope is not None  # a trajectory has a scope from its first moment
+        artifact, created = artifact_ops.create_artifact(uow, subject.scope.scope_id, new, closing=True)
+        if created:
+            if vector is not None and self._engine.embedder is not None:
+                self._engine.embedder.attach(uow, "artifact", artifact.artifact_id, artifact.text, vector)
+            uow.emit(self._event(EventType.ARTIFACT_CREATE, subject, (EntityType.ARTIFACT, artifact.artifact_id)))
+        return artifact
+
+    def apply_notes(
+        self, uow: UnitOfWork, subject: Subject, prepared: Sequence[PreparedNote], versions: dict[uuid.UUID, int]
+    ) -> list[Note]:
+        """Write prepared notes. Raises: Changed."""
+
+        def told(kind: EventType, about: tuple[EntityType, uuid.UUID]) -> None:
+            uow.emit(self._event(kind, subject, about))
+
+        return [self.notes.apply(uow, subject.trajectory, note, versions, told) for note in prepared]
 
     def apply_checkpoint(self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes]) -> uuid.UUID:
         """Store a prepared checkpoint."""
@@ -340,98 +334,60 @@ class PolicyEngine:
         uow.emit(self._event(EventType.CHECKPOINT_CREATE, subject, (EntityType.CHECKPOINT, checkpoint.checkpoint_id)))
         return checkpoint.checkpoint_id
 
-    def _apply_note(self, uow: UnitOfWork, subject: Subject, prepared: PreparedNote) -> Note:
-        engine = self._engine
-        if prepared.new is not None:
-            note, created = note_ops.add_note(uow, prepared.new)
-            kind = EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE
-        else:
-            assert prepared.note_id is not None
-            known: Note = uow.get(NOTE, prepared.note_id.bytes)
-            if known.version != prepared.version:
-                raise Changed(entity_type="note", id=known.note_id, reason="it was changed while notes were prepared")
-            source = subject.trajectory.trajectory_id
-            sources = known.source_trajectory_ids
-            note = note_ops.change_note(
-                uow,
-                known,
-                engine.count_bytes,
-                content=prepared.content,
-                confidence=prepared.confidence,
-                source_trajectory_ids=sources if source in sources else (*sources, source),
-            )
-            created = False
-            kind = EventType.NOTE_UPDATE
-        if engine.embedder is not None and prepared.vector is not None:
-            engine.embedder.attach(uow, "note", note.note_id, embedded_text(note.entity, note.content), prepared.vector)
-        uow.emit(self._event(kind, subject, (EntityType.NOTE, note.note_id)))
-        return note
+    def _notify(self, uow: UnitOfWork, subject: Subject, action: ActionConfig) -> None:
+        payload = {"id": str(subject.trajectory.trajectory_id)}
+        uow.emit(self._event(f"caliber_{action.channel}", subject, None, payload))
 
-    def _event(self, kind: EventType, subject: Subject, about: tuple[EntityType, uuid.UUID]) -> Event:
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _record(
+        self,
+        uow: UnitOfWork,
+        trigger: Trigger,
+        step: Step,
+        subject: Subject,
+        *,
+        begun: float | None = None,
+        **counts: int,
+    ) -> None:
+        """Write the event of an action in this very transaction: what the log says was done was done."""
+        declared = step.declared
+        payload: dict[str, Any] = {
+            "trigger": trigger.value,
+            "policy": declared.policy,
+            "rule": declared.rule,
+            "step": declared.step,
+            "action": declared.action.shown,
+            "outcome": "done" if step.error is None else "failed",
+            **counts,
+        }
+        if step.error is not None:
+            payload |= {"error": step.error.kind, "message": str(step.error)[:500]}
+            failed = {name: payload[name] for name in ("trigger", "error", "message")}
+            uow.emit(self._event(EventType.ERROR, subject, None, {**failed, "action": declared.action.action.value}))
+        took_s = step.took_s + (0 if begun is None else time.monotonic() - begun)
+        event = self._event(EventType.POLICY_EXECUTE, subject, None, payload, int(took_s * 1_000), uow.now_us)
+        uow.log(event, self._engine.bus.publish)
+
+    def _event(
+        self,
+        kind: EventType | str,
+        subject: Subject,
+        about: tuple[EntityType, uuid.UUID] | None,
+        payload: dict[str, Any] | None = None,
+        duration_ms: int | None = None,
+        at_us: int | None = None,
+    ) -> Event:
         return self._engine.event(
             kind,
             principal=self._principal.label,
             trajectory_id=subject.trajectory.trajectory_id,
             scope_id=None if subject.scope is None else subject.scope.scope_id,
             subject=about,
+            payload=payload,
+            duration_ms=duration_ms,
+            at_us=at_us,
         )
-
-    def prune(self, uow: UnitOfWork, trigger: Trigger, subject: Subject, actions: Sequence[ActionConfig]) -> int:
-        """Take out of use what the prune actions name, in the range of the trigger (C-228); return how many records.
-
-        Turns are deleted, their content kept for replay; artifacts are retired; notes are archived.
-        """
-        count = 0
-        for action in actions:
-            before = None
-            if action.older_than_ms is not None:
-                before = from_us(uow.now_us) - timedelta(milliseconds=action.older_than_ms)
-
-            def old(created: datetime, before: datetime | None = before) -> bool:
-                return before is None or created <= before
-
-            def doubtful(confidence: float | None, least: float | None = action.below_confidence) -> bool:
-                return least is None or (confidence is not None and confidence < least)
-
-            if action.target in (PolicyTarget.TURN_BUFFER, PolicyTarget.SCOPE):
-                for turn in self._turns_in_range(uow, trigger, subject, action.target):
-                    if old(turn.created_at):
-                        uow.delete(TURN, turn)
-                        count += 1
-            elif action.target is PolicyTarget.ARTIFACT:
-                for artifact in uow.select_path(ARTIFACT, "list_by_trajectory", subject.trajectory.trajectory_id.bytes):
-                    if artifact.retired_at is None and old(artifact.created_at) and doubtful(artifact.confidence):
-                        lifecycle.retire_artifact(uow, artifact)
-                        count += 1
-            elif action.target is PolicyTarget.NOTE:
-                for note in uow.select_entities(NOTE, "note.of_trajectory", subject.trajectory.trajectory_id.bytes):
-                    if note.active and old(note.created_at) and doubtful(note.confidence):
-                        note_ops.archive_note(uow, note)
-                        count += 1
-        return count
-
-    def _turns_in_range(self, uow: UnitOfWork, trigger: Trigger, subject: Subject, target: PolicyTarget) -> list[Turn]:
-        if (
-            trigger in (Trigger.SCOPE_CLOSE, Trigger.TURN)
-            and target is PolicyTarget.TURN_BUFFER
-            and subject.scope is not None
-        ):
-            scopes = [subject.scope.scope_id]
-        else:
-            all_scopes = uow.select_path(SCOPE, "list_by_trajectory", subject.trajectory.trajectory_id.bytes)
-            closed_only = target is PolicyTarget.SCOPE
-            scopes = [scope.scope_id for scope in all_scopes if not (closed_only and scope.is_open)]
-        return [turn for scope_id in scopes for turn in uow.select_path(TURN, "list_by_scope", scope_id.bytes)]
-
-
-def without_speakers(summary: str, speakers: Iterable[str]) -> str:
-    """Return a summary without the names that ``transcript`` put before each paragraph: they are no knowledge."""
-    prefixes = tuple(f"{speaker}: " for speaker in speakers)
-    lines = []
-    for line in summary.split("\n"):
-        prefix = next((item for item in prefixes if line.startswith(item)), "")
-        lines.append(line[len(prefix) :])
-    return "\n".join(lines)
 
 
 def transcript(turns: Sequence[Turn]) -> str:

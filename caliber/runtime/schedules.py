@@ -16,26 +16,23 @@ from typing import Any, Final
 
 from caliber.config import CaliberConfig
 from caliber.config.cron import last_due, next_due, zone_of
-from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
+from caliber.config.policies import ActionConfig, PolicyAction
 from caliber.kernels import uuid7
-from caliber.knowledge import notes as note_ops
 from caliber.model.entities import Event, LockToken, PolicyRun
 from caliber.model.enums import EventType, Trigger
 from caliber.model.errors import CaliberError, LockAcquisitionFailed, LockExpired, Unavailable
 from caliber.model.schedules import ScheduledRule
 from caliber.model.time import from_us, to_us
 from caliber.runtime.engine import Engine
-from caliber.schema.relations import ARTIFACT, NOTE, POLICY_RUN, TURN
+from caliber.runtime.pruning import prune_everywhere
+from caliber.schema.relations import POLICY_RUN
 from caliber.storage.codec import codec_of
 from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory import lifecycle
 
 LEASE: Final = "caliber:schedule"
 """The resource whose lock the one runner holds."""
 
 _PRINCIPAL: Final = "system:schedule"
-_ALL_TIME_US: Final = 2**62
-_ANY_CONFIDENCE: Final = 2.0  # above all there are
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -185,25 +182,8 @@ class Scheduler:
             due_us = step.due_us
 
     def prune(self, uow: UnitOfWork, action: ActionConfig) -> int:
-        """Take out of use what a prune action names in the whole tenant (C-228); return how many records.
-
-        Turns are deleted, their content kept for replay; artifacts are retired; notes are archived.
-        """
-        until = _ALL_TIME_US if action.older_than_ms is None else uow.now_us - action.older_than_ms * 1_000
-        below = _ANY_CONFIDENCE if action.below_confidence is None else action.below_confidence
-        if action.target is PolicyTarget.NOTE:
-            found = uow.select_entities(NOTE, "note.stale", until, below)
-            for note in found:
-                note_ops.archive_note(uow, note)
-        elif action.target is PolicyTarget.ARTIFACT:
-            found = uow.select_entities(ARTIFACT, "artifact.stale", until, below)
-            for artifact in found:
-                lifecycle.retire_artifact(uow, artifact)
-        else:
-            found = uow.select_entities(TURN, "turn.stale", until, int(action.target is PolicyTarget.SCOPE))
-            for turn in found:
-                uow.delete(TURN, turn)
-        return len(found)
+        """Take out of use what a prune action names in the whole tenant (C-228); return how many records."""
+        return prune_everywhere(uow, action)
 
     def record(self, uow: UnitOfWork, kind: str, payload: Mapping[str, Any], duration_ms: int | None = None) -> None:
         """Write an event in this very transaction, and tell subscribers of it after the commit."""
@@ -277,6 +257,7 @@ class _Step:
             uow.update(POLICY_RUN, dataclasses.replace(run, due_at=from_us(self.due_us), attempts=attempts))
         else:
             payload["outcome"] = "failed"
+            self._scheduler.record(uow, EventType.ERROR, {**payload, "action": action.action.value})
             if self._scheduler.stops:
                 payload["skipped"] = len(self._rule.actions) - run.actions_done - 1
             self._next(uow, run, last=self._scheduler.stops)

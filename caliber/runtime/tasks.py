@@ -10,16 +10,16 @@ import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
-from caliber.config.policies import PolicyAction
 from caliber.model import states
 from caliber.model.access import Principal
 from caliber.model.entities import EntityRef, LockToken, Note, Scope, Trajectory, TrajectoryOutcome, Turn
 from caliber.model.enums import EntityType, EventType, OutcomeStatus, RecoveryFrequency, TrajectoryStatus, Trigger
-from caliber.model.errors import Conflict, ConstraintViolation, NotFound
+from caliber.model.errors import CaliberError, Conflict, ConstraintViolation, NotFound
 from caliber.model.windows import ContextWindow
 from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.engine import Engine
-from caliber.runtime.policies import Changed, PolicyEngine, Prepared, Subject
+from caliber.runtime.policies import PolicyEngine, Prepared, Subject
+from caliber.runtime.policy_notes import Changed
 from caliber.schema.relations import SCOPE, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
@@ -135,7 +135,7 @@ class Tasks:
 
         trajectory = self._engine.write(work, deadline_ms=deadline_ms)
         if self.policies.actions(Trigger.TASK_START):
-            self.run(Trigger.TASK_START, trajectory.trajectory_id)
+            self._after("policies on task_start", lambda: self._run(Trigger.TASK_START, trajectory.trajectory_id))
         return trajectory
 
     def _emit(
@@ -156,8 +156,8 @@ class Tasks:
         )
         uow.emit(event)
 
-    def run(self, trigger: Trigger, trajectory_id: uuid.UUID, scope_id: uuid.UUID | None = None) -> None:
-        """Run a trigger's policies outside closing and completing, on one scope or on the current one."""
+    def _run(self, trigger: Trigger, trajectory_id: uuid.UUID, scope_id: uuid.UUID | None = None) -> None:
+        """Run a trigger's policies in a transaction of their own, on one scope or on the current one."""
 
         def attempt() -> None:
             snapshot = self._snapshot()
@@ -166,22 +166,23 @@ class Tasks:
             scope = named or self.current_scope(snapshot, trajectory_id)
             subject = self.subject(snapshot, trajectory_id, scope, all_turns=False)
             prepared = self.policies.prepare(trigger, subject)
-
-            def work(uow: UnitOfWork) -> None:
-                self.policies.apply(uow, subject, prepared)
-                pruned = self.policies.prune(uow, trigger, subject, prepared.prunes)
-                self._emit(uow, EventType.POLICY_EXECUTE, trajectory_id, None, trigger=trigger.value, pruned=pruned)
-
-            self._engine.write(work)
+            self.policies.write(prepared, subject, lambda uow: self.policies.apply(uow, subject, prepared))
 
         self._retry(attempt)
+
+    def _after(self, what: str, task: Callable[[], object]) -> None:
+        """Do what follows a write that stands: it may not make the call raise, as if nothing had been written."""
+        try:
+            task()
+        except CaliberError as error:
+            self._engine.record_error(what, error)
 
     def after_append(self, turn: Turn) -> None:
         """Run the turn policies on the turn's scope, and checkpoint when every turn is to have one (C-235, C-253)."""
         if self.policies.actions(Trigger.TURN):
-            self.run(Trigger.TURN, turn.trajectory_id, turn.scope_id)
+            self._after("policies on turn", lambda: self._run(Trigger.TURN, turn.trajectory_id, turn.scope_id))
         if self._frequency is RecoveryFrequency.PER_TURN:
-            self.checkpoint(turn.trajectory_id)
+            self._after("the checkpoint of a turn", lambda: self.checkpoint(turn.trajectory_id))
 
     def checkpoint(self, trajectory_id: uuid.UUID) -> uuid.UUID:
         """Store a checkpoint of a trajectory as it is now; return its id."""
@@ -216,23 +217,14 @@ class Tasks:
             if not scope.is_open:
                 return scope
             subject = self.subject(snapshot, scope.trajectory_id, scope, all_turns=False)
-            prepared = (
-                self.policies.prepare(Trigger.SCOPE_CLOSE, subject) if subject.turns else self._prepare_empty(subject)
-            )
-            if prepared.checkpoint is None and self._wants_checkpoint():
+            prepared = self.policies.prepare(Trigger.SCOPE_CLOSE, subject)
+            if not prepared.has_checkpoint and self._frequency is RecoveryFrequency.PER_SCOPE:
                 prepared.checkpoint = self.policies.prepare_checkpoint(subject)
-            return self._engine.write(lambda uow: self._close(uow, subject, prepared, guard), deadline_ms=deadline_ms)
+            return self.policies.write(
+                prepared, subject, lambda uow: self._close(uow, subject, prepared, guard), deadline_ms=deadline_ms
+            )
 
         return self._retry(attempt)
-
-    def _wants_checkpoint(self) -> bool:
-        return self._frequency is RecoveryFrequency.PER_SCOPE
-
-    def _prepare_empty(self, subject: Subject) -> Prepared:
-        """A scope without turns has nothing to summarize or extract; everything else still happens (C-216)."""
-        quiet = (PolicyAction.SUMMARIZE, PolicyAction.EXTRACT_ARTIFACTS)
-        actions = [action for action in self.policies.actions(Trigger.SCOPE_CLOSE) if action.action not in quiet]
-        return self.policies.prepare(Trigger.SCOPE_CLOSE, subject, actions)
 
     def _close(self, uow: UnitOfWork, subject: Subject, prepared: Prepared, guard: LockToken | None) -> Scope:
         uow.guard(guard)
@@ -242,20 +234,22 @@ class Tasks:
             return current
         if current.turn_count != subject.scope.turn_count:
             raise Changed(entity_type="scope", id=current.scope_id, reason="turns were appended while it was closing")
-        artifacts, _, checkpoint_id = self.policies.apply(uow, subject, prepared)
-        summary = prepared.summary
+        applied = self.policies.apply(uow, subject, prepared)
+        summarized = prepared.summarized
+        summary = None if summarized is None else summarized.summary
         closed = lifecycle.close_scope(
             uow,
             current.scope_id,
             summary=summary,
             summary_tokens=0 if summary is None else self._engine.count_text(summary),
-            artifact_ids=[artifact.artifact_id for artifact in artifacts],
-            checkpoint_id=checkpoint_id,
+            artifact_ids=[artifact.artifact_id for artifact in applied.artifacts],
+            checkpoint_id=applied.checkpoint_id,
         )
-        if summary is not None and prepared.summary_vector is not None and self._engine.embedder is not None:
-            self._engine.embedder.attach(uow, "scope", closed.scope_id, summary, prepared.summary_vector)
-        pruned = self.policies.prune(uow, Trigger.SCOPE_CLOSE, subject, prepared.prunes)
-        self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed, pruned=pruned, artifacts=len(artifacts))
+        vector = None if summarized is None else summarized.summary_vector
+        if summary is not None and vector is not None and self._engine.embedder is not None:
+            self._engine.embedder.attach(uow, "scope", closed.scope_id, summary, vector)
+        counts = {"pruned": applied.pruned, "artifacts": len(applied.artifacts)}
+        self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed, **counts)
         return closed
 
     # --- ending ----------------------------------------------------------------------------------
@@ -304,8 +298,7 @@ class Tasks:
                     raise Changed(
                         entity_type="trajectory", id=trajectory_id, reason="a sub-trajectory was started meanwhile"
                     )
-                _, notes, _ = self.policies.apply(uow, subject, prepared)
-                self.policies.prune(uow, Trigger.TASK_END, subject, prepared.prunes)
+                notes = self.policies.apply(uow, subject, prepared).notes
                 done = lifecycle.finish_trajectory(
                     uow, trajectory_id, status=status, summary=summary, notes=[note.note_id for note in notes]
                 )
@@ -313,7 +306,7 @@ class Tasks:
                 assert done.outcome is not None
                 return done.outcome
 
-            return self._engine.write(work, deadline_ms=deadline_ms)
+            return self.policies.write(prepared, subject, work, deadline_ms=deadline_ms)
 
         return self._retry(attempt)
 
@@ -370,10 +363,10 @@ class Tasks:
             subject = self.subject(snapshot, trajectory_id, scopes[-1] if scopes else None, all_turns=True)
             outcome = subject.trajectory.outcome
             subject = dataclasses.replace(subject, outcome_summary=None if outcome is None else outcome.summary)
-            prepared = Prepared(notes=self.policies.prepare_notes(subject))
+            prepared = self.policies.notes.prepare(subject.source)
 
             def work(uow: UnitOfWork) -> list[Note]:
-                return self.policies.apply(uow, subject, prepared)[1]
+                return self.policies.apply_notes(uow, subject, prepared, {})
 
             return self._engine.write(work, deadline_ms=deadline_ms)
 

@@ -27,11 +27,11 @@ def main() -> None:
     from support.configs import config
 
     import caliber
-    from caliber.runtime import schedules
+    from caliber.knowledge import notes as note_ops
 
     clock = Clock()
     memory: Any = None
-    archive = schedules.note_ops.archive_note
+    archive = note_ops.archive_note
 
     def dies(*arguments: Any) -> None:
         archive(*arguments)
@@ -48,7 +48,7 @@ def main() -> None:
             answer = memory.run_due()
         else:
             clock.now = int(rest)
-            schedules.note_ops.archive_note = dies  # type: ignore[assignment]
+            note_ops.archive_note = dies  # type: ignore[assignment]
             memory.run_due()
         print(json.dumps(answer), flush=True)
     memory.close()

@@ -305,6 +305,7 @@ def test_an_action_that_fails_is_recorded_and_what_follows_is_as_configured(
     runs = log(memory)
     assert [run["outcome"] for run in runs] == outcomes
     assert (runs[1]["error"], runs[1].get("skipped")) == ("invalid_value", 1 if on_error == "abort" else None)
+    assert [run["action"] for run in log(memory, "error")] == ["prune"], "a failing action is traced as an error"
     monkeypatch.undo()
     assert at(clock, memory, MONDAY + DAY + 4 * HOUR) == 3
 

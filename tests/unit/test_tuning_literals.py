@@ -122,7 +122,7 @@ _allow(
     runtime__engine="Engine.record_error",
     runtime__forgetting__subject="_TEXTS_MAX _LEAST_DIGITS _pieces",
     runtime__named="_LIMIT_MAX",
-    runtime__policies="PolicyEngine._error_event",
+    runtime__policies="PolicyEngine._record",
     runtime__schedules="_Step.fail",
     search__names="_LONGEST",
     storage__conditions="MOST_VALUES",
