@@ -261,7 +261,7 @@ class Note:
 class Usage:
     """Hot counters of a record, written behind (O-10)."""
 
-    owner_type: EntityType
+    owner_type: EntityType | str
     owner_id: uuid.UUID
     access_count: int
     last_accessed_at: datetime
@@ -310,7 +310,7 @@ class Embedding:
     """The vector of one record (or of one chunk of it) in one space. Shapes: vector f32-LE bytes, 4·d."""
 
     space_id: SpaceId
-    owner_type: EntityType
+    owner_type: EntityType | str
     owner_id: uuid.UUID
     chunk_index: int
     content_hash: bytes
@@ -332,7 +332,7 @@ class CachedEmbedding:
 class ContentVersion:
     """What a record said before a write changed or removed it; kept for replay (design, section 5)."""
 
-    owner_type: EntityType
+    owner_type: EntityType | str
     owner_ordinal: int
     owner_version: int
     owner_id: uuid.UUID

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from caliber.model.enums import EntityType
 from caliber.model.errors import NotFound
 from caliber.resident.mirror import RelationSnapshot
 from caliber.storage.codec import Row, dump_json
@@ -44,7 +43,7 @@ def _text_at(
     if row is not None and row[layout.version_place] == version:
         return row[layout.text_place]
     # Changed since: what it said at our boundary was kept beside it.
-    kept = session.run(store.statements["content.at"], (EntityType(relation.name).value, ordinal, version))
+    kept = session.run(store.statements["content.at"], (relation.name, ordinal, version))
     if kept:
         return unpack_content(kept[0][0])[relation.columns[layout.text_place - 1].name]
     if row is None:

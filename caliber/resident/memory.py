@@ -27,7 +27,7 @@ from caliber.resident.spaces import Spaces
 from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
-from caliber.schema.relations import BY_CODE, EMBEDDING, EMBEDDING_SPACE, ERASURE, MIRRORED
+from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE, ERASURE
 from caliber.storage.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.feed import News
@@ -65,6 +65,8 @@ class ResidentSnapshot:
     """The embedding space that is searched."""
     elsewhere: Callable[[str, bytes], RelationSnapshot] | None = None
     """Reads the record under an id of a relation that is not in memory; None while all of them are."""
+    entities: tuple[str, ...] = _ENTITY_RELATIONS
+    """The relations whose records are found by their id alone."""
 
     def __getitem__(self, relation: str) -> RelationSnapshot:
         found = self.relations.get(relation)
@@ -74,7 +76,7 @@ class ResidentSnapshot:
 
     def locate(self, key: bytes) -> tuple[RelationSnapshot, int] | None:
         """Return the relation and row of an id, whatever kind of record it names, or None."""
-        for name in _ENTITY_RELATIONS:
+        for name in self.entities:
             held = name in self.relations or self.elsewhere is None
             snapshot = self[name] if held else self.elsewhere(name, key)  # type: ignore[misc]
             number = snapshot.find(key)
@@ -107,7 +109,7 @@ class ResidentMemory:
         resident_bytes: int,
         compact_dead_ratio: float,
         evaluator: Evaluator,
-        relations: Sequence[Relation] = MIRRORED,
+        relations: Sequence[Relation] | None = None,
     ) -> None:
         self._store = store
         self._evaluator = evaluator
@@ -115,10 +117,16 @@ class ResidentMemory:
         self._budget = resident_bytes
         self._compact_dead_ratio = compact_dead_ratio
         self._lock = threading.RLock()
+        if relations is None:
+            relations = store.catalog.mirrored
+        self._entities = (*_ENTITY_RELATIONS, *(relation.name for relation in store.catalog.own))
         self._held = frozenset(relation.name for relation in relations)
-        self._mirrors = PartialMirrors(evaluator)
-        self._elsewhere = None if self._held.issuperset(_ENTITY_RELATIONS) else self._read_record
+        self._mirrors = PartialMirrors(evaluator, store.catalog)
+        self._elsewhere = None if self._held.issuperset(self._entities) else self._read_record
         self._layouts = {relation.name: Layout(relation) for relation in relations if relation is not EMBEDDING}
+        # In backend mode, what is framed alone has texts here.
+        texts = ("artifact", "turn", *(relation.name for relation in store.catalog.own), "note", "scope", "trajectory")
+        self._evicted_in_order = tuple(name for name in texts if name in self._held)
         self._generations: dict[str, Generation] = {}
         self._indexes = VectorIndexes(segment_rows)
         self._spaces = Spaces()
@@ -195,6 +203,7 @@ class ResidentMemory:
             self._evaluator,
             None if in_use is None else in_use.space_id,
             self._elsewhere,
+            self._entities,
         )
         self._waiting = bool(self._pending)
 
@@ -252,19 +261,20 @@ class ResidentMemory:
         """Apply news; return whether something was forgotten, of which rows that are gone must not stay in memory."""
         erased = False
         wanted: dict[int, dict[int, int]] = {}
+        by_code = self._store.catalog.by_code
         for entries in news.records:
             for code, operation, ordinal, _ in unpack_changes(entries):
                 erased |= code == ERASURE.code
                 # A newer version beside us may write relations that we do not know.
-                if code in BY_CODE and BY_CODE[code].name in self._held:
+                if code in by_code and by_code[code].name in self._held:
                     wanted.setdefault(code, {})[ordinal] = operation
         changes: list[RowChange] = []
         deleted: list[tuple[Relation, int]] = []
         # Spaces first: their vectors may come in the same batch.
         for code in sorted(
-            wanted, key=lambda code: (BY_CODE[code] is not EMBEDDING_SPACE, BY_CODE[code] is EMBEDDING, code)
+            wanted, key=lambda code: (by_code[code] is not EMBEDDING_SPACE, by_code[code] is EMBEDDING, code)
         ):
-            relation = BY_CODE[code]
+            relation = by_code[code]
             upserts = [ordinal for ordinal, operation in wanted[code].items() if operation != DELETE]
             plan = self._store.plans[relation.name].get_many
             assert plan is not None
@@ -461,7 +471,7 @@ class ResidentMemory:
             return  # far below the limit: the exact sum can wait
         fixed = self.column_bytes
         excess = fixed + texts - self._budget
-        for name in ("artifact", "turn", "note", "scope", "trajectory"):
+        for name in self._evicted_in_order:
             if excess <= 0:
                 break
             excess -= self._generations[name].evict_texts(excess)

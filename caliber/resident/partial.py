@@ -12,7 +12,8 @@ from caliber.kernels.evaluator import Evaluator
 from caliber.model.entities import EmbeddingSpace
 from caliber.resident.mirror import Generation, Layout, RelationSnapshot
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
-from caliber.schema.relations import BY_NAME, EMBEDDING
+from caliber.schema.catalog import Catalog
+from caliber.schema.relations import EMBEDDING
 from caliber.storage.codec import Row, codec_of
 
 _LEAST_ROWS = 64
@@ -21,7 +22,8 @@ _LEAST_ROWS = 64
 class PartialMirrors:
     """Makes mirrors of rows that the caller has read. Safe to share between threads."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, catalog: Catalog) -> None:
+        self._by_name = catalog.by_name
         self._evaluator = evaluator
         self._layouts: dict[str, Layout] = {}
 
@@ -29,7 +31,7 @@ class PartialMirrors:
         """Return a mirror of rows of one relation, in the order of their ordinals, each once."""
         layout = self._layouts.get(name)
         if layout is None:
-            layout = self._layouts[name] = Layout(BY_NAME[name])
+            layout = self._layouts[name] = Layout(self._by_name[name])
         generation = Generation(layout, max(_LEAST_ROWS, len(rows)))
         by_ordinal = {int(row[0]): row for row in rows}
         generation.load([by_ordinal[ordinal] for ordinal in sorted(by_ordinal)])

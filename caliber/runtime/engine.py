@@ -59,7 +59,7 @@ from caliber.runtime.space_provider import (
 from caliber.runtime.stored_records import StoredRecords
 from caliber.runtime.support import refusals
 from caliber.runtime.vector_index import open_index
-from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING, MIRRORED
+from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING
 from caliber.search.searcher import Searcher
 from caliber.storage.moved import MOVED
 from caliber.storage.protocol import ConnectionPool
@@ -113,7 +113,7 @@ class Engine:
                 resident_bytes=resident.resident_bytes,
                 compact_dead_ratio=resident.compact_dead_ratio,
                 evaluator=self.evaluator,
-                relations=FRAME if config.search.mode == "backend" else MIRRORED,
+                relations=FRAME if config.search.mode == "backend" else None,
             )
             self.store.follow(self.memory)
             self.searcher = Searcher(self.memory, config.search)

@@ -87,7 +87,7 @@ class StoredRecords:
     ) -> ResidentSnapshot:
         statements = self._search.full_text.statements
         keys = dump_json([row[1].hex().upper() for kind in ("artifact", "note", "scope") for row in rows[kind]])
-        mirrors = PartialMirrors(resident.evaluator)
+        mirrors = PartialMirrors(resident.evaluator, self._store.catalog)
         found: Sequence[Row] = ()
         space = None if asked is None else asked.space
         if asked is not None:

@@ -49,7 +49,11 @@ class Residence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``check`` is a closed numeric range; ``resident_null`` stands for NULL in the mirror's array."""
+    """One column. ``check`` is a closed numeric range; ``resident_null`` stands for NULL in the mirror's array.
+
+    ``open``: other texts than the members of ``enum`` may stand there too, and read as texts. ``declared``: a user's,
+    whose declaration may change, so that the database checks neither whether there is a value nor which member it is.
+    """
 
     name: str
     type: ColumnType
@@ -62,6 +66,8 @@ class Column:
     residence: Residence = Residence.PACKED
     resident_null: int | float | None = None
     content: bool = False
+    open: bool = False
+    declared: bool = False
     comment: str = ""
 
 
@@ -131,6 +137,8 @@ class Relation:
     paths: tuple[AccessPath, ...] = ()
     groups: tuple[str, ...] = ()
     auto_key: bool = False
+    vector_of: tuple[str, ...] | None = None
+    """The columns that its vectors are made of, where these are not all of the content."""
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -81,7 +81,7 @@ class StoredSearch:
         self._name = str(store.facts()["path"])
         self._memory = memory
         self._evaluator = evaluator
-        self._mirrors = PartialMirrors(evaluator)
+        self._mirrors = PartialMirrors(evaluator, store.catalog)
         self._lock = threading.Lock()
         self._searcher = Searcher(memory, self._settings)
         self.blank = {name: self._mirrors.mirror(name, ()) for name in _RELATIONS}

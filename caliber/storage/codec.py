@@ -73,7 +73,7 @@ def _encode_expression(column: Column, value: str, scope: dict[str, Any]) -> str
     if kind is ColumnType.BOOL:
         return f"int({value})"
     if kind is ColumnType.ENUM:
-        return f"{value}.value"
+        return f"str({value})" if column.open else f"{value}.value"
     if kind is ColumnType.TEXT_ARRAY:
         return f"_dump(list({value}))"
     if kind is ColumnType.UUID_ARRAY:
@@ -97,7 +97,7 @@ def _decode_expression(column: Column, value: str, scope: dict[str, Any]) -> str
     if kind is ColumnType.ENUM:
         assert column.enum is not None
         scope[f"_members_{column.name}"] = {member.value: member for member in column.enum}
-        return f"_members_{column.name}[{value}]"
+        return f"_members_{column.name}.get({value}, {value})" if column.open else f"_members_{column.name}[{value}]"
     if kind is ColumnType.TEXT_ARRAY:
         return f"tuple(_load({value}))"
     if kind is ColumnType.UUID_ARRAY:

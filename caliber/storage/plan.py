@@ -6,11 +6,14 @@ driver unchanged, so no SQL is built for a request. What differs between databas
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from hashlib import sha256
+from typing import Any, Final, Protocol
 
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import AccessPath, Column, Relation, Unique
 from caliber.storage.codec import Codec, codec_of
 
@@ -101,6 +104,8 @@ def index_names(plans: RelationPlans) -> list[str]:
     return [match[1] for match in found if match is not None]
 
 
+NAME_BYTES: Final = 63
+"""The longest name of PostgreSQL."""
 _INDEX: Final = re.compile(r'CREATE (?:UNIQUE )?INDEX "([^"]+)"')
 
 
@@ -112,7 +117,7 @@ def _definition(relation: Relation, column: Column, dialect: Dialect) -> str:
     if relation.auto_key and relation.key == (column.name,):
         return f"{quote(column.name)} {dialect.auto_key_definition}"
     parts = [quote(column.name), dialect.type_of(column)]
-    if not column.nullable:
+    if not column.nullable and not column.declared:
         parts.append("NOT NULL")
     checks = dialect.checks_of(column)
     low, high = column.check or (None, None)
@@ -120,7 +125,7 @@ def _definition(relation: Relation, column: Column, dialect: Dialect) -> str:
         checks.append(f"{quote(column.name)} >= {low}")
     if high is not None:
         checks.append(f"{quote(column.name)} <= {high}")
-    if column.enum is not None:
+    if column.enum is not None and not column.open:
         members = ", ".join("'" + member.value + "'" for member in column.enum)
         checks.append(f"{quote(column.name)} IN ({members})")
     if column.length is not None:
@@ -130,7 +135,12 @@ def _definition(relation: Relation, column: Column, dialect: Dialect) -> str:
 
 
 def _unique_name(relation: Relation, unique: Unique) -> str:
-    return f"uq_{relation.name}_{'_'.join(unique.columns)}"
+    return _short(f"uq_{relation.name}_{'_'.join(unique.columns)}")
+
+
+def _short(name: str) -> str:
+    """Return a name that no database cuts short: of a long one the end is a digest."""
+    return name if len(name) <= NAME_BYTES else f"{name[: NAME_BYTES - 9]}_{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _ddl(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
@@ -164,13 +174,13 @@ def _ddl(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
             continue
         where = f" WHERE {_where(path.where)}" if path.where else ""
         columns = ", ".join(quote(name) for name in columns_of_index)
-        name = quote(f"ix_{relation.name}_{path.name}")
+        name = quote(_short(f"ix_{relation.name}_{path.name}"))
         statements.append(f"CREATE INDEX {name} ON {table} ({columns}){where}")
     # References are followed backwards when their target goes: without an index each delete is a scan.
     leading = {columns[0] for columns in indexed} | {path.by[0] for path in relation.paths if path.by}
     for key in relation.foreign_keys:
         if key.column not in leading:
-            name = quote(f"ix_{relation.name}_{key.column}")
+            name = quote(_short(f"ix_{relation.name}_{key.column}"))
             where = f" WHERE {_where(((key.column, False),))}" if relation.column(key.column).nullable else ""
             statements.append(f"CREATE INDEX {name} ON {table} ({quote(key.column)}){where}")
     return (*statements, *dialect.own_statements.get(relation.name, ()))
@@ -292,3 +302,16 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
             if relation.mirrored
         },
     )
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(relation: Relation, dialect: Any) -> RelationPlans:
+    return compile_relation(relation, dialect)
+
+
+def plans_of(catalog: Catalog, built_in: dict[str, RelationPlans], dialect: Dialect) -> dict[str, RelationPlans]:
+    """Return the statements of every relation of a store; those of what every store has are given."""
+    if not catalog.memories:
+        return built_in
+    words: Any = dialect
+    return built_in | {relation.name: _compiled(relation, words) for relation in catalog.own}

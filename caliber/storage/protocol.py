@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from caliber.model.entities import Event
+from caliber.schema.catalog import Catalog
 from caliber.storage.bulk.protocol import BulkStore
 from caliber.storage.care import Care, Stages
 from caliber.storage.erasing import Eraser
@@ -89,6 +90,8 @@ class Store(BulkStore, Protocol):
 
     adapter: str
     epoch: str
+    catalog: Catalog
+    """The relations that it has, its own memories among them."""
     plans: dict[str, RelationPlans]
     statements: dict[str, Plan]
     feed: Feed

@@ -14,20 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from caliber.model.entities import Event, LockToken
-from caliber.model.enums import EntityType
 from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, LockExpired, NotFound
-from caliber.schema.relation import ColumnType, ForeignKey, Relation
-from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, MIRRORED
+from caliber.schema.catalog import BUILT_IN, Catalog
+from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
-
-_REFERRERS: dict[str, list[tuple[Relation, ForeignKey]]] = {}
-"""Mirrored relations that refer to a relation, and by which key."""
-for _relation in MIRRORED:
-    for _key in _relation.foreign_keys:
-        _REFERRERS.setdefault(_key.relation, []).append((_relation, _key))
 
 
 class RowChange(NamedTuple):
@@ -71,6 +65,7 @@ class UnitOfWork:
     """What one piece of work reads and writes inside the write transaction."""
 
     __slots__ = (
+        "_catalog",
         "_clock_us",
         "_held",
         "_inserted_rows",
@@ -93,12 +88,14 @@ class UnitOfWork:
         statements: dict[str, Plan],
         now_us: int,
         keep_content: bool,
+        catalog: Catalog = BUILT_IN,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
         self._session = session
         self._plans = plans
         self._statements = statements
         self._keep_content = keep_content
+        self._catalog = catalog
         self._locks_reads = False
         # Where a write may wait for others after it began, time has gone on.
         self._clock_us = clock_us
@@ -362,7 +359,7 @@ class UnitOfWork:
 
         The database would do it too, but tell nobody: mirrors would keep the rows, and their content would be lost.
         """
-        for relation, key in _REFERRERS.get(plans.relation.name, ()):
+        for relation, key in self._catalog.referrers.get(plans.relation.name, ()):
             referrer = self._plans[relation.name]
             target = old[plans.codec.index(key.target)]
             for row in self._session.run(referrer.references[key.column], (target,)):
@@ -378,18 +375,18 @@ class UnitOfWork:
         if not relation.content_columns:
             return
         offset = 1 if relation.ordinal else 0
-        places = [relation.index(name) + offset for name in relation.content_columns]
-        if new is not None and all(old[place] == new[place] for place in places):
+        if not _differ(relation, relation.content_columns, old, new):
             return
         owner = old[relation.index(relation.key[0]) + offset]
-        self.remove(EMBEDDING, "embedding.drop_owner", owner)
+        if relation.vector_of is None or _differ(relation, relation.vector_of, old, new):
+            self.remove(EMBEDDING, "embedding.drop_owner", owner)
         if not self._keep_content:
             return
         keep = self._plans[CONTENT_VERSION.name]
         self._session.run(
             keep.insert_or_ignore,
             (
-                EntityType(relation.name).value,
+                relation.name,
                 old[0],
                 old[plans.codec.version_place],
                 owner,
@@ -397,6 +394,12 @@ class UnitOfWork:
                 self.now_us,
             ),
         )
+
+
+def _differ(relation: Relation, columns: Sequence[str], old: Row, new: Row | None) -> bool:
+    offset = 1 if relation.ordinal else 0
+    places = [relation.index(name) + offset for name in columns]
+    return new is None or any(old[place] != new[place] for place in places)
 
 
 def before_first(relation: Relation) -> tuple[Any, ...]:

@@ -158,6 +158,8 @@ class PostgresBackend(Backend):
             connection.execute(f'DROP SCHEMA "{self._schema}" CASCADE')
 
     def config(self, **overrides: Any) -> CaliberConfig:
+        if overrides.get("memories") and self.recycled:
+            self.forsake()  # it is to be made with its memories
         known = {name: value for name, value in overrides.items() if name not in SQLITE_KNOBS}
         return config(self.path, **{**self.knobs, **known})
 
@@ -216,8 +218,8 @@ DERIVED = """
 DO $$ DECLARE thing text; BEGIN
   FOR thing IN SELECT format('%s %I.%I', CASE relkind WHEN 'r' THEN 'TABLE' ELSE 'INDEX' END, '{schema}', relname)
     FROM pg_class WHERE relnamespace = '{schema}'::regnamespace
-    AND ((relkind = 'r' AND relname ~ '^text_' AND relname <> 'text_state') OR (relkind = 'i' AND relname ~ '^vector_'))
-  LOOP EXECUTE 'DROP ' || thing; END LOOP;
+    AND ((relkind = 'r' AND relname ~ '^(text|memory)_' AND relname NOT IN ('text_state', 'memory_type')) OR (relkind = 'i' AND relname ~ '^vector_'))
+  LOOP EXECUTE 'DROP ' || thing || ' CASCADE'; END LOOP;
   DELETE FROM "{schema}".text_state;
 END $$"""
 """Drops what a test has made to search with: other tests are not to pay for it."""

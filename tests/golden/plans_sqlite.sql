@@ -660,7 +660,7 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 
 CREATE TABLE "usage" (
   "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,
-  "owner_type" TEXT NOT NULL CHECK ("owner_type" IN ('trajectory', 'scope', 'turn', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
+  "owner_type" TEXT NOT NULL,
   "owner_id" BLOB NOT NULL CHECK (length("owner_id") = 16),
   "access_count" INTEGER NOT NULL CHECK ("access_count" >= 0),
   "last_accessed_at" INTEGER NOT NULL,
@@ -860,7 +860,7 @@ SELECT "ordinal", "space_id", "model_id", "dimensions", "metric", "state", "crea
 CREATE TABLE "embedding" (
   "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,
   "space_id" BLOB NOT NULL CHECK (length("space_id") = 16),
-  "owner_type" TEXT NOT NULL CHECK ("owner_type" IN ('trajectory', 'scope', 'turn', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
+  "owner_type" TEXT NOT NULL,
   "owner_id" BLOB NOT NULL CHECK (length("owner_id") = 16),
   "chunk_index" INTEGER NOT NULL CHECK ("chunk_index" >= 0),
   "content_hash" BLOB NOT NULL CHECK (length("content_hash") = 32),
@@ -1055,7 +1055,7 @@ SELECT "ordinal", "window_id", "trajectory_id", "assembled_at", "max_tokens", "u
 -- ===== content_version
 
 CREATE TABLE "content_version" (
-  "owner_type" TEXT NOT NULL CHECK ("owner_type" IN ('trajectory', 'scope', 'turn', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
+  "owner_type" TEXT NOT NULL,
   "owner_ordinal" INTEGER NOT NULL,
   "owner_version" INTEGER NOT NULL,
   "owner_id" BLOB NOT NULL CHECK (length("owner_id") = 16),
@@ -1470,6 +1470,61 @@ SELECT count(*) FROM "config_document";
 --   takes: config_hash, limit
 --   gives: config_hash, kind, body, created_at
 SELECT "config_hash", "kind", "body", "created_at" FROM "config_document" WHERE "config_hash" > ?1 ORDER BY "config_hash" LIMIT ?2;
+
+-- ===== memory_type
+
+CREATE TABLE "memory_type" (
+  "code" INTEGER NOT NULL CHECK ("code" >= 64),
+  "name" TEXT NOT NULL,
+  "definition" TEXT NOT NULL,
+  "created_at" INTEGER NOT NULL,
+  "updated_at" INTEGER NOT NULL,
+  "retired_at" INTEGER,
+  "version" INTEGER NOT NULL CHECK ("version" >= 1),
+  PRIMARY KEY ("code")
+) STRICT;
+
+CREATE UNIQUE INDEX "uq_memory_type_name" ON "memory_type" ("name") WHERE "retired_at" IS NULL;
+
+-- memory_type.insert
+--   takes: code, name, definition, created_at, updated_at, retired_at, version
+INSERT INTO "memory_type" ("code", "name", "definition", "created_at", "updated_at", "retired_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
+
+-- memory_type.insert_or_ignore
+--   takes: code, name, definition, created_at, updated_at, retired_at, version
+INSERT INTO "memory_type" ("code", "name", "definition", "created_at", "updated_at", "retired_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING;
+
+-- memory_type.upsert
+--   takes: code, name, definition, created_at, updated_at, retired_at, version
+INSERT INTO "memory_type" ("code", "name", "definition", "created_at", "updated_at", "retired_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT ("code") DO UPDATE SET "name" = excluded."name", "definition" = excluded."definition", "created_at" = excluded."created_at", "updated_at" = excluded."updated_at", "retired_at" = excluded."retired_at", "version" = excluded."version";
+
+-- memory_type.get
+--   takes: code
+--   gives: code, name, definition, created_at, updated_at, retired_at, version
+SELECT "code", "name", "definition", "created_at", "updated_at", "retired_at", "version" FROM "memory_type" WHERE "code" = ?1;
+
+-- memory_type.update
+--   takes: name, definition, created_at, updated_at, retired_at, version, code, version
+UPDATE "memory_type" SET "name" = ?1, "definition" = ?2, "created_at" = ?3, "updated_at" = ?4, "retired_at" = ?5, "version" = ?6 WHERE "code" = ?7 AND "version" = ?8;
+
+-- memory_type.delete
+--   takes: code
+DELETE FROM "memory_type" WHERE "code" = ?1;
+
+-- memory_type.count
+--   takes: nothing
+--   gives: count
+SELECT count(*) FROM "memory_type";
+
+-- memory_type.page
+--   takes: code, limit
+--   gives: code, name, definition, created_at, updated_at, retired_at, version
+SELECT "code", "name", "definition", "created_at", "updated_at", "retired_at", "version" FROM "memory_type" WHERE "code" > ?1 ORDER BY "code" LIMIT ?2;
+
+-- memory_type.list_all
+--   takes: nothing
+--   gives: code, name, definition, created_at, updated_at, retired_at, version
+SELECT "code", "name", "definition", "created_at", "updated_at", "retired_at", "version" FROM "memory_type" ORDER BY "code";
 
 -- ===== schema_migration
 

@@ -14,6 +14,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.statements import irregular, own, reserving
 from caliber.backends.sqlite.dialect import DIALECT as SQLITE
 from caliber.backends.sqlite.statements import STATEMENTS as SQLITE_STATEMENTS
+from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relation import AccessPath, Relation, Unique, enum, integer, text, uuid_, version
 from caliber.schema.relations import RELATIONS
 from caliber.storage.plan import Dialect, Plan, compile_relation, quote
@@ -24,7 +25,11 @@ DIALECTS: dict[str, tuple[Dialect, dict[str, Plan]]] = {
     "sqlite": (SQLITE, SQLITE_STATEMENTS),
     "postgres": (
         POSTGRES,
-        {**irregular(POSTGRES), **own(POSTGRES), **{plan.name: plan for plan in reserving(POSTGRES).values()}},
+        {
+            **irregular(POSTGRES),
+            **own(POSTGRES),
+            **{plan.name: plan for plan in reserving(POSTGRES, BUILT_IN).values()},
+        },
     ),
 }
 

@@ -14,10 +14,13 @@ from caliber.backends.postgres.full_text_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
 from caliber.model.time import from_us
-from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION, TENANT
+from caliber.schema.catalog import BUILT_IN
+from caliber.schema.memory_types import MemoryType
+from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION, TENANT
 from caliber.schema.relations.runtime import Migration
+from caliber.storage.memory_migrations import first_memories
 from caliber.storage.migrations import MIGRATIONS, baseline_of, check_versions
-from caliber.storage.plan import RelationPlans, compile_relation, quote
+from caliber.storage.plan import RelationPlans, compile_relation, plans_of, quote
 
 OLDEST_SERVER: Final = 140_000
 OLDEST_VECTOR: Final = (0, 5)
@@ -52,7 +55,14 @@ def find_vector(connection: PgConnection, store: str) -> str | None:
     return str(schema)
 
 
-def create(shared: Shared, schema: str, *, exist_ok: bool, clock_us: Callable[[], int]) -> None:
+def create(
+    shared: Shared,
+    schema: str,
+    *,
+    exist_ok: bool,
+    clock_us: Callable[[], int],
+    declared: Sequence[MemoryType] = (),
+) -> None:
     """Create a tenant's schema with everything in it, or nothing.
 
     Raises: Conflict when it is there already and ``exist_ok`` is false; SchemaMismatch for a schema that is not ours,
@@ -72,11 +82,17 @@ def create(shared: Shared, schema: str, *, exist_ok: bool, clock_us: Callable[[]
             return
         statements = [statement for relation in plans.values() for statement in relation.create]
         statements += state_table(dialect)
+        memories = first_memories(declared, clock_us())
+        own = plans_of(BUILT_IN.with_memories(memories), plans, dialect)
+        own_statements = [line for name in own if name not in plans for line in own[name].create]
         # An empty schema may have been made for us by somebody with more rights.
         if not _exists(connection, schema):
             connection.command(f"CREATE SCHEMA {quote(schema)}")
-        connection.exchange(*(simple(statement) for statement in statements))
+        connection.exchange(*(simple(statement) for statement in (*statements, *own_statements)))
         _record(connection, plans, baseline_of(checksum(statements), clock_us()))
+        plan = plans[MEMORY_TYPE.name]
+        for memory in memories:
+            connection.run(plan.insert, plan.codec.encode(memory))
 
 
 def migrate(shared: Shared, schema: str, *, clock_us: Callable[[], int], lock_timeout_ms: int = 0) -> list[int]:

@@ -9,6 +9,7 @@ import functools
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.schema.catalog import Catalog
 from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import codec_of
 from caliber.storage.embedding_statements import embedding_statements
@@ -250,8 +251,7 @@ def own(dialect: PostgresDialect) -> dict[str, Plan]:
     return {name: Plan(name, text.format_map(names), binds, results) for name, (text, binds, results) in _OWN.items()}
 
 
-@functools.lru_cache(maxsize=64)
-def reserving(dialect: PostgresDialect) -> dict[str, Plan]:
+def reserving(dialect: PostgresDialect, catalog: Catalog) -> dict[str, Plan]:
     """Return what reserves ordinals, by relation."""
     return {
         name: Plan(
@@ -260,6 +260,6 @@ def reserving(dialect: PostgresDialect) -> dict[str, Plan]:
             ("count",),
             ("ordinal",),
         )
-        for name, relation in BY_NAME.items()
+        for name, relation in catalog.by_name.items()
         if relation.ordinal
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -29,12 +29,13 @@ from caliber.backends.postgres.vector_index import PostgresVectorIndex
 from caliber.backends.postgres.writer import Limits, PostgresWriter
 from caliber.model.enums import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, MissingRequired, TransactionFailed, Unavailable
+from caliber.schema.memory_types import MemoryType
 from caliber.schema.relation import Relation
-from caliber.schema.relations import RELATIONS
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.full_text import FULL_TEXT, TEXTS, FullText
+from caliber.storage.memory_migrations import catalog_of, check_declared, declared_in
 from caliber.storage.moved import elsewhere
-from caliber.storage.plan import Plan, quote
+from caliber.storage.plan import Plan, plans_of, quote
 from caliber.storage.protocol import ConnectionPool, Ear, Follower
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
@@ -78,7 +79,13 @@ def shared_for(settings: PostgresConfig, *, lent: bool = False) -> Shared:
 
 def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None:
     """Create the store's schema. Raises: Conflict, SchemaMismatch, Unavailable, MissingRequired."""
-    schemas.create(shared_of(config), _settings(config).schema_name, exist_ok=exist_ok, clock_us=clock_us)
+    schemas.create(
+        shared_of(config),
+        _settings(config).schema_name,
+        exist_ok=exist_ok,
+        clock_us=clock_us,
+        declared=declared_in(config),
+    )
 
 
 def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
@@ -118,7 +125,7 @@ class PostgresStore:
         else:
             self._pool = LentPool(connection_pool, self._arrived, timeout_ms=settings.pool_timeout_ms)
         try:
-            dialect = self._open(settings)
+            dialect = self._open(settings, declared_in(config))
             self.feed = SnapshotFeed(self._own, identity)
         except BaseException:
             self._pool.close()
@@ -150,6 +157,7 @@ class PostgresStore:
             self.statements,
             self._own,
             self.feed,
+            self.catalog,
             identity=identity,
             limits=self._limits,
             retries=settings.serialization_retries,
@@ -163,16 +171,19 @@ class PostgresStore:
             teller=None if settings.feed_dsn is None else Teller(self._schema, identity),
         )
 
-    def _open(self, settings: PostgresConfig) -> PostgresDialect:
+    def _open(self, settings: PostgresConfig, declared: Sequence[MemoryType]) -> PostgresDialect:
         """Check the server and the schema, and make the plans for them."""
         with self._pool.connection(ask=True) as connection:
             dialect = schemas.require_store(connection, self._schema, self._shared.store)
-            self.plans = schemas.compile_plans(dialect)
+            plans = schemas.compile_plans(dialect)
             self.statements = irregular(dialect)
-            self._shared.ordinals.plans = reserving(dialect)
             self._own = own(dialect)
+            self.epoch = schemas.check_schema(connection, plans, self._shared.store, writing=True)
+            self.catalog = catalog_of(connection, plans)
+            check_declared(self._shared.store, self.catalog, declared)
+            self.plans = plans_of(self.catalog, plans, dialect)
+            self._shared.ordinals.plans = reserving(dialect, self.catalog)
             self._check_prepared(settings.prepared_max)
-            self.epoch = schemas.check_schema(connection, self.plans, self._shared.store, writing=True)
             self._server = connection.run(self._own["session.server"], ())[0][0]
         return dialect
 
@@ -333,7 +344,11 @@ class PostgresStore:
         with self.read() as session:
             faults = [row[0] for row in session.run(self._own["store.faults"], (self._schema,))]
             present = {row[0] for row in session.run(self._own["store.columns"], (self._schema,))}
-        declared = ((relation.name, name) for relation in RELATIONS for name in self.plans[relation.name].codec.names)
+        declared = (
+            (relation.name, name)
+            for relation in self.catalog.relations
+            for name in self.plans[relation.name].codec.names
+        )
         faults += [
             f"column {name} of {table} is missing" for table, name in declared if f"{table}.{name}" not in present
         ]

@@ -28,6 +28,7 @@ from caliber.backends.postgres.pool import Pool
 from caliber.backends.postgres.telling import Teller
 from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, StorageError, TransactionFailed, Unavailable
+from caliber.schema.catalog import Catalog
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row
 from caliber.storage.group import Batch, GroupWriter, Request, copy_for, is_own, result_of
@@ -149,6 +150,7 @@ class PostgresWriter(GroupWriter):
         statements: dict[str, Plan],
         own: dict[str, Plan],
         feed: SnapshotFeed,
+        catalog: Catalog,
         *,
         identity: bytes,
         limits: Limits,
@@ -165,6 +167,7 @@ class PostgresWriter(GroupWriter):
         super().__init__(grouped=durability is Durability.GROUP, max_batch=group_max_batch, wait_us=group_wait_us)
         self._pool = pool
         self._plans = plans
+        self._catalog = catalog
         self._statements = statements
         self._own = own
         self._feed = feed
@@ -353,7 +356,9 @@ class PostgresWriter(GroupWriter):
 
     def _unit(self, connection: PgConnection) -> UnitOfWork:
         now_us = self._clock_us()
-        return UnitOfWork(connection, self._plans, self._statements, now_us, self._keep_content, self._clock_us)
+        return UnitOfWork(
+            connection, self._plans, self._statements, now_us, self._keep_content, self._catalog, self._clock_us
+        )
 
     def _messages(self, batch: Batch, changed: bool) -> tuple[str, str] | None:
         """Return what a batch tells others as it commits, if somebody may hear it."""

@@ -175,7 +175,7 @@ def _copy(made: OpenOptions, source: Path, progress: Stages) -> None:
 def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], progress: Stages) -> None:
     with _connected(made, create=True) as connection:
         connection.command("PRAGMA synchronous = OFF")  # until it is whole, nobody misses it
-        baseline(connection, clock_us())
+        baseline(connection, clock_us(), ())
         connection.command("BEGIN IMMEDIATE")
         connection.command("PRAGMA defer_foreign_keys = ON")
         done = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,14 @@ from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import Conflict, InternalError, SchemaMismatch, Unavailable
 from caliber.model.time import from_us
-from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.catalog import BUILT_IN
+from caliber.schema.memory_types import MemoryType
+from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.changes import UPSERT, pack_changes
+from caliber.storage.memory_migrations import declared_in, first_memories
 from caliber.storage.migrations import MIGRATIONS, baseline_of, check_needed, check_versions
-from caliber.storage.plan import RelationPlans, compile_relation
+from caliber.storage.plan import RelationPlans, compile_relation, plans_of
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig, StorageConfig
@@ -85,9 +88,14 @@ def checksum(statements: list[str]) -> bytes:
     return hashlib.sha256("\n".join(statements).encode()).digest()
 
 
-def baseline(connection: SqliteConnection, now_us: int) -> bool:
-    """Create every relation and record the schema version, in one transaction; return whether nothing was there."""
+def baseline(connection: SqliteConnection, now_us: int, declared: Sequence[MemoryType]) -> bool:
+    """Create every relation and record the schema version, in one transaction; return whether nothing was there.
+
+    Raises: InvalidValue for a declared memory that no relation can be made of.
+    """
     statements = [statement for plans in PLANS.values() for statement in plans.create]
+    memories = first_memories(declared, now_us)
+    own = plans_of(BUILT_IN.with_memories(memories), PLANS, DIALECT)
     connection.command("BEGIN IMMEDIATE")
     try:
         if not _holds_nothing(connection):
@@ -98,6 +106,11 @@ def baseline(connection: SqliteConnection, now_us: int) -> bool:
         row = baseline_of(checksum(statements), now_us)
         plans = PLANS[SCHEMA_MIGRATION.name]
         connection.run(plans.insert, plans.codec.encode(row))
+        for statement in (line for name in own if name not in PLANS for line in own[name].create):
+            connection.command(statement)
+        plans = PLANS[MEMORY_TYPE.name]
+        for memory in memories:
+            connection.run(plans.insert, plans.codec.encode(memory))
         connection.command(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.command("COMMIT")
         return True
@@ -139,7 +152,7 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     connection = SqliteConnection(options, Counter(), memory_name="", create=True)
     try:
         connection.command("PRAGMA journal_mode = WAL")
-        if baseline(connection, clock_us()):
+        if baseline(connection, clock_us(), declared_in(config)):
             connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
         elif exist_ok:
             check_schema(connection, options, writing=True)

@@ -17,6 +17,7 @@ from caliber.backends.sqlite.connection import (
     SqliteConnection,
     check_version,
 )
+from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.erasing import SqliteEraser
 from caliber.backends.sqlite.fence import has_moved
 from caliber.backends.sqlite.full_text import SqliteFullText
@@ -37,7 +38,9 @@ from caliber.model.errors import IncompatibleOptions, Unavailable
 from caliber.schema.relation import Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.feed import SequenceFeed
+from caliber.storage.memory_migrations import catalog_of, check_declared, declared_in
 from caliber.storage.moved import elsewhere
+from caliber.storage.plan import plans_of
 from caliber.storage.protocol import Ear, Follower
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
@@ -61,27 +64,31 @@ class SqliteStore:
         self._options = options_of(config)
         self._counter = Counter()
         self._memory_name = f"caliber-{uuid.uuid4()}"
-        self.plans = PLANS
+        declared = declared_in(config)
         self.statements = STATEMENTS
         self.feed = SequenceFeed(STATEMENTS)
         if self._options.in_memory:
             connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name, create=True)
-            baseline(connection, clock_us())
+            baseline(connection, clock_us(), declared)
         else:
             connection = open_existing(self._options, self._counter)
         try:
             self.epoch = check_schema(connection, self._options, writing=True)
+            self.catalog = catalog_of(connection, PLANS)
+            check_declared(self._options.shown, self.catalog, declared)
             if not self._options.in_memory and connection.pragma("journal_mode") != "wal":
                 connection.command("PRAGMA journal_mode = WAL")
         except BaseException:
             connection.close()
             raise
+        self.plans = plans_of(self.catalog, PLANS, DIALECT)
         storage = settings_of(config)
         self._connection = connection
         self._writer = SqliteWriter(
             connection,
-            PLANS,
+            self.plans,
             STATEMENTS,
+            self.catalog,
             store=self._options.shown,
             durability=storage.durability,
             keep_content=config.context_window_persistence.kind is not ContextPersistence.EPHEMERAL,
@@ -105,7 +112,7 @@ class SqliteStore:
         """What looks after the store."""
         from caliber.backends.sqlite.care import SqliteCare
 
-        return SqliteCare(self._options, PLANS, self._reading, self._transaction, self._outside)
+        return SqliteCare(self._options, self.plans, self._reading, self._transaction, self._outside)
 
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         self._check_open()
@@ -117,7 +124,7 @@ class SqliteStore:
         from caliber.backends.sqlite import bulk
 
         self._check_open()
-        plans = PLANS[relation.name]
+        plans = self.plans[relation.name]
         return self._writer.bulk(
             lambda connection, record: bulk.load(connection, plans, batches, on_existing, progress, record)
         )
@@ -126,7 +133,7 @@ class SqliteStore:
         from caliber.backends.sqlite import bulk
 
         with self.read() as session:
-            yield from bulk.read(session, PLANS[relation.name], batch_rows)
+            yield from bulk.read(session, self.plans[relation.name], batch_rows)
 
     @contextmanager
     def read(self) -> Iterator[StatementSession]:

@@ -17,6 +17,7 @@ from caliber.backends.sqlite.full_text import FullTextWriter
 from caliber.backends.sqlite.schema import check_allowed
 from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, Unavailable
+from caliber.schema.catalog import Catalog
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row
 from caliber.storage.group import Batch, GroupWriter, Request, copy_for, is_own
@@ -36,6 +37,7 @@ class SqliteWriter(GroupWriter):
         connection: SqliteConnection,
         plans: dict[str, RelationPlans],
         statements: dict[str, Plan],
+        catalog: Catalog,
         *,
         store: str,
         durability: Durability,
@@ -49,6 +51,7 @@ class SqliteWriter(GroupWriter):
         self._store = store
         self._plans = plans
         self._statements = statements
+        self._catalog = catalog
         super().__init__(grouped=durability is Durability.GROUP, max_batch=group_max_batch, wait_us=group_wait_us)
         self._keep_content = keep_content
         self._busy_timeout_ms = busy_timeout_ms
@@ -201,7 +204,9 @@ class SqliteWriter(GroupWriter):
             request.unit = unit
 
     def _unit(self) -> UnitOfWork:
-        return UnitOfWork(self._connection, self._plans, self._statements, self._clock_us(), self._keep_content)
+        return UnitOfWork(
+            self._connection, self._plans, self._statements, self._clock_us(), self._keep_content, self._catalog
+        )
 
     def _record(self, changes: Sequence[RowChange]) -> int:
         if not changes:

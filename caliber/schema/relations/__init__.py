@@ -4,6 +4,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
+from caliber.schema.relations.memory import MEMORY_TYPE
 from caliber.schema.relations.runtime import (
     CHANGE,
     CONFIG_DOCUMENT,
@@ -37,6 +38,7 @@ RELATIONS: tuple[Relation, ...] = (
     ERASURE,
     POLICY_RUN,
     CONFIG_DOCUMENT,
+    MEMORY_TYPE,
     SCHEMA_MIGRATION,
 )
 
@@ -65,6 +67,7 @@ __all__ = [
     "ERASURE",
     "EVENT",
     "LOCK",
+    "MEMORY_TYPE",
     "MIRRORED",
     "NOTE",
     "POLICY_RUN",

@@ -53,7 +53,7 @@ CONTENT_VERSION = Relation(
     comment="What a record said before a write changed or removed it; kept while windows may refer to it.",
     key=("owner_type", "owner_ordinal", "owner_version"),
     columns=(
-        enum("owner_type", EntityType),
+        enum("owner_type", EntityType, open=True),
         integer("owner_ordinal"),
         integer("owner_version"),
         uuid_("owner_id"),

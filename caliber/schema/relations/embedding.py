@@ -54,7 +54,7 @@ EMBEDDING = Relation(
     key=("space_id", "owner_id", "chunk_index"),
     columns=(
         uuid_("space_id"),
-        enum("owner_type", EntityType),
+        enum("owner_type", EntityType, open=True),
         uuid_("owner_id"),
         integer("chunk_index", check=(0, None)),
         blob("content_hash", length=32),

@@ -86,7 +86,7 @@ USAGE = Relation(
     mirrored=True,
     key=("owner_id",),
     columns=(
-        enum("owner_type", EntityType),
+        enum("owner_type", EntityType, open=True),
         uuid_("owner_id"),
         integer("access_count", check=(0, None), residence=_COLUMN),
         instant("last_accessed_at", residence=_COLUMN),

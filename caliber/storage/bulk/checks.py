@@ -59,7 +59,7 @@ def _check_column(
     name, kind = declared.name, column.field.kind
     if kind in (CopyKind.INT8, CopyKind.FLOAT8, CopyKind.INSTANT):
         _check_numbers(declared, numbers(column)[:rows], there, first_row)
-    elif declared.enum is not None:
+    elif declared.enum is not None and (declared.declared or not declared.open):
         known = is_one_of(column, rows, [member.value.encode() for member in declared.enum])
         _refuse(~known, there, first_row, name, f"must be one of {', '.join(sorted(m.value for m in declared.enum))}")
     elif kind is CopyKind.BYTES and declared.length is not None:

@@ -1,0 +1,102 @@
+"""The relations of one store: those that every store has, and its own memories.
+
+What a store has is said by the store, in its relation ``memory_type``; most have nothing of their own, and share
+``BUILT_IN``. Source: design, section 3; docs/decisions/0160.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from caliber.model.errors import StorageError
+from caliber.schema.memories import BUILT_IN as BOUND
+from caliber.schema.memory_definitions import memory_from
+from caliber.schema.own_memories import OwnMemory, own_memory
+from caliber.schema.relation import ForeignKey, Relation
+from caliber.schema.relations import BY_CODE, BY_NAME, MIRRORED, RELATIONS
+from caliber.schema.relations.memory import StoredMemory
+
+Referrers = Mapping[str, Sequence[tuple[Relation, ForeignKey]]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Catalog:
+    """Every relation of a store, in an order in which references already exist; and its own memories by name."""
+
+    relations: tuple[Relation, ...]
+    by_name: Mapping[str, Relation]
+    by_code: Mapping[int, Relation]
+    mirrored: tuple[Relation, ...]
+    referrers: Referrers
+    """Mirrored relations that refer to a relation, and by which key."""
+    memories: Mapping[str, OwnMemory] = field(default_factory=lambda: MappingProxyType({}))
+    revision: tuple[int, int] = (0, 0)
+    """Which definitions it was made of: how many there are, with those that are gone, and their versions together."""
+
+    @property
+    def own(self) -> tuple[Relation, ...]:
+        """The relations of its own memories."""
+        return tuple(memory.relation for memory in self.memories.values())
+
+    def memory_of(self, relation: str) -> OwnMemory | None:
+        """Return the memory whose records a relation holds, or None for a relation that every store has."""
+        return next((memory for memory in self.memories.values() if memory.relation.name == relation), None)
+
+    def with_memories(self, stored: Iterable[StoredMemory]) -> Catalog:
+        """Return the catalog of a store with these memories; itself for none.
+
+        Raises: StorageError for definitions that nobody could have made.
+        """
+        rows = sorted(stored, key=lambda row: row.code)
+        if not rows:
+            return self
+        memories = {memory.type.name: memory for memory in _in_order(row for row in rows if row.retired_at is None)}
+        own = tuple(memory.relation for memory in memories.values())
+        mirrored = (*MIRRORED, *own)
+        return Catalog(
+            (*RELATIONS, *own),
+            MappingProxyType({**BY_NAME, **{relation.name: relation for relation in own}}),
+            MappingProxyType({**BY_CODE, **{relation.code: relation for relation in own}}),
+            mirrored,
+            _referrers(mirrored),
+            MappingProxyType(memories),
+            (len(rows), sum(row.version for row in rows)),
+        )
+
+
+def _referrers(mirrored: Iterable[Relation]) -> Referrers:
+    found: dict[str, list[tuple[Relation, ForeignKey]]] = {}
+    for relation in mirrored:
+        for key in relation.foreign_keys:
+            found.setdefault(key.relation, []).append((relation, key))
+    return MappingProxyType(found)
+
+
+def _in_order(rows: Iterable[StoredMemory]) -> list[OwnMemory]:
+    """Return memories, each after the one whose records its own belong to."""
+    waiting = {row.name: own_memory(memory_from(row.definition), row.code, plural_of(row.name)) for row in rows}
+    out: list[OwnMemory] = []
+    while waiting:
+        ready = [name for name, memory in waiting.items() if memory.type.parent not in waiting]
+        if not ready:
+            raise StorageError("the memories of the store belong to each other; run `caliber doctor`")
+        out += [waiting.pop(name) for name in ready]
+    known = {memory.type.name for memory in out} | BOUND.keys()
+    for memory in out:
+        if memory.type.parent is not None and memory.type.parent not in known:
+            raise StorageError("a memory belongs to one that is not there; run `caliber doctor`")
+    return out
+
+
+_PLURALS = frozenset(name for relation in RELATIONS for name in (relation.plural, relation.name))
+
+
+def plural_of(name: str) -> str:
+    """Return what the table of a memory is called among those of ``Caliber.storage``."""
+    return f"memory_{name}" if name in _PLURALS else name
+
+
+BUILT_IN = Catalog(RELATIONS, MappingProxyType(BY_NAME), MappingProxyType(BY_CODE), MIRRORED, _referrers(MIRRORED))
+"""The catalog of a store without memories of its own."""

@@ -1,0 +1,86 @@
+"""Declared memories as text: what a store keeps of each, and an archive carries. Equal memories have equal text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from caliber.model.enums import ArtifactType, MemoryCategory, Trigger
+from caliber.model.errors import StorageError
+from caliber.schema.memory_types import (
+    Field,
+    FieldType,
+    Index,
+    IndexType,
+    Lifecycle,
+    MemoryType,
+    Retention,
+    RetentionKind,
+    When,
+)
+
+
+def definition_of(memory: MemoryType) -> str:
+    """Return a memory as canonical JSON; what it leaves out stands for the default."""
+    kept = memory.retention
+    body: dict[str, Any] = {
+        "name": memory.name,
+        "type": memory.category.value,
+        "fields": [
+            _given(name=item.name, type=item.type.value, values=list(item.values), optional=item.optional)
+            for item in memory.fields
+        ],
+        "retention": _given(
+            kind=kept.kind.value, duration_ms=kept.duration_ms, count=kept.count, when=_when_of(kept.when)
+        ),
+    }
+    body |= _given(
+        indexes=[[item.field, item.type.value] for item in memory.indexes],
+        lifecycle=None if memory.lifecycle is Lifecycle.EXPLICIT else memory.lifecycle.value,
+        closes_on=_when_of(memory.closes_on),
+        artifacts=[item.value for item in memory.artifacts],
+        parent=memory.parent,
+        inject_on=[_when_of(item) for item in memory.inject_on],
+    )
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def memory_from(definition: str) -> MemoryType:
+    """Return the memory that a text defines.
+
+    Raises: StorageError for a text that ``definition_of`` did not write.
+    """
+    try:
+        body = json.loads(definition)
+        kept = body["retention"]
+        return MemoryType(
+            name=body["name"],
+            category=MemoryCategory(body["type"]),
+            fields=tuple(
+                Field(item["name"], FieldType(item["type"]), tuple(item.get("values", ())), item.get("optional", False))
+                for item in body["fields"]
+            ),
+            retention=Retention(
+                RetentionKind(kept["kind"]), kept.get("duration_ms"), kept.get("count"), _when_from(kept.get("when"))
+            ),
+            indexes=tuple(Index(field, IndexType(kind)) for field, kind in body.get("indexes", ())),
+            lifecycle=Lifecycle(body.get("lifecycle", Lifecycle.EXPLICIT)),
+            closes_on=_when_from(body.get("closes_on")),
+            artifacts=tuple(ArtifactType(item) for item in body.get("artifacts", ())),
+            parent=body.get("parent"),
+            inject_on=tuple(When(Trigger(on), cron) for on, cron in body.get("inject_on", ())),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StorageError("the definition of a memory is damaged; run `caliber doctor`") from error
+
+
+def _given(**parts: Any) -> dict[str, Any]:
+    return {name: value for name, value in parts.items() if value not in (None, False, [])}
+
+
+def _when_of(when: When | None) -> list[str | None] | None:
+    return None if when is None else [when.on.value, when.cron]
+
+
+def _when_from(body: list[Any] | None) -> When | None:
+    return None if body is None else When(Trigger(body[0]), body[1])

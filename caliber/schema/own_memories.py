@@ -1,0 +1,434 @@
+"""From a declared memory to a relation of its own: its columns, its entity, and where everything lives in memory.
+
+Every such relation has the same system columns beside the declared fields; a field that is called as one of those
+that say where a record belongs is that column. What a declaration can change later (which fields must be given, the
+values of an enum) is no rule of the table, so that changing it rewrites none.
+
+Source: C-130 to C-146, K-058, K-060; docs/decisions/0160, 0161.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import keyword
+import math
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from caliber.model.enums import MemoryCategory, TrustLabel
+from caliber.model.errors import InternalError, InvalidValue
+from caliber.schema.memories import BUILT_IN, BuiltIn
+from caliber.schema.memory_definitions import definition_of, memory_from
+from caliber.schema.memory_types import Field, FieldType, IndexType, MemoryType, Retention, RetentionKind
+from caliber.schema.relation import (
+    AccessPath,
+    Column,
+    ColumnType,
+    ForeignKey,
+    Relation,
+    Residence,
+    Unique,
+    blob,
+    enum,
+    instant,
+    integer,
+    text,
+    uuid_,
+    version,
+)
+from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
+
+KEY: Final = "record_id"
+INT_LEAST: Final = -(2**63) + 1
+"""The least whole number of a field: the one below stands for no value."""
+FLOAT_MOST: Final = 1.7976931348623157e308
+"""Numbers are finite; what is below the least stands for no value."""
+ENUM_MOST: Final = 100
+TABLE_CHARS: Final = 44
+"""A table's name: PostgreSQL names its sequence by it and an ending, and has 63 bytes for that."""
+INDEXED_TEXT_BYTES: Final = 2_000
+"""The longest text of an indexed field: PostgreSQL indexes none that is much longer."""
+
+_COLUMN: Final = Residence.COLUMN
+_BINDING: Final[Mapping[str, FieldType]] = {
+    "trajectory_id": FieldType.UUID,
+    "scope_id": FieldType.UUID,
+    "session_id": FieldType.UUID,
+    "created_at": FieldType.TIMESTAMP,
+    "updated_at": FieldType.TIMESTAMP,
+    "occurred_at": FieldType.TIMESTAMP,
+    "trust": FieldType.ENUM,
+    "token_count": FieldType.INT,
+}
+"""System columns that a declaration may name: they are there whether it does or not."""
+_RESERVED: Final = frozenset(
+    {
+        KEY,
+        "parent_id",
+        "created_by",
+        "content_hash",
+        "fingerprint",
+        "idempotency_key",
+        "archived_at",
+        "version",
+        "ordinal",
+    }
+)
+_LOOKED_UP: Final = frozenset({IndexType.BTREE, IndexType.HASH})
+_PARENT_KEYS: Final = {name: memory.relation.key[0] for name, memory in BUILT_IN.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMemory(BuiltIn):
+    """A memory with a relation of its own, as ``BuiltIn`` is one that binds to a relation every store has."""
+
+    type: MemoryType = field(kw_only=True)
+    content: str | None = field(kw_only=True)
+    """The field that holds a record's text, apart from the others: what is embedded, or the main one."""
+    embedded: str | None = field(kw_only=True)
+    """The field whose vectors are kept, or None."""
+    own: tuple[str, ...] = field(kw_only=True)
+    """The columns of declared fields; the others are the same for every memory."""
+
+
+# --- what is wrong with a declaration -------------------------------------------------------------
+
+
+def is_own(memory: MemoryType) -> bool:
+    """Return whether a declared memory becomes a relation of its own; others bind to one that every store has."""
+    return memory.name not in BUILT_IN
+
+
+def faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
+    """Yield what keeps a memory from being a relation: a field (or "" for the memory itself) and the reason."""
+    for item in memory.fields:
+        reason = _fault_of_field(memory, item)
+        if reason:
+            yield item.name, reason
+    try:
+        embedded_field(memory)
+    except InvalidValue as error:
+        yield error.context["field"], error.context["reason"]
+    fields = {item.name: item for item in memory.fields}
+    for index in memory.indexes:
+        declared = fields.get(index.field)
+        holds = None if declared is None else declared.type
+        if declared is None and index.field not in (*_BINDING, "sequence"):
+            yield index.field, f"is indexed, but no field of {memory.name}"
+        elif index.type in _LOOKED_UP and holds in (FieldType.JSON, FieldType.EMBEDDING):
+            yield index.field, f"is {holds}: it is not looked up by {index.type}"
+        elif index.type is IndexType.GIN and holds is not FieldType.TEXT:
+            yield index.field, "is not text: words are looked up by gin in text only"
+        elif index.type in (IndexType.HNSW, IndexType.IVFFLAT) and holds is not FieldType.EMBEDDING:
+            yield index.field, f"is no embedding: {index.type} is for vectors"
+
+
+def _fault_of_field(memory: MemoryType, item: Field) -> str:
+    name = item.name
+    if _is_key(memory, item):
+        return "" if not item.optional else "is the id of a record: it is never without one"
+    if name in _BINDING:
+        wanted = _BINDING[name]
+        if item.type is not wanted:
+            return f"is kept of every record as {wanted}; declare it as that, or call yours otherwise"
+        if name == "trust" and set(item.values) - set(TrustLabel):
+            return f"is kept of every record; its values are {', '.join(TrustLabel)}"
+        return ""
+    if name in _RESERVED:
+        return "is kept of every record by CALIBER itself; call yours otherwise"
+    if keyword.iskeyword(name) or name.startswith("_"):
+        return f"cannot be an attribute in Python; call it otherwise, such as {name.strip('_') or 'field'}_1"
+    if len(item.values) > ENUM_MOST:
+        return f"has more than {ENUM_MOST} values; make it a text"
+    if any("\x00" in value for value in item.values):
+        return "has a value with a NUL character"
+    return ""
+
+
+def _is_key(memory: MemoryType, item: Field) -> bool:
+    return item.type is FieldType.UUID and item.name in ("id", f"{memory.name}_id")
+
+
+def embedded_field(memory: MemoryType) -> str | None:
+    """Return the text field whose vectors a memory declares, or None where it declares none.
+
+    ``<text>_embedding`` is the vector of that text; ``embedding`` that of ``content``, or of the only text there is.
+
+    Raises: InvalidValue (``field``, ``reason``) where it is not clear which text is meant.
+    """
+    vectors = [item for item in memory.fields if item.type is FieldType.EMBEDDING]
+    if not vectors:
+        return None
+    if len(vectors) > 1:
+        raise InvalidValue(
+            field=vectors[1].name, reason=f"a memory has one embedding, and {vectors[0].name} is declared before"
+        )
+    texts = [item.name for item in memory.fields if item.type is FieldType.TEXT]
+    name = vectors[0].name
+    named = name.removesuffix("_embedding")
+    for candidate in (named, "content"):
+        if candidate in texts:
+            return candidate
+    if len(texts) == 1:
+        return texts[0]
+    if not texts:
+        raise InvalidValue(field=name, reason="is the vector of a text, and there is no text field")
+    choices = ", ".join(f"{item}_embedding" for item in texts)
+    raise InvalidValue(field=name, reason=f"does not say of which text it is the vector; call it {choices}")
+
+
+def _content_field(memory: MemoryType) -> str | None:
+    """Return the field that holds most of a record's text: the embedded one, ``content``, or the first that is free."""
+    embedded = embedded_field(memory)
+    if embedded is not None:
+        return embedded
+    indexed = {index.field for index in memory.indexes if index.type in _LOOKED_UP}
+    texts = [item.name for item in memory.fields if item.type is FieldType.TEXT and item.name not in indexed]
+    return "content" if "content" in texts else (texts[0] if texts else None)
+
+
+# --- the relation ---------------------------------------------------------------------------------
+
+
+def relation_name(name: str) -> str:
+    """Return the name of a memory's relation and table; of a long one the end is a digest."""
+    table = f"memory_{name}"
+    if len(table) <= TABLE_CHARS:
+        return table
+    return f"{table[: TABLE_CHARS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+@functools.lru_cache(maxsize=512)
+def own_memory(memory: MemoryType, code: int, plural: str | None = None) -> OwnMemory:
+    """Return a declared memory bound to a relation of its own; the same one for the same declaration.
+
+    Raises: InvalidValue for what ``faults`` names.
+    """
+    for name, reason in faults(memory):
+        raise InvalidValue(field=f"{memory.name}.{name}" if name else memory.name, reason=reason)
+    names = {item.name: KEY for item in memory.fields if _is_key(memory, item)}
+    names.setdefault("id", KEY)
+    vectors = frozenset(item.name for item in memory.fields if item.type is FieldType.EMBEDDING)
+    return OwnMemory(
+        _relation_of(memory, code, plural or memory.name),
+        names,
+        vectors,
+        type=memory,
+        content=_content_field(memory),
+        embedded=embedded_field(memory),
+        own=tuple(item.name for item in _own_fields(memory)),
+    )
+
+
+def relation_of(memory: MemoryType, code: int) -> Relation:
+    """Return the relation of a declared memory. Raises: InvalidValue."""
+    return own_memory(memory, code).relation
+
+
+def _own_fields(memory: MemoryType) -> Iterator[Field]:
+    """Yield the fields that become columns: not the key, the system columns and the vector."""
+    for item in memory.fields:
+        if not _is_key(memory, item) and item.name not in _BINDING and item.type is not FieldType.EMBEDDING:
+            yield item
+
+
+def _columns_of(memory: MemoryType) -> tuple[Column, ...]:
+    looked_up = {index.field for index in memory.indexes if index.type in _LOOKED_UP}
+    content = _content_field(memory)
+    declared = (_column_of(memory, item, looked_up, content) for item in _own_fields(memory))
+    return (*_system_columns(memory), *declared)
+
+
+def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
+    looked_up = {index.field for index in memory.indexes if index.type in _LOOKED_UP}
+    columns = _columns_of(memory)
+    keys = [
+        ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
+        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+        ForeignKey("session_id", "session", "session_id", "set null"),
+    ]
+    groups = ["trajectory_id", "scope_id", "session_id"]
+    if memory.parent is not None:
+        keys.append(ForeignKey("parent_id", *_target_of(memory.parent), "cascade"))
+        groups.append("parent_id")
+    given = {column.name: column for column in columns}
+    embedded = embedded_field(memory)
+    return Relation(
+        name=relation_name(memory.name),
+        plural=plural,
+        entity=_entity_of(_shape_of(memory)),
+        code=code,
+        comment=f"The declared memory {memory.name}.",
+        ordinal=True,
+        versioned=True,
+        mirrored=True,
+        key=(KEY,),
+        columns=columns,
+        uniques=(
+            Unique(("idempotency_key",), where=(("idempotency_key", False),)),
+            Unique(("fingerprint",), where=(("archived_at", True), ("idempotency_key", True), ("fingerprint", False))),
+        ),
+        foreign_keys=tuple(keys),
+        groups=tuple(groups),
+        paths=tuple(
+            AccessPath(
+                f"list_by_{name.removesuffix('_id')}" if name in groups else f"list_by_{name}",
+                (name,),
+                ("ordinal",),
+                where=((name, False),) if given[name].nullable or given[name].declared else (),
+                limited=True,
+            )
+            for name in dict.fromkeys((*groups, *(item.field for item in memory.indexes if item.field in looked_up)))
+            if name in given
+        ),
+        vector_of=() if embedded is None else (embedded,),
+    )
+
+
+def _target_of(parent: str) -> tuple[str, str]:
+    if parent in BUILT_IN:
+        return BUILT_IN[parent].relation.name, _PARENT_KEYS[parent]
+    return relation_name(parent), KEY
+
+
+def _system_columns(memory: MemoryType) -> Iterator[Column]:
+    yield uuid_(KEY)
+    yield uuid_("trajectory_id", nullable=True, residence=Residence.INTERNED)
+    yield uuid_("scope_id", nullable=True, residence=Residence.INTERNED)
+    yield uuid_("session_id", nullable=True)
+    if memory.parent is not None:
+        yield uuid_("parent_id", nullable=True)
+    yield instant("created_at", residence=_COLUMN)
+    yield instant("updated_at", residence=_COLUMN)
+    yield instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US)
+    yield text("created_by", nullable=True)
+    yield enum("trust", TrustLabel, residence=_COLUMN)
+    yield integer("token_count", check=(0, None), residence=_COLUMN)
+    yield blob("content_hash", length=32)
+    yield blob("fingerprint", length=32, nullable=True, comment="of what makes two records the same statement")
+    yield text("idempotency_key", nullable=True)
+    yield instant("archived_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US)
+    yield version()
+
+
+def _column_of(memory: MemoryType, item: Field, looked_up: set[str], content: str | None) -> Column:
+    options: dict[str, Any] = {"nullable": item.optional, "declared": True, "content": True}
+    in_array = {**options, "residence": _COLUMN}
+    match item.type:
+        case FieldType.UUID:
+            kept = Residence.INTERNED if item.name in looked_up else Residence.PACKED
+            return Column(item.name, ColumnType.UUID, residence=kept, **options)
+        case FieldType.TEXT:
+            kept = Residence.PACKED
+            if item.name == content:
+                kept = Residence.TEXT
+            elif item.name in looked_up:
+                kept = Residence.INTERNED
+            return Column(item.name, ColumnType.TEXT, residence=kept, **options)
+        case FieldType.INT:
+            null = INT_LEAST - 1 if item.optional else None
+            return Column(item.name, ColumnType.INT, check=(INT_LEAST, None), resident_null=null, **in_array)
+        case FieldType.FLOAT:
+            bounds = (-FLOAT_MOST, FLOAT_MOST)
+            below = -math.inf if item.optional else None
+            return Column(item.name, ColumnType.FLOAT, check=bounds, resident_null=below, **in_array)
+        case FieldType.BOOL:
+            return Column(item.name, ColumnType.BOOL, resident_null=2 if item.optional else None, **in_array)
+        case FieldType.TIMESTAMP:
+            return Column(item.name, ColumnType.INSTANT, resident_null=ALWAYS_US if item.optional else None, **in_array)
+        case FieldType.ENUM:
+            # By its values as they come: another process may know more of them.
+            members = _values_of(memory.name, item.name, item.values)
+            return Column(item.name, ColumnType.ENUM, enum=members, open=True, residence=Residence.INTERNED, **options)
+        case FieldType.JSON:
+            return Column(item.name, ColumnType.JSON, json_encode=_same, json_decode=_same, **options)
+        case FieldType.EMBEDDING:
+            raise InternalError("an embedding is no column")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+# --- entities and enums: classes that nobody can import, and that are pickled by what they were made of ------------
+
+
+class _DeclaredValue(StrEnum):
+    """A value of a declared enum."""
+
+    def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
+        made = type(self)
+        return _value_again, (made.__name__, tuple(item.value for item in made), self.value)
+
+
+def _camel(*names: str) -> str:
+    return "".join(part.capitalize() for name in names for part in name.split("_")) or "Memory"
+
+
+@functools.lru_cache(maxsize=1_024)
+def _enum_of(name: str, values: tuple[str, ...]) -> type[StrEnum]:
+    members = [(f"VALUE_{at}", value) for at, value in enumerate(values)]
+    make: Any = _DeclaredValue
+    made: type[StrEnum] = make(name, members, module=__name__)
+    return made
+
+
+def _values_of(memory: str, name: str, values: tuple[str, ...]) -> type[StrEnum]:
+    return _enum_of(_camel(memory, name), values)
+
+
+def _value_again(name: str, values: tuple[str, ...], value: str) -> StrEnum:
+    return _enum_of(name, values)(value)
+
+
+_PYTHON: Final[Mapping[ColumnType, Any]] = {
+    ColumnType.UUID: uuid.UUID,
+    ColumnType.INSTANT: datetime,
+    ColumnType.TEXT: str,
+    ColumnType.INT: int,
+    ColumnType.FLOAT: float,
+    ColumnType.BOOL: bool,
+    ColumnType.BYTES: bytes,
+    ColumnType.JSON: Any,
+}
+
+
+def _shape_of(memory: MemoryType) -> MemoryType:
+    """Return a memory with nothing but what its records are made of: two that differ elsewhere share their class."""
+    plain = Retention(RetentionKind.PERSISTENT)
+    return MemoryType(
+        memory.name, MemoryCategory.EPISODIC, memory.fields, plain, memory.indexes, parent=memory.parent and "scope"
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def _entity_of(shape: MemoryType) -> type[Any]:
+    definition, columns = definition_of(shape), _columns_of(shape)
+
+    def reduce(self: Any) -> tuple[Any, ...]:
+        return _entity_again, (definition, {column.name: getattr(self, column.name) for column in columns})
+
+    fields: list[Any] = []
+    for column in columns:
+        kind = column.enum if column.enum is not None else _PYTHON[column.type]
+        default: dict[str, Any] = (
+            {"default": 1} if column.name == "version" else {"default": None} if column.nullable else {}
+        )
+        made = kind | None if column.nullable and kind is not Any else kind
+        fields.append((column.name, made, dataclasses.field(kw_only=True, **default)))
+    namespace = {
+        "__reduce__": reduce,
+        "__doc__": f"A record of the declared memory {shape.name}.",
+        "__module__": __name__,
+    }
+    return dataclasses.make_dataclass(_camel(shape.name), fields, frozen=True, slots=True, namespace=namespace)
+
+
+def _entity_again(definition: str, values: dict[str, Any]) -> Any:
+    return _entity_of(memory_from(definition))(**values)

@@ -1,0 +1,47 @@
+"""memory_type: the memories that a store has beside the built-in ones. Source: C-130, C-132, docs/decisions/0160."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from caliber.schema.relation import AccessPath, Relation, Unique, instant, integer, text, version
+
+FIRST_CODE = 64
+LAST_CODE = 255
+"""Change records name relations by one byte; those below are for what every store has."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMemory:
+    """A memory that a store has, or had: its definition, and the code that change records name its records by."""
+
+    code: int
+    name: str
+    definition: str
+    created_at: datetime
+    updated_at: datetime
+    retired_at: datetime | None = None
+    version: int = 1
+
+
+MEMORY_TYPE = Relation(
+    name="memory_type",
+    plural="memory_types",
+    entity=StoredMemory,
+    code=47,
+    comment="The memories declared for this store; one that was removed keeps its code for ever.",
+    versioned=True,
+    key=("code",),
+    columns=(
+        integer("code", check=(FIRST_CODE, None)),
+        text("name"),
+        text("definition"),
+        instant("created_at"),
+        instant("updated_at"),
+        instant("retired_at", nullable=True),
+        version(),
+    ),
+    uniques=(Unique(("name",), where=(("retired_at", True),)),),
+    paths=(AccessPath("list_all", (), ("code",)),),
+)

@@ -1,0 +1,131 @@
+"""Declared memories as relations of their own: created, opened, written, mirrored."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+from support.memories import FACT, STEP, record
+
+import caliber
+from caliber.kernels import uuid7
+from caliber.model.errors import Conflict, NotFound, SchemaMismatch
+from caliber.model.time import from_us
+from caliber.resident.predicates import mask
+from caliber.schema.predicate import All, Comparison, Operator
+
+
+def test_a_declared_memory_is_a_relation_of_its_own(backend: Any) -> None:  # C-130, C-132, K-060
+    memory = backend.open(memories=[FACT, STEP])
+    store, resident = memory._engine.store, memory._engine.memory
+    fact = store.catalog.memories["fact"].relation
+    assert fact.name == "memory_fact"
+    assert store.catalog.by_code[fact.code] is fact
+    made = record(store.catalog, "fact", subject="Ada", content="wrote the first program", kind="claim", score=0.5)
+    ordinal = memory._engine.write(lambda uow: uow.insert(fact, made))
+    snapshot = resident.snapshot[fact.name]
+    row = snapshot.find(made.record_id.bytes)
+    assert resident.entity(snapshot, row) == made
+    assert snapshot.row(row)[0] == ordinal
+    assert memory.get(made.record_id) == made
+    with store.read() as session:
+        stored = session.run(store.plans[fact.name].get, (made.record_id.bytes,))
+    assert store.plans[fact.name].codec.decode(stored[0]) == made
+
+    def change(uow: Any) -> Any:
+        return uow.update(fact, dataclasses.replace(uow.get(fact, made.record_id.bytes), content="an algorithm"))
+
+    changed = memory._engine.write(change)
+    assert changed.version == 2
+    assert memory.get(made.record_id).content == "an algorithm"
+    with store.read() as session:
+        kept = session.run(store.statements["content.at"], (fact.name, ordinal, 1))
+    assert "wrote the first program" in kept[0][0]
+    assert memory._engine.memory.verify() == []
+    memory._engine.write(lambda uow: uow.delete(fact, uow.get(fact, made.record_id.bytes)))
+    with pytest.raises(NotFound):
+        memory.get(made.record_id)
+
+
+def test_records_are_found_again_after_reopening(backend: Any) -> None:  # C-130
+    backend.needs("reopen")
+    settings = backend.config(memories=[FACT, STEP])
+    with backend.open(settings) as memory:
+        store = memory._engine.store
+        fact, step = (store.catalog.memories[name].relation for name in ("fact", "step"))
+        first = record(store.catalog, "fact", subject="Ada", content="x", kind="claim")
+        second = record(store.catalog, "step", parent_id=first.record_id, position=3)
+        memory._engine.write(lambda uow: (uow.insert(fact, first), uow.insert(step, second)))
+    memory = backend.open(settings)
+    assert memory.get(first.record_id) == first
+    assert memory.get(second.record_id) == second
+
+    def remove(uow: Any) -> None:
+        uow.delete(fact, uow.get(fact, first.record_id.bytes))
+
+    memory._engine.write(remove)  # what belongs to it goes with it, from the mirror too
+    assert memory._engine.memory.snapshot["memory_step"].count() == 0
+    assert memory._engine.memory.verify() == []
+
+
+def test_a_configuration_that_says_more_than_the_store_is_told_to_migrate(backend: Any) -> None:  # C-130, C-132
+    backend.needs("reopen")
+    backend.open(memories=[FACT]).close()
+    with pytest.raises(SchemaMismatch, match=r"no memory step, .* run `caliber db migrate"):
+        caliber.open(backend.config(memories=[FACT, STEP]))
+    wider = {**FACT, "fields": [*FACT["fields"], {"name": "place", "type": "text", "optional": True}]}
+    with pytest.raises(SchemaMismatch, match="memory fact has no field place"):
+        caliber.open(backend.config(memories=[wider]))
+    with caliber.open(backend.config()) as memory:  # what the store has beside it is no fault
+        assert list(memory._engine.store.catalog.memories) == ["fact"]
+
+
+def test_filters_over_values_that_are_missing(backend: Any) -> None:  # K-064
+    memory = backend.open(memories=[FACT])
+    store = memory._engine.store
+    fact = store.catalog.memories["fact"].relation
+    values: list[dict[str, Any]] = [
+        {},
+        {"score": -1.7976931348623157e308, "count": -(2**63) + 1, "certain": False, "seen_at": from_us(0)},
+        {"score": 0.0, "count": 0, "certain": True, "seen_at": from_us(10)},
+    ]
+    rows = [record(store.catalog, "fact", subject=f"s{at}", kind="claim", **v) for at, v in enumerate(values)]
+    memory._engine.write(lambda uow: [uow.insert(fact, row) for row in rows])
+    snapshot = memory._engine.memory.snapshot[fact.name]
+
+    def found(*comparisons: tuple[str, Operator, Any]) -> list[int]:
+        parts = tuple(Comparison(*item) for item in comparisons)
+        predicate = parts[0] if len(parts) == 1 else All(parts)
+        chosen = mask(predicate, snapshot, {}, memory._engine.memory.texts)
+        return [at for at, row in enumerate(rows) if chosen[snapshot.find(row.record_id.bytes)]]
+
+    for name, low, high in (("score", -1e308, 0.0), ("count", -5, 0)):
+        assert found((name, Operator.EQUAL, None)) == [0]
+        assert found((name, Operator.UNEQUAL, high)) == [1]
+        assert found((name, Operator.LESS, low)) == [1]
+        assert found((name, Operator.AT_LEAST, low)) == [2]
+    assert found(("certain", Operator.UNEQUAL, True)) == [1]
+    assert found(("certain", Operator.EQUAL, None)) == [0]
+    assert found(("seen_at", Operator.LESS, from_us(5))) == [1]
+    assert found(("kind", Operator.EQUAL, "claim"), ("subject", Operator.EQUAL, "s2")) == [2]
+
+
+def test_a_record_is_copied_and_pickled(backend: Any) -> None:  # C-132
+    memory = backend.open(memories=[FACT])
+    made = record(memory._engine.store.catalog, "fact", subject="Ada", kind="rumour", about={"a": [1, None]})
+    assert copy.deepcopy(made) == made == pickle.loads(pickle.dumps(made))
+    assert made.kind == "rumour"
+    assert type(pickle.loads(pickle.dumps(made.kind))) is type(made.kind)
+
+
+def test_the_same_key_twice_is_refused(backend: Any) -> None:
+    memory = backend.open(memories=[FACT])
+    catalog = memory._engine.store.catalog
+    fact = catalog.memories["fact"].relation
+    first = record(catalog, "fact", subject="Ada", kind="claim", idempotency_key="once")
+    memory._engine.write(lambda uow: uow.insert(fact, first))
+    with pytest.raises(Conflict):
+        memory._engine.write(lambda uow: uow.insert(fact, dataclasses.replace(first, record_id=uuid7())))
