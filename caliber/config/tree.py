@@ -140,7 +140,7 @@ class CaliberConfig(Section):
 
     memories: Annotated[
         tuple[MemoryConfig, ...], AsList, Field(max_length=MEMORIES_MAX), AfterValidator(unique_memories)
-    ] = knob("What is remembered, beside what every store has.", "C-130", later=True)
+    ] = knob("What is remembered, beside what every store has.", "C-130")
     injection_rules: Annotated[
         tuple[InjectionRule, ...], AsList, Field(max_length=RULES_MAX), AfterValidator(named_rules)
     ] = knob("What of which memory enters windows; without any, what assembly says.", "C-465", later=True)

@@ -218,7 +218,8 @@ DERIVED = """
 DO $$ DECLARE thing text; BEGIN
   FOR thing IN SELECT format('%s %I.%I', CASE relkind WHEN 'r' THEN 'TABLE' ELSE 'INDEX' END, '{schema}', relname)
     FROM pg_class WHERE relnamespace = '{schema}'::regnamespace
-    AND ((relkind = 'r' AND relname ~ '^(text|memory)_' AND relname NOT IN ('text_state', 'memory_type')) OR (relkind = 'i' AND relname ~ '^vector_'))
+    AND ((relkind = 'r' AND relname ~ '^(text|memory)_' AND relname NOT IN ('text_state', 'memory_type'))
+      OR (relkind = 'i' AND relname ~ '^vector_'))
   LOOP EXECUTE 'DROP ' || thing || ' CASCADE'; END LOOP;
   DELETE FROM "{schema}".text_state;
 END $$"""
