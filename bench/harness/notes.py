@@ -18,7 +18,7 @@ from caliber import EntityRef, EntityType
 from caliber.config import CaliberConfig
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.llm.protocols import EmbeddingProvider
-from caliber.model.enums import NoteType
+from caliber.model.enums import NoteType, TrustLabel
 from caliber.runtime.caliber import Caliber
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory.artifacts import check_artifact, create_artifact
@@ -147,7 +147,7 @@ class Ours:
                 new = check_artifact(
                     engine.count_bytes, artifact_type="fact", content=text, extraction_method="explicit"
                 )
-                artifact, _ = create_artifact(uow, scope.scope_id, new)
+                artifact, _ = create_artifact(uow, scope.scope_id, new, unlabelled=TrustLabel.TOOL)
                 embedder.attach(uow, "artifact", artifact.artifact_id, text, [(lane, [vector])])
 
         engine.write(work)

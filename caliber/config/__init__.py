@@ -55,6 +55,7 @@ from caliber.config.storage import (
     WriteBehindConfig,
 )
 from caliber.config.tree import CaliberConfig
+from caliber.config.trust import TrustConfig
 
 __all__ = [
     "AccessConfig",
@@ -101,6 +102,7 @@ __all__ = [
     "SummarizerConfig",
     "TokensConfig",
     "TrajectoryConfig",
+    "TrustConfig",
     "VectorConfig",
     "VisibilityConfig",
     "WhenConfig",

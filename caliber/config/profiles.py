@@ -306,6 +306,16 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             },
             "ownership": "agent",
         },
+        # What a caller does not vouch for is taken for what a program said.
+        "trust": {
+            "system_turns": "system",
+            "user_turns": "user",
+            "assistant_turns": "tool",
+            "tool_turns": "tool",
+            "web_tools": [],
+            "artifacts": "tool",
+            "notes": "tool",
+        },
         "debug": {"trace_limit": 100, "view_limit": 100},
         "aio": {"workers": 4, "queue": 1_024},
         "policy_engine": {

@@ -286,6 +286,8 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "access.default_visibility.reviewer": ("runtime.policy_notes", "runtime.writing"),
     "access.default_visibility.executor": ("runtime.policy_notes", "runtime.writing"),
     "access.ownership": ("runtime.policy_notes",),
+    "trust.artifacts": ("runtime.policies", "runtime.writing"),
+    "trust.notes": ("runtime.policy_notes", "runtime.writing"),
     "debug.trace_limit": ("runtime.reading",),
     "aio.workers": ("runtime.aio",),
     "aio.queue": ("runtime.aio",),

@@ -59,6 +59,7 @@ from caliber.config.storage import (
     expand_dir,
 )
 from caliber.config.tenancy import TenancyConfig
+from caliber.config.trust import TrustConfig
 from caliber.model.enums import ValidationMode
 from caliber.model.errors import ConfigError, MultipleErrors
 
@@ -131,6 +132,7 @@ class CaliberConfig(Section):
     pcp: PCPConfig = knob("What guards the memory.", "C-119")
     principal: PrincipalConfig = knob("Who acts when a call does not say.", "design")
     access: AccessConfig = knob("Who sees and changes notes.", "M-131")
+    trust: TrustConfig = knob("How far content is trusted that comes without a label.", "design")
     debug: DebugConfig = knob("What views for people show.", "C-121")
     aio: AioConfig = knob("The asynchronous face.", "O-4")
     policy_engine: PolicyEngineConfig = knob("How policies are run.", "C-229")

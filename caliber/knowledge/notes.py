@@ -13,21 +13,21 @@ from typing import Any
 
 from caliber.kernels import sha256_batch, uuid7
 from caliber.model.entities import Note
-from caliber.model.enums import NoteType
+from caliber.model.enums import NoteType, TrustLabel
 from caliber.model.errors import Conflict, InvalidValue
 from caliber.model.ids import NoteId, TrajectoryId
 from caliber.model.time import from_us, to_us
 from caliber.schema.relations import NOTE
 from caliber.storage.unit_of_work import UnitOfWork
 
-_SAID = ("entity", "entity_type", "note_type", "content", "valid_from", "valid_until", "namespace")
+_SAID = ("entity", "entity_type", "note_type", "content", "valid_from", "valid_until", "namespace", "trust")
 FINGERPRINTED = (*_SAID, "visible_to", "created_by", "occurred_at")
 """The columns that a fingerprint is made of."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewNote:
-    """A note as checked, before it is stored."""
+    """A note as checked, before it is stored; ``labelled`` when its caller states its label, and no rule does."""
 
     entity: str
     entity_type: str
@@ -45,6 +45,8 @@ class NewNote:
     created_by: str | None = None
     source_trajectory_ids: tuple[uuid.UUID, ...] = ()
     idempotency_key: str | None = None
+    trust: TrustLabel = TrustLabel.WEB
+    labelled: bool = True
 
     @property
     def content_hash(self) -> bytes:
@@ -52,7 +54,7 @@ class NewNote:
 
     @property
     def fingerprint(self) -> bytes:
-        """A hash of all that makes two notes the same statement: when it happened, and how long it holds, included."""
+        """A hash of all that makes two notes the same statement: who is to be believed, when and how long it holds."""
         return fingerprint_of(self)
 
 
@@ -67,6 +69,7 @@ def fingerprint_of(note: NewNote | Note) -> bytes:
             None if note.valid_from is None else to_us(note.valid_from),
             None if note.valid_until is None else to_us(note.valid_until),
             note.namespace,
+            note.trust.value,
             visible_to=note.visible_to,
             created_by=note.created_by,
             occurred_at=None if note.occurred_at is None else to_us(note.occurred_at),
@@ -101,12 +104,13 @@ def check_validity(valid_from: datetime | None, valid_until: datetime | None) ->
 def add_note(uow: UnitOfWork, new: NewNote) -> tuple[Note, bool]:
     """Store a note, or find the same statement already there; return it and whether it is new.
 
-    Raises: Conflict when an idempotency key comes again with another statement.
+    Raises: Conflict when an idempotency key comes again with another statement, or another label.
     """
     if new.idempotency_key is not None:
         found = uow.select_entities(NOTE, "note.by_idempotency", new.idempotency_key)
         if found:
-            if found[0].fingerprint != new.fingerprint:
+            again = new if new.labelled else dataclasses.replace(new, trust=found[0].trust)
+            if found[0].fingerprint != again.fingerprint:
                 raise Conflict(
                     entity_type="note", id=found[0].note_id, reason="its idempotency key was used for another note"
                 )
@@ -139,6 +143,7 @@ def add_note(uow: UnitOfWork, new: NewNote) -> tuple[Note, bool]:
         visible_to=new.visible_to,
         created_by=new.created_by,
         idempotency_key=new.idempotency_key,
+        trust=new.trust,
     )
     uow.insert(NOTE, note)
     return note, True

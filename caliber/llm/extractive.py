@@ -30,6 +30,9 @@ class ExtractiveProvider:
     Sentences are compared by ``embedding_provider``; without one by hashed words. Threads may share it.
     """
 
+    quotes = True
+    """Artifacts say what stands in their source turn, notes line by line what stands in what they are drawn from."""
+
     def __init__(self, count_tokens: TokenCounter, embedding_provider: EmbeddingProvider | None) -> None:
         self._count_tokens = count_tokens
         self._embedder = embedding_provider or HashEmbeddingProvider(_HASHED_DIMENSIONS, MODEL)

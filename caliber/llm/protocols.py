@@ -168,7 +168,11 @@ class ConsolidationDecision:
 
 @runtime_checkable
 class SummarizationProvider(Protocol):
-    """Condenses texts and draws knowledge from them. Source: C-497, K-015."""
+    """Condenses texts and draws knowledge from them. Source: C-497, K-015.
+
+    One that only repeats, and from no other turn than the ``source_turn`` it names, says so by an attribute ``quotes``
+    that is True: then what it extracts is trusted as that turn, not as the least trusted of all it was shown.
+    """
 
     @property
     def model_id(self) -> str:

@@ -176,6 +176,11 @@ class RetryingSummarization:
         """As the provider's."""
         return self.inner.model_id
 
+    @property
+    def quotes(self) -> bool:
+        """As the provider's, False where it does not say."""
+        return getattr(self.inner, "quotes", False) is True
+
     def summarize(self, text: str, max_tokens: int) -> str:
         """As the provider's."""
         return self._retry(lambda: self.inner.summarize(text, max_tokens))

@@ -1,7 +1,8 @@
 """The records of CALIBER as pure data: frozen, slotted, without behaviour.
 
 One entity is one row of one relation (``caliber.schema.relations``), field for field; the few composite
-fields (``initiator``, ``ttl``) are declared there too. Validation belongs to the services that write.
+fields (``initiator``, ``ttl``) are declared there too. Validation belongs to the services that write. What does not say
+where it came from is trusted least.
 
 Source: C-026 to C-057, relations.md.
 """
@@ -26,6 +27,7 @@ from caliber.model.enums import (
     OutcomeStatus,
     SpaceState,
     TrajectoryStatus,
+    TrustLabel,
     TTLKind,
     TurnRole,
 )
@@ -117,7 +119,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A stretch of a trajectory, one context's worth. Source: C-037, K-021."""
+    """A stretch of a trajectory, one context's worth; ``trust`` is its least trusted turn's. Source: C-037, K-021."""
 
     scope_id: ScopeId
     trajectory_id: TrajectoryId
@@ -131,6 +133,7 @@ class Scope:
     closed_at: datetime | None = None
     summary: str | None = None
     summary_tokens: int = 0
+    trust: TrustLabel = TrustLabel.WEB
     artifact_ids: tuple[ArtifactId, ...] = ()
     checkpoint_id: CheckpointId | None = None
     next_sequence: int = 0
@@ -168,6 +171,7 @@ class Turn:
     tool_call_id: str | None = None
     model_id: str | None = None
     idempotency_key: str | None = None
+    trust: TrustLabel = TrustLabel.WEB
     version: int = 1
 
     @property
@@ -210,6 +214,7 @@ class Artifact:
     retired_at: datetime | None = None
     occurred_at: datetime | None = None
     idempotency_key: str | None = None
+    trust: TrustLabel = TrustLabel.WEB
     version: int = 1
 
     @property
@@ -250,6 +255,7 @@ class Note:
     superseded_by: NoteId | None = None
     archived_at: datetime | None = None
     idempotency_key: str | None = None
+    trust: TrustLabel = TrustLabel.WEB
     version: int = 1
 
     @property

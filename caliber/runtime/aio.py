@@ -40,6 +40,7 @@ from caliber.model.enums import (
     NoteType,
     OutcomeStatus,
     ReadConsistency,
+    TrustLabel,
     TurnRole,
 )
 from caliber.model.erasure import ForgetReport
@@ -204,6 +205,7 @@ class AsyncCaliber:
         idempotency_key: str | None = None,
         model_id: str | None = None,
         token_count: int | None = None,
+        trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Turn:
@@ -220,6 +222,7 @@ class AsyncCaliber:
             idempotency_key=idempotency_key,
             model_id=model_id,
             token_count=token_count,
+            trust=trust,
             guard=guard,
             deadline_ms=deadline_ms,
         )
@@ -248,6 +251,7 @@ class AsyncCaliber:
         schema_version: str | None = None,
         occurred_at: datetime | None = None,
         idempotency_key: str | None = None,
+        trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Artifact:
@@ -264,6 +268,7 @@ class AsyncCaliber:
             schema_version=schema_version,
             occurred_at=occurred_at,
             idempotency_key=idempotency_key,
+            trust=trust,
             guard=guard,
             deadline_ms=deadline_ms,
         )
@@ -285,6 +290,7 @@ class AsyncCaliber:
         visible_to: Sequence[str] | None = None,
         source_trajectory_ids: Sequence[Id] = (),
         idempotency_key: str | None = None,
+        trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Note:
@@ -305,6 +311,7 @@ class AsyncCaliber:
             visible_to=visible_to,
             source_trajectory_ids=source_trajectory_ids,
             idempotency_key=idempotency_key,
+            trust=trust,
             guard=guard,
             deadline_ms=deadline_ms,
         )

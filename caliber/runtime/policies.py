@@ -17,12 +17,21 @@ from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
 from caliber.llm.protocols import ExtractionTurn
 from caliber.model.access import Principal
 from caliber.model.entities import Artifact, Event, Note, Scope, Trajectory, Turn
-from caliber.model.enums import ArtifactType, EntityType, EventType, ExtractionMethod, OutcomeStatus, Trigger
+from caliber.model.enums import (
+    ArtifactType,
+    EntityType,
+    EventType,
+    ExtractionMethod,
+    OutcomeStatus,
+    Trigger,
+    TrustLabel,
+)
 from caliber.model.errors import CaliberError, LockExpired, Unavailable
 from caliber.model.windows import ContextWindow
 from caliber.pcp.checkpoints import build_state, insert_checkpoint
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
+from caliber.runtime.inheriting import trust_of_all, trust_of_extracted
 from caliber.runtime.policy_notes import Changed, NoteMaker, PreparedNote, Source
 from caliber.runtime.pruning import prune_in_range
 from caliber.storage.unit_of_work import UnitOfWork
@@ -191,8 +200,10 @@ class PolicyEngine:
         limit = self._engine.config.close.summary_max_tokens
         if action.target is PolicyTarget.TURN_BUFFER:
             text = transcript(subject.turns)
+            labels = [turn.trust for turn in subject.turns if turn.content]
         else:
             text = "\n\n".join(scope.summary for scope in subject.scopes if scope.summary)
+            labels = [scope.trust for scope in subject.scopes if scope.summary]
         if not text.strip():
             return
         summary = self._engine.summarizer.summarize(text, limit)
@@ -209,6 +220,7 @@ class PolicyEngine:
             artifact_type=ArtifactType.INTERMEDIATE_OUTPUT,
             content=summary,
             extraction_method=ExtractionMethod.INFERRED,
+            trust=trust_of_all(labels, TrustLabel.WEB),
         )
         step.artifacts = self._with_vectors([new])
 
@@ -223,6 +235,7 @@ class PolicyEngine:
                 extraction_method=ExtractionMethod.INFERRED,
                 confidence=item.confidence,
                 source_turn=item.source_turn,
+                trust=trust_of_extracted(item, subject.turns, self._engine.summarizer),
             )
             for item in found
             if item.content
@@ -309,7 +322,9 @@ class PolicyEngine:
 
     def _apply_artifact(self, uow: UnitOfWork, subject: Subject, new: NewArtifact, vector: Vectors | None) -> Artifact:
         assert subject.scope is not None  # a trajectory has a scope from its first moment
-        artifact, created = artifact_ops.create_artifact(uow, subject.scope.scope_id, new, closing=True)
+        artifact, created = artifact_ops.create_artifact(
+            uow, subject.scope.scope_id, new, unlabelled=self._engine.config.trust.artifacts, closing=True
+        )
         if created:
             if vector is not None and self._engine.embedder is not None:
                 self._engine.embedder.attach(uow, "artifact", artifact.artifact_id, artifact.text, vector)

@@ -17,11 +17,12 @@ from caliber.knowledge.notes import NewNote
 from caliber.llm.protocols import ExtractedArtifact, GeneratedNote, TrajectoryDigest
 from caliber.model.access import Principal
 from caliber.model.entities import Artifact, Note, Scope, Trajectory, Turn
-from caliber.model.enums import EntityType, EventType, TurnRole
+from caliber.model.enums import EntityType, EventType, TrustLabel, TurnRole
 from caliber.model.errors import Conflict
 from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
+from caliber.runtime.inheriting import NoteSources
 from caliber.runtime.space_provider import embedded_text
 from caliber.schema.relations import ARTIFACT, NOTE
 from caliber.storage.unit_of_work import UnitOfWork
@@ -70,13 +71,16 @@ class NoteMaker:
         digest = TrajectoryDigest(trajectory.goal, source.outcome_summary)
         speakers = {turn.name for turn in source.turns if turn.name} | {role.value for role in TurnRole}
         summaries = [without_speakers(scope.summary, speakers) for scope in source.scopes if scope.summary]
-        generated = engine.summarizer.generate_notes(digest, summaries, self._artifacts_of(snapshot, trajectory))
+        artifacts = self._artifacts_of(snapshot, trajectory)
+        generated = engine.summarizer.generate_notes(digest, summaries, [_extracted(item) for item in artifacts])
+        made_of = NoteSources(digest, source.scopes, artifacts, engine.config.trust.notes)
         things = [(note.entity, note.entity_type) for note in generated]
         snapshot = engine.around(engine.memory.snapshot, trajectory.trajectory_id, (), things)
         changed = {note.note_id: note for note in earlier if note.note_id is not None}
         out = []
         for made in generated:
-            note = self._prepare_note(snapshot, trajectory, made, changed)
+            trust = made_of.trust_of(made, engine.summarizer)
+            note = self._prepare_note(snapshot, trajectory, made, trust, changed)
             if note.note_id is not None:
                 changed[note.note_id] = note
             out.append(note)
@@ -90,14 +94,13 @@ class NoteMaker:
                 note.vector = vector
         return out
 
-    def _artifacts_of(self, snapshot: ResidentSnapshot, trajectory: Trajectory) -> list[ExtractedArtifact]:
+    def _artifacts_of(self, snapshot: ResidentSnapshot, trajectory: Trajectory) -> list[Artifact]:
         artifacts = snapshot[ARTIFACT.name]
         out = []
         for row in artifacts.group("trajectory_id", trajectory.trajectory_id.bytes).tolist():
             artifact: Artifact = self._engine.memory.entity(artifacts, row)
             if artifact.superseded_by is None and artifact.rolled_back_at is None and artifact.retired_at is None:
-                confidence = 1.0 if artifact.confidence is None else artifact.confidence
-                out.append(ExtractedArtifact(artifact.artifact_type, artifact.text, confidence, artifact.source_turn))
+                out.append(artifact)
         return out
 
     def _prepare_note(
@@ -105,9 +108,10 @@ class NoteMaker:
         snapshot: ResidentSnapshot,
         trajectory: Trajectory,
         made: GeneratedNote,
+        trust: TrustLabel,
         changed: dict[uuid.UUID, PreparedNote],
     ) -> PreparedNote:
-        known = self._mergeable(snapshot, made)
+        known = self._mergeable(snapshot, made, trust)
         config = self._engine.config
         if known is not None:
             content, confidence = known.content, known.confidence
@@ -128,11 +132,15 @@ class NoteMaker:
             visible_to=default_visible_to(self._principal, roles),
             created_by=author_of(self._principal),
             source_trajectory_ids=(trajectory.trajectory_id,),
+            trust=trust,
         )
         return PreparedNote(new, None, 0, made.content, new.confidence, None)
 
-    def _mergeable(self, snapshot: ResidentSnapshot, made: GeneratedNote) -> Note | None:
-        """Return the oldest active note about the same thing that this principal may change."""
+    def _mergeable(self, snapshot: ResidentSnapshot, made: GeneratedNote, trust: TrustLabel) -> Note | None:
+        """Return the oldest active note of a label about the same thing that this principal may change.
+
+        What is trusted less than a note neither changes what it says, nor draws it down to its own label.
+        """
         notes = snapshot[NOTE.name]
         wanted = {"entity": made.entity, "entity_type": made.entity_type}
         mask = notes.live_mask & (notes.column("superseded_by") == 0)
@@ -142,6 +150,7 @@ class NoteMaker:
                 return None
             mask = mask & (notes.column(column) == values.index(value))
         mask = mask & (notes.column("note_type") == notes.enum_code("note_type", made.note_type.value))
+        mask = mask & (notes.column("trust") == notes.enum_code("trust", trust.value))
         ownership = self._engine.config.access.ownership
         for row in np.flatnonzero(mask).tolist():
             note: Note = self._engine.memory.entity(notes, row)
@@ -185,6 +194,11 @@ class NoteMaker:
             engine.embedder.attach(uow, "note", note.note_id, embedded_text(note.entity, note.content), prepared.vector)
         told(kind, (EntityType.NOTE, note.note_id))
         return note
+
+
+def _extracted(artifact: Artifact) -> ExtractedArtifact:
+    confidence = 1.0 if artifact.confidence is None else artifact.confidence
+    return ExtractedArtifact(artifact.artifact_type, artifact.text, confidence, artifact.source_turn)
 
 
 def without_speakers(summary: str, speakers: Iterable[str]) -> str:

@@ -33,6 +33,7 @@ from caliber.model.enums import (
     NoteType,
     OutcomeStatus,
     TrajectoryStatus,
+    TrustLabel,
     TurnRole,
 )
 from caliber.runtime.embedder import Vectors
@@ -176,18 +177,21 @@ class Writing:
         idempotency_key: str | None = None,
         model_id: str | None = None,
         token_count: int | None = None,
+        trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Turn:
         """Append a message to an open scope; durable when this returns.
 
-        Content may be empty, and bytes are kept as they are. The same idempotency key gives the same turn.
+        Content may be empty, and bytes are kept as they are. The same idempotency key gives the same turn. ``trust``
+        says where the content came from; left out, section ``trust`` of the configuration says it.
 
         Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, ended trajectory), Conflict (the key
-            came with other content), LockExpired.
+            came with other content or another label), LockExpired.
         """
         new = turn_ops.check_turn(
             self._engine.count_bytes,
+            self._engine.config.trust.of_turn,
             role=role,
             content=content,
             name=name,
@@ -197,6 +201,7 @@ class Writing:
             idempotency_key=idempotency_key,
             model_id=model_id,
             token_count=token_count,
+            trust=trust,
         )
         return self._append(inputs.as_uuid(scope_id, "scope_id"), [new], guard, deadline_ms)[0]
 
@@ -210,7 +215,7 @@ class Writing:
         deadline_ms: int | None = None,
     ) -> list[Turn]:
         """Append messages in order, all or none; each is a mapping of ``append_turn``'s keywords. Raises: as it."""
-        new = turn_ops.check_turns(self._engine.count_bytes, turns)
+        new = turn_ops.check_turns(self._engine.count_bytes, self._engine.config.trust.of_turn, turns)
         wanted = inputs.as_uuid(scope_id, "scope_id")
         return self._append(wanted, new, guard, deadline_ms) if new else []
 
@@ -254,15 +259,18 @@ class Writing:
         schema_version: str | None = None,
         occurred_at: datetime | None = None,
         idempotency_key: str | None = None,
+        trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Artifact:
-        """Keep a typed output; equal content of one type is kept once a trajectory, whoever comes first.
+        """Keep a typed output; equal content of one type and label is kept once a trajectory, whoever comes first.
 
         ``ttl`` is ``persistent`` (as None), ``session``, ``scope``, a duration such as ``1h``, or milliseconds.
+        ``trust`` left out is the label of the turn ``source_turn``, or else ``trust.artifacts``; it is never higher
+        than that of ``source_turn``.
 
         Raises: InputError kinds, NotFound, ConstraintViolation (closed scope), Conflict (the idempotency key came
-            with other content), LockExpired.
+            with other content or another label), LockExpired.
         """
         engine = self._engine
         new = artifact_ops.check_artifact(
@@ -276,6 +284,7 @@ class Writing:
             schema_version=schema_version,
             occurred_at=occurred_at,
             idempotency_key=idempotency_key,
+            trust=trust,
         )
         wanted = inputs.as_uuid(scope_id, "scope_id")
         text = new.content.decode("utf-8", "replace")
@@ -283,7 +292,7 @@ class Writing:
 
         def work(uow: UnitOfWork) -> Artifact:
             uow.guard(guard)
-            artifact, created = artifact_ops.create_artifact(uow, wanted, new)
+            artifact, created = artifact_ops.create_artifact(uow, wanted, new, unlabelled=engine.config.trust.artifacts)
             if created:
                 if vector is not None and engine.embedder is not None:
                     engine.embedder.attach(uow, "artifact", artifact.artifact_id, text, vector)
@@ -313,16 +322,18 @@ class Writing:
         visible_to: Sequence[str] | None = None,
         source_trajectory_ids: Sequence[Id] = (),
         idempotency_key: str | None = None,
+        trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Note:
-        """Keep a piece of knowledge; the same statement about the same thing and time is kept once.
+        """Keep a piece of knowledge; the same statement of a label about the same thing and time is kept once.
 
         Time is ``valid_from``, ``valid_until`` and ``occurred_at``: what happened twice is kept twice.
         ``visible_to`` lists roles and principals (``agent:planner``); without it an agent's notes are seen as
-        ``access.default_visibility`` says, anybody else's by all. Units: confidence 0–1, importance 1–10.
+        ``access.default_visibility`` says, anybody else's by all. ``trust`` says where the content came from; left out
+        it is ``trust.notes``. Units: confidence 0–1, importance 1–10.
 
-        Raises: InputError kinds, Conflict (the idempotency key came with another note), LockExpired.
+        Raises: InputError kinds, Conflict (the idempotency key came with another note or label), LockExpired.
         """
         engine = self._engine
         body = inputs.as_text(content, "content")
@@ -350,6 +361,8 @@ class Writing:
                 inputs.as_uuid(item, "source_trajectory_ids") for item in source_trajectory_ids
             ),
             idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
+            trust=engine.config.trust.notes if trust is None else inputs.as_enum(trust, TrustLabel, "trust"),
+            labelled=trust is not None,
         )
         note_ops.check_validity(new.valid_from, new.valid_until)
         text = embedded_text(new.entity, new.content)

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from caliber.model.enums import TrustLabel
+
+TRUST_ORDER = " ".join(TrustLabel)
+"""Every label, the most trusted first: of two, the one that stands further on is trusted less."""
+
 
 @dataclass(frozen=True, slots=True)
 class Irregular:
@@ -20,10 +25,14 @@ class Irregular:
 IRREGULAR: dict[str, Irregular] = {
     "append.scope": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="scope"),
     "append.trajectory": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="trajectory"),
+    "scope.distrust": Irregular(("trust", "scope_id"), rows_of="scope"),
     "scope.next_sequence": Irregular(("trajectory_id",), results=("sequence",)),
     "turn.by_idempotency": Irregular(("trajectory_id", "idempotency_key"), rows_of="turn"),
+    "turn.by_number": Irregular(("trajectory_id", "turn_number"), rows_of="turn"),
     "artifact.by_idempotency": Irregular(("trajectory_id", "idempotency_key"), rows_of="artifact"),
-    "artifact.active_by_hash": Irregular(("trajectory_id", "content_hash", "artifact_type"), rows_of="artifact"),
+    "artifact.active_by_hash": Irregular(
+        ("trajectory_id", "content_hash", "artifact_type", "trust"), rows_of="artifact"
+    ),
     "artifact.expiring": Irregular(("now",), rows_of="artifact"),
     "turn.stale": Irregular(("created_until", "closed_only"), rows_of="turn"),
     "artifact.stale": Irregular(("created_until", "confidence_below"), rows_of="artifact"),

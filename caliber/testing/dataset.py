@@ -128,6 +128,8 @@ def argument(name: str) -> Any:
     if name == "ordinals":
         return "[1]"
     texts = {"model_id", "resource", "idempotency_key", "entity", "entity_type", "note_type", "artifact_type"}
+    if name == "trust":
+        return "web"
     if name in texts:
         return "r"
     if name.endswith("_id"):
@@ -147,9 +149,12 @@ READS: Final[list[tuple[str, tuple[Any, ...], Callable[[list[Row]], Any], Any]]]
     ("turn.by_idempotency", (T1.bytes, "k"), lambda rows: ids(TURN, rows), [21]),
     ("turn.by_idempotency", (T2.bytes, "k"), lambda rows: ids(TURN, rows), []),
     ("artifact.by_idempotency", (T1.bytes, "k"), lambda rows: ids(ARTIFACT, rows), [31]),
-    ("artifact.active_by_hash", (T1.bytes, b"a" * 32, "fact"), lambda rows: ids(ARTIFACT, rows), [31]),
-    ("artifact.active_by_hash", (T1.bytes, b"b" * 32, "fact"), lambda rows: ids(ARTIFACT, rows), []),
-    ("artifact.active_by_hash", (T2.bytes, b"a" * 32, "fact"), lambda rows: ids(ARTIFACT, rows), []),
+    ("turn.by_number", (T1.bytes, 1), lambda rows: ids(TURN, rows), [22]),
+    ("turn.by_number", (T2.bytes, 1), lambda rows: ids(TURN, rows), []),
+    ("artifact.active_by_hash", (T1.bytes, b"a" * 32, "fact", "system"), lambda rows: ids(ARTIFACT, rows), [31]),
+    ("artifact.active_by_hash", (T1.bytes, b"a" * 32, "fact", "user"), lambda rows: ids(ARTIFACT, rows), []),
+    ("artifact.active_by_hash", (T1.bytes, b"b" * 32, "fact", "system"), lambda rows: ids(ARTIFACT, rows), []),
+    ("artifact.active_by_hash", (T2.bytes, b"a" * 32, "fact", "system"), lambda rows: ids(ARTIFACT, rows), []),
     ("artifact.expiring", (99,), lambda rows: ids(ARTIFACT, rows), []),
     ("artifact.expiring", (100,), lambda rows: ids(ARTIFACT, rows), [31]),
     ("turn.stale", (LAST, 0), lambda rows: ids(TURN, rows), [21, 22, 23]),

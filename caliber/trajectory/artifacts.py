@@ -14,12 +14,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from caliber.kernels import uuid7
-from caliber.model.entities import TTL, Artifact, Scope, Session, Trajectory
-from caliber.model.enums import ArtifactType, ExtractionMethod, TrajectoryStatus, TTLKind
+from caliber.model.entities import TTL, Artifact, Scope, Session, Trajectory, Turn
+from caliber.model.enums import (
+    ArtifactType,
+    ExtractionMethod,
+    TrajectoryStatus,
+    TrustLabel,
+    TTLKind,
+    least_trusted,
+)
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue
 from caliber.model.ids import ArtifactId
 from caliber.model.time import from_us
-from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY
+from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 from caliber.trajectory.lifecycle import retire_artifact
@@ -30,7 +37,7 @@ DEFAULT_SCHEMA_VERSION = "1"
 
 @dataclass(frozen=True, slots=True)
 class NewArtifact:
-    """An artifact as checked, before it has an owner."""
+    """An artifact as checked, before it has an owner; ``trust`` is the label its caller stated, if any."""
 
     artifact_type: ArtifactType
     content: bytes
@@ -43,6 +50,7 @@ class NewArtifact:
     schema_version: str
     occurred_at: datetime | None
     idempotency_key: str | None
+    trust: TrustLabel | None
 
 
 def check_artifact(
@@ -57,6 +65,7 @@ def check_artifact(
     schema_version: Any = None,
     occurred_at: Any = None,
     idempotency_key: Any = None,
+    trust: Any = None,
 ) -> NewArtifact:
     """Return a checked artifact. Raises: InputError kinds."""
     raw = inputs.as_content(content, "content", allow_empty=False)
@@ -74,28 +83,34 @@ def check_artifact(
         else inputs.as_text(schema_version, "schema_version"),
         occurred_at=inputs.as_instant(occurred_at, "occurred_at"),
         idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
+        trust=None if trust is None else inputs.as_enum(trust, TrustLabel, "trust"),
     )
 
 
 def create_artifact(
-    uow: UnitOfWork, scope_id: uuid.UUID, new: NewArtifact, *, closing: bool = False
+    uow: UnitOfWork, scope_id: uuid.UUID, new: NewArtifact, *, unlabelled: TrustLabel, closing: bool = False
 ) -> tuple[Artifact, bool]:
     """Store an artifact, or find the same content already active in its trajectory; return it and whether it is new.
 
+    The same content of another label is another artifact. The label is the one stated, else that of the source turn,
+    else ``unlabelled``.
+
     Raises: NotFound; ConstraintViolation for a closed scope or an ended session; Conflict when an idempotency key
-        comes again with other content; InvalidValue for ``ttl='session'`` outside a session.
+        comes again with other content or another label; InvalidValue for ``ttl='session'`` outside a session, and for
+        a label that trusts it more than its source turn.
     """
     scope: Scope = uow.get(SCOPE, scope_id.bytes)
     trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
+    trust, is_stated = _label(uow, scope, new, unlabelled)
     if new.idempotency_key is not None:
         found = uow.select_entities(ARTIFACT, "artifact.by_idempotency", scope.trajectory_id.bytes, new.idempotency_key)
         if found:
             same = found[0].content_hash == new.content_hash and found[0].artifact_type is new.artifact_type
-            if not same:
+            if not same or (is_stated and found[0].trust is not trust):
                 raise Conflict(
                     entity_type="artifact",
                     id=found[0].artifact_id,
-                    reason="its idempotency key was used for other content",
+                    reason="its idempotency key was used for other content or trust",
                 )
             return found[0], False
     if not closing:
@@ -108,7 +123,12 @@ def create_artifact(
             )
     now = from_us(uow.now_us)
     existing = uow.select_entities(
-        ARTIFACT, "artifact.active_by_hash", scope.trajectory_id.bytes, new.content_hash, new.artifact_type.value
+        ARTIFACT,
+        "artifact.active_by_hash",
+        scope.trajectory_id.bytes,
+        new.content_hash,
+        new.artifact_type.value,
+        trust.value,
     )
     if existing:
         same_artifact: Artifact = existing[0]
@@ -142,9 +162,32 @@ def create_artifact(
         expires_at=expires,
         occurred_at=new.occurred_at,
         idempotency_key=new.idempotency_key,
+        trust=trust,
     )
     uow.insert(ARTIFACT, artifact)
     return artifact, True
+
+
+def _label(uow: UnitOfWork, scope: Scope, new: NewArtifact, unlabelled: TrustLabel) -> tuple[TrustLabel, bool]:
+    """Return the label of an artifact, and whether its caller or its source says so, rather than a rule.
+
+    Raises: InvalidValue for content that is to be trusted more than the turn it came from.
+    """
+    if new.source_turn is None:
+        return new.trust or unlabelled, new.trust is not None
+    found = uow.select_entities(TURN, "turn.by_number", scope.trajectory_id.bytes, new.source_turn)
+    if not found:  # pruned, or of no turn: whatever it was, it is trusted no more than the scope
+        return new.trust or least_trusted(unlabelled, scope.trust), new.trust is not None
+    turn: Turn = found[0]
+    if new.trust is None:
+        return turn.trust, True
+    if new.trust.distrust < turn.trust.distrust:
+        raise InvalidValue(
+            field="trust",
+            reason=f"turn {turn.turn_number} is {turn.trust}, and what is made of it is not trusted more: leave trust "
+            "out, or source_turn when somebody checked the content",
+        )
+    return new.trust, True
 
 
 def _check_session(uow: UnitOfWork, trajectory: Trajectory) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from caliber.kernels import uuid7
 from caliber.model import states
 from caliber.model.entities import Artifact, EntityRef, Scope, Session, Trajectory, TrajectoryOutcome
-from caliber.model.enums import OutcomeStatus, ScopeStatus, TrajectoryStatus, TTLKind
+from caliber.model.enums import OutcomeStatus, ScopeStatus, TrajectoryStatus, TrustLabel, TTLKind, least_trusted
 from caliber.model.errors import CircularReference, ConstraintViolation, InvalidStateTransition
 from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId
 from caliber.model.time import from_us, to_us
@@ -217,6 +217,7 @@ def _insert_scope(uow: UnitOfWork, trajectory: Trajectory, sequence: int) -> Sco
         start_turn=trajectory.turn_count,
         opened_at=now,
         last_activity_at=now,
+        trust=TrustLabel.SYSTEM,  # nothing less trusted is in it yet
     )
     uow.insert(SCOPE, scope)
     return scope
@@ -256,6 +257,8 @@ def close_scope(
             end_turn_id=turns[-1].turn_id if turns else scope.end_turn_id,
             summary=summary,
             summary_tokens=summary_tokens,
+            # Appending keeps the label; turns that were loaded or inserted as they are have not been counted yet.
+            trust=least_trusted(scope.trust, *(turn.trust for turn in turns)),
             artifact_ids=tuple(ArtifactId(item) for item in artifact_ids),
             checkpoint_id=None if checkpoint_id is None else CheckpointId(checkpoint_id),
         ),

@@ -10,7 +10,7 @@ from typing import Any
 
 from caliber.kernels import uuid7
 from caliber.model.entities import Scope, ToolCall, Turn
-from caliber.model.enums import TrajectoryStatus, TurnRole
+from caliber.model.enums import TrajectoryStatus, TrustLabel, TurnRole, least_trusted
 from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound
 from caliber.model.ids import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
 from caliber.model.time import from_us
@@ -20,7 +20,11 @@ from caliber.storage.steps import Steps
 from caliber.storage.unit_of_work import Ask, UnitOfWork
 from caliber.trajectory import inputs
 
+LabelOf = Callable[[TurnRole, str | None], TrustLabel]
+"""Gives the label of a turn that states none, by its role and name."""
+
 _SCOPE_OWNER = codec_of(SCOPE).index("trajectory_id")
+_SCOPE_TRUST = codec_of(SCOPE).index("trust")
 _NEXT_SEQUENCE = codec_of(SCOPE).index("next_sequence")
 _TURN_COUNT = codec_of(TRAJECTORY).index("turn_count")
 _STATUS = codec_of(TRAJECTORY).index("status")
@@ -28,7 +32,7 @@ _STATUS = codec_of(TRAJECTORY).index("status")
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """A turn as checked, before it has a place."""
+    """A turn as checked, before it has a place; ``trust`` is its caller's label when ``labelled``, else the rules'."""
 
     role: TurnRole
     content: bytes
@@ -39,6 +43,8 @@ class NewTurn:
     occurred_at: datetime | None
     idempotency_key: str | None
     model_id: str | None
+    trust: TrustLabel
+    labelled: bool
 
     def says(self, turn: Turn) -> bool:
         """Return whether ``turn`` is this turn, as far as callers can tell."""
@@ -48,11 +54,13 @@ class NewTurn:
             and self.name == turn.name
             and self.tool_calls == turn.tool_calls
             and self.tool_call_id == turn.tool_call_id
+            and not (self.labelled and self.trust is not turn.trust)
         )
 
 
 def check_turn(
     count_tokens: Callable[[bytes], int],
+    label_of: LabelOf,
     *,
     role: Any,
     content: Any,
@@ -63,8 +71,9 @@ def check_turn(
     idempotency_key: Any = None,
     model_id: Any = None,
     token_count: Any = None,
+    trust: Any = None,
 ) -> NewTurn:
-    """Return a checked turn. Raises: InputError kinds."""
+    """Return a checked turn, labelled by ``label_of`` where its caller says nothing. Raises: InputError kinds."""
     role = inputs.as_enum(role, TurnRole, "role")
     raw = inputs.as_content(content, "content", allow_empty=True)
     calls = inputs.as_tool_calls(tool_calls) if tool_calls else ()
@@ -73,20 +82,23 @@ def check_turn(
     if tool_call_id is not None and role is not TurnRole.TOOL:
         raise InvalidValue(field="tool_call_id", reason="only tool turns answer a call")
     tokens = count_tokens(raw) if token_count is None else inputs.as_whole(token_count, "token_count")
+    name = inputs.as_name(name, "name")
     return NewTurn(
         role=role,
         content=raw,
         token_count=tokens,
-        name=inputs.as_name(name, "name"),
+        name=name,
         tool_calls=calls,
         tool_call_id=inputs.as_name(tool_call_id, "tool_call_id"),
         occurred_at=inputs.as_instant(occurred_at, "occurred_at"),
         idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
         model_id=inputs.as_name(model_id, "model_id"),
+        trust=label_of(role, name) if trust is None else inputs.as_enum(trust, TrustLabel, "trust"),
+        labelled=trust is not None,
     )
 
 
-def check_turns(count_tokens: Callable[[bytes], int], items: Any) -> list[NewTurn]:
+def check_turns(count_tokens: Callable[[bytes], int], label_of: LabelOf, items: Any) -> list[NewTurn]:
     """Return checked turns from mappings with the keywords of ``append_turn``. Raises: InputError kinds."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise DTypeError(field="turns", expected="an iterable of mappings", got=type(items).__name__)
@@ -100,7 +112,7 @@ def check_turns(count_tokens: Callable[[bytes], int], items: Any) -> list[NewTur
         if unknown or "role" not in item or "content" not in item:
             reason = f"unknown keys: {', '.join(map(str, unknown))}" if unknown else "role and content are required"
             raise InvalidValue(field=f"turns[{at}]", reason=reason)
-        out.append(check_turn(count_tokens, **item))
+        out.append(check_turn(count_tokens, label_of, **item))
     return out
 
 
@@ -114,6 +126,7 @@ _KEYWORDS = {
     "idempotency_key",
     "model_id",
     "token_count",
+    "trust",
 }
 
 
@@ -123,7 +136,7 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
     A turn whose idempotency key was seen before is returned as it is.
 
     Raises: NotFound, ConstraintViolation for a closed scope or a trajectory that is not active,
-        Conflict when a key comes again with other content.
+        Conflict when a key comes again with other content, or with another label.
     """
     fresh, known = _split(uow, scope_id, new)
     out: list[Turn] = []
@@ -149,7 +162,12 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
         sequence = scopes[0][_NEXT_SEQUENCE] - len(fresh)
         number = above[_TURN_COUNT] - len(fresh)
         now = from_us(uow.now_us)
+        before = least = TrustLabel(scopes[0][_SCOPE_TRUST])
         for turn in fresh:
+            # What a model says is made of what it read: of this scope, all that stands before.
+            inherits = turn.role is TurnRole.ASSISTANT and not turn.labelled
+            trust = least_trusted(turn.trust, least) if inherits else turn.trust
+            least = least_trusted(least, trust)
             stored = Turn(
                 turn_id=TurnId(uuid7()),
                 trajectory_id=trajectory_id,
@@ -166,11 +184,14 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
                 tool_call_id=turn.tool_call_id,
                 model_id=turn.model_id,
                 idempotency_key=turn.idempotency_key,
+                trust=trust,
             )
             uow.insert(TURN, stored)
             out.append(stored)
             sequence += 1
             number += 1
+        if least is not before:
+            yield (Ask(SCOPE, "scope.distrust", (least.value, scope_id.bytes), scope_id.bytes),)
     if not known:
         return out
     stored_turns = iter(out)
@@ -197,9 +218,8 @@ def _split(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> tupl
         found = uow.select_entities(TURN, "turn.by_idempotency", scope.trajectory_id.bytes, key)
         if found:
             if not turn.says(found[0]):
-                raise Conflict(
-                    entity_type="turn", id=found[0].turn_id, reason="its idempotency key was used for other content"
-                )
+                reason = "its idempotency key was used for other content or trust"
+                raise Conflict(entity_type="turn", id=found[0].turn_id, reason=reason)
             known[at] = found[0]
         else:
             pending[key] = turn

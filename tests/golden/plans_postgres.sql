@@ -201,6 +201,7 @@ CREATE TABLE "tenant_a"."scope" (
   "closed_at" TIMESTAMPTZ,
   "summary" TEXT,
   "summary_tokens" BIGINT NOT NULL CHECK ("summary_tokens" >= 0),
+  "trust" TEXT NOT NULL CHECK ("trust" IN ('system', 'user', 'tool', 'web')),
   "artifact_ids" UUID[] NOT NULL CHECK (array_position("artifact_ids", NULL) IS NULL),
   "checkpoint_id" UUID,
   "next_sequence" BIGINT NOT NULL CHECK ("next_sequence" >= 0),
@@ -216,29 +217,31 @@ CREATE UNIQUE INDEX "uq_scope_trajectory_id_sequence_number" ON "tenant_a"."scop
 
 COMMENT ON TABLE "tenant_a"."scope" IS 'A stretch of a trajectory, one context''s worth; never reopens once closed.';
 
+COMMENT ON COLUMN "tenant_a"."scope"."trust" IS 'the least trusted label of its turns, so of its summary';
+
 -- scope.insert
---   takes: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+--   takes: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."scope" ("ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."scope_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) RETURNING "ordinal";
+INSERT INTO "tenant_a"."scope" ("ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."scope_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) RETURNING "ordinal";
 
 -- scope.insert_or_ignore
---   takes: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+--   takes: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."scope" ("ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."scope_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) ON CONFLICT DO NOTHING RETURNING "ordinal";
+INSERT INTO "tenant_a"."scope" ("ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."scope_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) ON CONFLICT DO NOTHING RETURNING "ordinal";
 
 -- scope.upsert
---   takes: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+--   takes: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."scope" ("ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."scope_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) ON CONFLICT ("scope_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "sequence_number" = excluded."sequence_number", "start_turn" = excluded."start_turn", "opened_at" = excluded."opened_at", "last_activity_at" = excluded."last_activity_at", "end_turn" = excluded."end_turn", "start_turn_id" = excluded."start_turn_id", "end_turn_id" = excluded."end_turn_id", "closed_at" = excluded."closed_at", "summary" = excluded."summary", "summary_tokens" = excluded."summary_tokens", "artifact_ids" = excluded."artifact_ids", "checkpoint_id" = excluded."checkpoint_id", "next_sequence" = excluded."next_sequence", "turn_count" = excluded."turn_count", "tokens_input" = excluded."tokens_input", "tokens_output" = excluded."tokens_output", "version" = excluded."version" RETURNING "ordinal";
+INSERT INTO "tenant_a"."scope" ("ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."scope_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) ON CONFLICT ("scope_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "sequence_number" = excluded."sequence_number", "start_turn" = excluded."start_turn", "opened_at" = excluded."opened_at", "last_activity_at" = excluded."last_activity_at", "end_turn" = excluded."end_turn", "start_turn_id" = excluded."start_turn_id", "end_turn_id" = excluded."end_turn_id", "closed_at" = excluded."closed_at", "summary" = excluded."summary", "summary_tokens" = excluded."summary_tokens", "trust" = excluded."trust", "artifact_ids" = excluded."artifact_ids", "checkpoint_id" = excluded."checkpoint_id", "next_sequence" = excluded."next_sequence", "turn_count" = excluded."turn_count", "tokens_input" = excluded."tokens_input", "tokens_output" = excluded."tokens_output", "version" = excluded."version" RETURNING "ordinal";
 
 -- scope.get
 --   takes: scope_id
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "scope_id" = $1;
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "scope_id" = $1;
 
 -- scope.update
---   takes: trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version, scope_id, version
-UPDATE "tenant_a"."scope" SET "trajectory_id" = $1, "sequence_number" = $2, "start_turn" = $3, "opened_at" = $4, "last_activity_at" = $5, "end_turn" = $6, "start_turn_id" = $7, "end_turn_id" = $8, "closed_at" = $9, "summary" = $10, "summary_tokens" = $11, "artifact_ids" = $12, "checkpoint_id" = $13, "next_sequence" = $14, "turn_count" = $15, "tokens_input" = $16, "tokens_output" = $17, "version" = $18 WHERE "scope_id" = $19 AND "version" = $20;
+--   takes: trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version, scope_id, version
+UPDATE "tenant_a"."scope" SET "trajectory_id" = $1, "sequence_number" = $2, "start_turn" = $3, "opened_at" = $4, "last_activity_at" = $5, "end_turn" = $6, "start_turn_id" = $7, "end_turn_id" = $8, "closed_at" = $9, "summary" = $10, "summary_tokens" = $11, "trust" = $12, "artifact_ids" = $13, "checkpoint_id" = $14, "next_sequence" = $15, "turn_count" = $16, "tokens_input" = $17, "tokens_output" = $18, "version" = $19 WHERE "scope_id" = $20 AND "version" = $21;
 
 -- scope.delete
 --   takes: scope_id
@@ -251,13 +254,13 @@ SELECT count(*) FROM "tenant_a"."scope";
 
 -- scope.page
 --   takes: ordinal, limit
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- scope.get_many
 --   takes: ordinals
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
 
 -- scope.lock
 --   takes: scope_id
@@ -266,18 +269,18 @@ SELECT 1 FROM "tenant_a"."scope" WHERE "scope_id" = $1 FOR UPDATE;
 
 -- scope.list_by_trajectory
 --   takes: trajectory_id
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "trajectory_id" = $1 ORDER BY "sequence_number";
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "trajectory_id" = $1 ORDER BY "sequence_number";
 
 -- scope.list_open
 --   takes: trajectory_id
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "trajectory_id" = $1 AND "closed_at" IS NULL ORDER BY "sequence_number";
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "trajectory_id" = $1 AND "closed_at" IS NULL ORDER BY "sequence_number";
 
 -- scope.referring_trajectory_id
 --   takes: trajectory_id
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
 
 -- ===== turn
 
@@ -289,6 +292,7 @@ CREATE TABLE "tenant_a"."turn" (
   "sequence" BIGINT NOT NULL CHECK ("sequence" >= 0),
   "turn_number" BIGINT NOT NULL CHECK ("turn_number" >= 0),
   "role" TEXT NOT NULL CHECK ("role" IN ('user', 'assistant', 'system', 'tool')),
+  "trust" TEXT NOT NULL CHECK ("trust" IN ('system', 'user', 'tool', 'web')),
   "content" BYTEA NOT NULL,
   "token_count" BIGINT NOT NULL CHECK ("token_count" >= 0),
   "created_at" TIMESTAMPTZ NOT NULL,
@@ -312,29 +316,31 @@ CREATE UNIQUE INDEX "uq_turn_trajectory_id_idempotency_key" ON "tenant_a"."turn"
 
 COMMENT ON TABLE "tenant_a"."turn" IS 'One message in a scope. Content is kept as bytes, whatever they are.';
 
+COMMENT ON COLUMN "tenant_a"."turn"."trust" IS 'where the content came from';
+
 -- turn.insert
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) RETURNING "ordinal";
+INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) RETURNING "ordinal";
 
 -- turn.insert_or_ignore
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT DO NOTHING RETURNING "ordinal";
+INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) ON CONFLICT DO NOTHING RETURNING "ordinal";
 
 -- turn.upsert
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT ("turn_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "sequence" = excluded."sequence", "turn_number" = excluded."turn_number", "role" = excluded."role", "content" = excluded."content", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "occurred_at" = excluded."occurred_at", "name" = excluded."name", "tool_calls" = excluded."tool_calls", "tool_call_id" = excluded."tool_call_id", "model_id" = excluded."model_id", "idempotency_key" = excluded."idempotency_key", "version" = excluded."version" RETURNING "ordinal";
+INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) ON CONFLICT ("turn_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "sequence" = excluded."sequence", "turn_number" = excluded."turn_number", "role" = excluded."role", "trust" = excluded."trust", "content" = excluded."content", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "occurred_at" = excluded."occurred_at", "name" = excluded."name", "tool_calls" = excluded."tool_calls", "tool_call_id" = excluded."tool_call_id", "model_id" = excluded."model_id", "idempotency_key" = excluded."idempotency_key", "version" = excluded."version" RETURNING "ordinal";
 
 -- turn.get
 --   takes: turn_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "turn_id" = $1;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "turn_id" = $1;
 
 -- turn.update
---   takes: trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version, turn_id, version
-UPDATE "tenant_a"."turn" SET "trajectory_id" = $1, "scope_id" = $2, "sequence" = $3, "turn_number" = $4, "role" = $5, "content" = $6, "token_count" = $7, "created_at" = $8, "occurred_at" = $9, "name" = $10, "tool_calls" = $11, "tool_call_id" = $12, "model_id" = $13, "idempotency_key" = $14, "version" = $15 WHERE "turn_id" = $16 AND "version" = $17;
+--   takes: trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version, turn_id, version
+UPDATE "tenant_a"."turn" SET "trajectory_id" = $1, "scope_id" = $2, "sequence" = $3, "turn_number" = $4, "role" = $5, "trust" = $6, "content" = $7, "token_count" = $8, "created_at" = $9, "occurred_at" = $10, "name" = $11, "tool_calls" = $12, "tool_call_id" = $13, "model_id" = $14, "idempotency_key" = $15, "version" = $16 WHERE "turn_id" = $17 AND "version" = $18;
 
 -- turn.delete
 --   takes: turn_id
@@ -347,13 +353,13 @@ SELECT count(*) FROM "tenant_a"."turn";
 
 -- turn.page
 --   takes: ordinal, limit
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- turn.get_many
 --   takes: ordinals
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
 
 -- turn.lock
 --   takes: turn_id
@@ -362,18 +368,18 @@ SELECT 1 FROM "tenant_a"."turn" WHERE "turn_id" = $1 FOR UPDATE;
 
 -- turn.list_by_scope
 --   takes: scope_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "sequence";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "sequence";
 
 -- turn.referring_scope_id
 --   takes: scope_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "ordinal";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "ordinal";
 
 -- turn.referring_trajectory_id
 --   takes: trajectory_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
 
 -- ===== artifact
 
@@ -387,6 +393,7 @@ CREATE TABLE "tenant_a"."artifact" (
   "content" BYTEA NOT NULL,
   "content_hash" BYTEA NOT NULL CHECK (length("content_hash") = 32),
   "extraction_method" TEXT NOT NULL CHECK ("extraction_method" IN ('explicit', 'inferred', 'user_provided')),
+  "trust" TEXT NOT NULL CHECK ("trust" IN ('system', 'user', 'tool', 'web')),
   "ttl_kind" TEXT NOT NULL CHECK ("ttl_kind" IN ('persistent', 'session', 'scope', 'duration')),
   "ttl_ms" BIGINT CHECK ("ttl_ms" >= 1),
   "token_count" BIGINT NOT NULL CHECK ("token_count" >= 0),
@@ -409,7 +416,7 @@ CREATE TABLE "tenant_a"."artifact" (
   FOREIGN KEY ("superseded_by") REFERENCES "tenant_a"."artifact" ("artifact_id") ON DELETE SET NULL
 );
 
-CREATE UNIQUE INDEX "uq_artifact_trajectory_id_content_hash_artifact_type" ON "tenant_a"."artifact" ("trajectory_id", "content_hash", "artifact_type") WHERE "superseded_by" IS NULL AND "rolled_back_at" IS NULL AND "retired_at" IS NULL;
+CREATE UNIQUE INDEX "uq_artifact_trajectory_id_content_hash_artifact_type_trust" ON "tenant_a"."artifact" ("trajectory_id", "content_hash", "artifact_type", "trust") WHERE "superseded_by" IS NULL AND "rolled_back_at" IS NULL AND "retired_at" IS NULL;
 
 CREATE UNIQUE INDEX "uq_artifact_trajectory_id_idempotency_key" ON "tenant_a"."artifact" ("trajectory_id", "idempotency_key") WHERE "idempotency_key" IS NOT NULL;
 
@@ -425,31 +432,33 @@ CREATE INDEX "ix_artifact_list_by_session" ON "tenant_a"."artifact" ("session_id
 
 CREATE INDEX "ix_artifact_list_superseded_by" ON "tenant_a"."artifact" ("superseded_by", "created_at", "ordinal") WHERE "superseded_by" IS NOT NULL;
 
-COMMENT ON TABLE "tenant_a"."artifact" IS 'A typed output kept beyond its scope; equal content is kept once per trajectory and type.';
+COMMENT ON TABLE "tenant_a"."artifact" IS 'A typed output kept beyond its scope; equal content of a label is kept once per trajectory and type.';
+
+COMMENT ON COLUMN "tenant_a"."artifact"."trust" IS 'where the content came from';
 
 -- artifact.insert
---   takes: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+--   takes: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."artifact" ("ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."artifact_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24) RETURNING "ordinal";
+INSERT INTO "tenant_a"."artifact" ("ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."artifact_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25) RETURNING "ordinal";
 
 -- artifact.insert_or_ignore
---   takes: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+--   takes: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."artifact" ("ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."artifact_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24) ON CONFLICT DO NOTHING RETURNING "ordinal";
+INSERT INTO "tenant_a"."artifact" ("ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."artifact_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25) ON CONFLICT DO NOTHING RETURNING "ordinal";
 
 -- artifact.upsert
---   takes: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+--   takes: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."artifact" ("ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."artifact_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24) ON CONFLICT ("artifact_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "artifact_type" = excluded."artifact_type", "schema_version" = excluded."schema_version", "content" = excluded."content", "content_hash" = excluded."content_hash", "extraction_method" = excluded."extraction_method", "ttl_kind" = excluded."ttl_kind", "ttl_ms" = excluded."ttl_ms", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "updated_at" = excluded."updated_at", "confidence" = excluded."confidence", "source_turn" = excluded."source_turn", "session_id" = excluded."session_id", "expires_at" = excluded."expires_at", "superseded_by" = excluded."superseded_by", "rolled_back_at" = excluded."rolled_back_at", "retired_at" = excluded."retired_at", "occurred_at" = excluded."occurred_at", "idempotency_key" = excluded."idempotency_key", "version" = excluded."version" RETURNING "ordinal";
+INSERT INTO "tenant_a"."artifact" ("ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."artifact_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25) ON CONFLICT ("artifact_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "artifact_type" = excluded."artifact_type", "schema_version" = excluded."schema_version", "content" = excluded."content", "content_hash" = excluded."content_hash", "extraction_method" = excluded."extraction_method", "trust" = excluded."trust", "ttl_kind" = excluded."ttl_kind", "ttl_ms" = excluded."ttl_ms", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "updated_at" = excluded."updated_at", "confidence" = excluded."confidence", "source_turn" = excluded."source_turn", "session_id" = excluded."session_id", "expires_at" = excluded."expires_at", "superseded_by" = excluded."superseded_by", "rolled_back_at" = excluded."rolled_back_at", "retired_at" = excluded."retired_at", "occurred_at" = excluded."occurred_at", "idempotency_key" = excluded."idempotency_key", "version" = excluded."version" RETURNING "ordinal";
 
 -- artifact.get
 --   takes: artifact_id
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "artifact_id" = $1;
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "artifact_id" = $1;
 
 -- artifact.update
---   takes: trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version, artifact_id, version
-UPDATE "tenant_a"."artifact" SET "trajectory_id" = $1, "scope_id" = $2, "artifact_type" = $3, "schema_version" = $4, "content" = $5, "content_hash" = $6, "extraction_method" = $7, "ttl_kind" = $8, "ttl_ms" = $9, "token_count" = $10, "created_at" = $11, "updated_at" = $12, "confidence" = $13, "source_turn" = $14, "session_id" = $15, "expires_at" = $16, "superseded_by" = $17, "rolled_back_at" = $18, "retired_at" = $19, "occurred_at" = $20, "idempotency_key" = $21, "version" = $22 WHERE "artifact_id" = $23 AND "version" = $24;
+--   takes: trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version, artifact_id, version
+UPDATE "tenant_a"."artifact" SET "trajectory_id" = $1, "scope_id" = $2, "artifact_type" = $3, "schema_version" = $4, "content" = $5, "content_hash" = $6, "extraction_method" = $7, "trust" = $8, "ttl_kind" = $9, "ttl_ms" = $10, "token_count" = $11, "created_at" = $12, "updated_at" = $13, "confidence" = $14, "source_turn" = $15, "session_id" = $16, "expires_at" = $17, "superseded_by" = $18, "rolled_back_at" = $19, "retired_at" = $20, "occurred_at" = $21, "idempotency_key" = $22, "version" = $23 WHERE "artifact_id" = $24 AND "version" = $25;
 
 -- artifact.delete
 --   takes: artifact_id
@@ -462,13 +471,13 @@ SELECT count(*) FROM "tenant_a"."artifact";
 
 -- artifact.page
 --   takes: ordinal, limit
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- artifact.get_many
 --   takes: ordinals
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
 
 -- artifact.lock
 --   takes: artifact_id
@@ -477,53 +486,53 @@ SELECT 1 FROM "tenant_a"."artifact" WHERE "artifact_id" = $1 FOR UPDATE;
 
 -- artifact.list_by_trajectory
 --   takes: trajectory_id
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 ORDER BY "created_at", "ordinal";
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 ORDER BY "created_at", "ordinal";
 
 -- artifact.list_by_scope
 --   takes: scope_id
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "scope_id" = $1 ORDER BY "created_at", "ordinal";
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "scope_id" = $1 ORDER BY "created_at", "ordinal";
 
 -- artifact.list_by_type
 --   takes: trajectory_id, artifact_type
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 AND "artifact_type" = $2 ORDER BY "created_at", "ordinal";
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 AND "artifact_type" = $2 ORDER BY "created_at", "ordinal";
 
 -- artifact.list_by_hash
 --   takes: trajectory_id, content_hash
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 AND "content_hash" = $2 ORDER BY "created_at", "ordinal";
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 AND "content_hash" = $2 ORDER BY "created_at", "ordinal";
 
 -- artifact.list_by_session
 --   takes: session_id
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "session_id" = $1 AND "session_id" IS NOT NULL ORDER BY "created_at", "ordinal";
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "session_id" = $1 AND "session_id" IS NOT NULL ORDER BY "created_at", "ordinal";
 
 -- artifact.list_superseded_by
 --   takes: superseded_by
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "superseded_by" = $1 AND "superseded_by" IS NOT NULL ORDER BY "created_at", "ordinal";
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "superseded_by" = $1 AND "superseded_by" IS NOT NULL ORDER BY "created_at", "ordinal";
 
 -- artifact.referring_scope_id
 --   takes: scope_id
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "scope_id" = $1 ORDER BY "ordinal";
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "scope_id" = $1 ORDER BY "ordinal";
 
 -- artifact.referring_trajectory_id
 --   takes: trajectory_id
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
 
 -- artifact.referring_session_id
 --   takes: session_id
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "session_id" = $1 ORDER BY "ordinal";
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "session_id" = $1 ORDER BY "ordinal";
 
 -- artifact.referring_superseded_by
 --   takes: superseded_by
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "superseded_by" = $1 ORDER BY "ordinal";
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "superseded_by" = $1 ORDER BY "ordinal";
 
 -- ===== checkpoint
 
@@ -609,6 +618,7 @@ CREATE TABLE "tenant_a"."note" (
   "content_hash" BYTEA NOT NULL CHECK (length("content_hash") = 32),
   "fingerprint" BYTEA NOT NULL CHECK (length("fingerprint") = 32),
   "confidence" DOUBLE PRECISION NOT NULL CHECK ("confidence" >= 0) CHECK ("confidence" <= 1),
+  "trust" TEXT NOT NULL CHECK ("trust" IN ('system', 'user', 'tool', 'web')),
   "token_count" BIGINT NOT NULL CHECK ("token_count" >= 0),
   "created_at" TIMESTAMPTZ NOT NULL,
   "updated_at" TIMESTAMPTZ NOT NULL,
@@ -644,29 +654,31 @@ COMMENT ON TABLE "tenant_a"."note" IS 'Knowledge kept beyond its trajectory; dea
 
 COMMENT ON COLUMN "tenant_a"."note"."fingerprint" IS 'of everything that makes two notes the same statement';
 
+COMMENT ON COLUMN "tenant_a"."note"."trust" IS 'where the content came from';
+
 -- note.insert
---   takes: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+--   takes: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."note" ("ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."note_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) RETURNING "ordinal";
+INSERT INTO "tenant_a"."note" ("ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."note_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27) RETURNING "ordinal";
 
 -- note.insert_or_ignore
---   takes: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+--   takes: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."note" ("ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."note_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) ON CONFLICT DO NOTHING RETURNING "ordinal";
+INSERT INTO "tenant_a"."note" ("ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."note_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27) ON CONFLICT DO NOTHING RETURNING "ordinal";
 
 -- note.upsert
---   takes: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+--   takes: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."note" ("ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."note_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) ON CONFLICT ("note_id") DO UPDATE SET "entity" = excluded."entity", "entity_type" = excluded."entity_type", "note_type" = excluded."note_type", "content" = excluded."content", "content_hash" = excluded."content_hash", "fingerprint" = excluded."fingerprint", "confidence" = excluded."confidence", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "updated_at" = excluded."updated_at", "importance" = excluded."importance", "base_importance" = excluded."base_importance", "valid_from" = excluded."valid_from", "valid_until" = excluded."valid_until", "source_trajectory_ids" = excluded."source_trajectory_ids", "occurred_at" = excluded."occurred_at", "namespace" = excluded."namespace", "tags" = excluded."tags", "visible_to" = excluded."visible_to", "created_by" = excluded."created_by", "superseded_by" = excluded."superseded_by", "archived_at" = excluded."archived_at", "idempotency_key" = excluded."idempotency_key", "version" = excluded."version" RETURNING "ordinal";
+INSERT INTO "tenant_a"."note" ("ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."note_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27) ON CONFLICT ("note_id") DO UPDATE SET "entity" = excluded."entity", "entity_type" = excluded."entity_type", "note_type" = excluded."note_type", "content" = excluded."content", "content_hash" = excluded."content_hash", "fingerprint" = excluded."fingerprint", "confidence" = excluded."confidence", "trust" = excluded."trust", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "updated_at" = excluded."updated_at", "importance" = excluded."importance", "base_importance" = excluded."base_importance", "valid_from" = excluded."valid_from", "valid_until" = excluded."valid_until", "source_trajectory_ids" = excluded."source_trajectory_ids", "occurred_at" = excluded."occurred_at", "namespace" = excluded."namespace", "tags" = excluded."tags", "visible_to" = excluded."visible_to", "created_by" = excluded."created_by", "superseded_by" = excluded."superseded_by", "archived_at" = excluded."archived_at", "idempotency_key" = excluded."idempotency_key", "version" = excluded."version" RETURNING "ordinal";
 
 -- note.get
 --   takes: note_id
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "note_id" = $1;
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "note_id" = $1;
 
 -- note.update
---   takes: entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version, note_id, version
-UPDATE "tenant_a"."note" SET "entity" = $1, "entity_type" = $2, "note_type" = $3, "content" = $4, "content_hash" = $5, "fingerprint" = $6, "confidence" = $7, "token_count" = $8, "created_at" = $9, "updated_at" = $10, "importance" = $11, "base_importance" = $12, "valid_from" = $13, "valid_until" = $14, "source_trajectory_ids" = $15, "occurred_at" = $16, "namespace" = $17, "tags" = $18, "visible_to" = $19, "created_by" = $20, "superseded_by" = $21, "archived_at" = $22, "idempotency_key" = $23, "version" = $24 WHERE "note_id" = $25 AND "version" = $26;
+--   takes: entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version, note_id, version
+UPDATE "tenant_a"."note" SET "entity" = $1, "entity_type" = $2, "note_type" = $3, "content" = $4, "content_hash" = $5, "fingerprint" = $6, "confidence" = $7, "trust" = $8, "token_count" = $9, "created_at" = $10, "updated_at" = $11, "importance" = $12, "base_importance" = $13, "valid_from" = $14, "valid_until" = $15, "source_trajectory_ids" = $16, "occurred_at" = $17, "namespace" = $18, "tags" = $19, "visible_to" = $20, "created_by" = $21, "superseded_by" = $22, "archived_at" = $23, "idempotency_key" = $24, "version" = $25 WHERE "note_id" = $26 AND "version" = $27;
 
 -- note.delete
 --   takes: note_id
@@ -679,13 +691,13 @@ SELECT count(*) FROM "tenant_a"."note";
 
 -- note.page
 --   takes: ordinal, limit
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- note.get_many
 --   takes: ordinals
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
 
 -- note.lock
 --   takes: note_id
@@ -694,18 +706,18 @@ SELECT 1 FROM "tenant_a"."note" WHERE "note_id" = $1 FOR UPDATE;
 
 -- note.find_by_entity
 --   takes: entity, entity_type
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "entity" = $1 AND "entity_type" = $2 ORDER BY "created_at", "ordinal";
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "entity" = $1 AND "entity_type" = $2 ORDER BY "created_at", "ordinal";
 
 -- note.list_by_type
 --   takes: note_type, limit
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "note_type" = $1 ORDER BY "created_at", "ordinal" LIMIT $2;
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "note_type" = $1 ORDER BY "created_at", "ordinal" LIMIT $2;
 
 -- note.referring_superseded_by
 --   takes: superseded_by
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "superseded_by" = $1 ORDER BY "ordinal";
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "superseded_by" = $1 ORDER BY "ordinal";
 
 -- ===== usage
 
@@ -1751,8 +1763,8 @@ SELECT "schema_version", "name", "checksum", "min_reader_version", "min_writer_v
 
 -- append.scope
 --   takes: tokens_input, tokens_output, now, turns, scope_id
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-UPDATE "tenant_a"."scope" SET next_sequence = next_sequence + $4::bigint, turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE scope_id = $5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+UPDATE "tenant_a"."scope" SET next_sequence = next_sequence + $4::bigint, turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE scope_id = $5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
 
 -- append.trajectory
 --   takes: tokens_input, tokens_output, now, turns, scope_id
@@ -1760,19 +1772,19 @@ UPDATE "tenant_a"."scope" SET next_sequence = next_sequence + $4::bigint, turn_c
 UPDATE "tenant_a"."trajectory" SET turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM "tenant_a"."scope" WHERE scope_id = $5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "turn_count", "tokens_input", "tokens_output", "version";
 
 -- artifact.active_by_hash
---   takes: trajectory_id, content_hash, artifact_type
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE trajectory_id = $1 AND content_hash = $2 AND artifact_type = $3 AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL;
+--   takes: trajectory_id, content_hash, artifact_type, trust
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE trajectory_id = $1 AND content_hash = $2 AND artifact_type = $3 AND trust = $4 AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL;
 
 -- artifact.by_idempotency
 --   takes: trajectory_id, idempotency_key
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE trajectory_id = $1 AND idempotency_key = $2;
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE trajectory_id = $1 AND idempotency_key = $2;
 
 -- artifact.expiring
 --   takes: now
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE expires_at <= $1 AND retired_at IS NULL AND rolled_back_at IS NULL;
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE expires_at <= $1 AND retired_at IS NULL AND rolled_back_at IS NULL;
 
 -- artifact.reserve
 --   takes: count
@@ -1781,8 +1793,8 @@ SELECT nextval('"tenant_a"."artifact_ordinal_seq"'::regclass) FROM generate_seri
 
 -- artifact.stale
 --   takes: created_until, confidence_below
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE created_at <= $1 AND coalesce(confidence, 1) < $2::float8 AND retired_at IS NULL ORDER BY ordinal;
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE created_at <= $1 AND coalesce(confidence, 1) < $2::float8 AND retired_at IS NULL ORDER BY ordinal;
 
 -- change.bounds
 --   takes: nothing
@@ -2071,18 +2083,18 @@ SELECT pg_advisory_xact_lock(1128352834, hashtext('tenant_a/' || $1)) IS NOT NUL
 
 -- note.by_fingerprint
 --   takes: fingerprint
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE fingerprint = $1 AND archived_at IS NULL AND superseded_by IS NULL AND idempotency_key IS NULL;
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE fingerprint = $1 AND archived_at IS NULL AND superseded_by IS NULL AND idempotency_key IS NULL;
 
 -- note.by_idempotency
 --   takes: idempotency_key
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE idempotency_key = $1;
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE idempotency_key = $1;
 
 -- note.of_trajectory
 --   takes: trajectory_id
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE $1 = ANY (source_trajectory_ids) ORDER BY created_at, ordinal;
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE $1 = ANY (source_trajectory_ids) ORDER BY created_at, ordinal;
 
 -- note.reserve
 --   takes: count
@@ -2091,13 +2103,18 @@ SELECT nextval('"tenant_a"."note_ordinal_seq"'::regclass) FROM generate_series(1
 
 -- note.stale
 --   takes: created_until, confidence_below
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE created_at <= $1 AND confidence < $2::float8 AND archived_at IS NULL AND superseded_by IS NULL ORDER BY ordinal;
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE created_at <= $1 AND confidence < $2::float8 AND archived_at IS NULL AND superseded_by IS NULL ORDER BY ordinal;
 
 -- policy_run.reserve
 --   takes: count
 --   gives: ordinal
 SELECT nextval('"tenant_a"."policy_run_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
+-- scope.distrust
+--   takes: trust, scope_id
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+UPDATE "tenant_a"."scope" SET trust = $1, version = version + 1 WHERE scope_id = $2 AND strpos('system user tool web', trust) < strpos('system user tool web', $1) RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
 
 -- scope.next_sequence
 --   takes: trajectory_id
@@ -2161,8 +2178,13 @@ SELECT nextval('"tenant_a"."trajectory_ordinal_seq"'::regclass) FROM generate_se
 
 -- turn.by_idempotency
 --   takes: trajectory_id, idempotency_key
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND idempotency_key = $2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND idempotency_key = $2;
+
+-- turn.by_number
+--   takes: trajectory_id, turn_number
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND turn_number = $2;
 
 -- turn.reserve
 --   takes: count
@@ -2171,8 +2193,8 @@ SELECT nextval('"tenant_a"."turn_ordinal_seq"'::regclass) FROM generate_series(1
 
 -- turn.stale
 --   takes: created_until, closed_only
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE created_at <= $1 AND ($2::bigint = 0 OR scope_id IN (SELECT scope_id FROM "tenant_a"."scope" WHERE closed_at IS NOT NULL)) ORDER BY ordinal;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE created_at <= $1 AND ($2::bigint = 0 OR scope_id IN (SELECT scope_id FROM "tenant_a"."scope" WHERE closed_at IS NOT NULL)) ORDER BY ordinal;
 
 -- usage.bump
 --   takes: owner_type, owner_id, count, now

@@ -14,7 +14,7 @@ from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import codec_of
 from caliber.storage.embedding_statements import embedding_statements
 from caliber.storage.plan import Plan, quote
-from caliber.storage.statements import IRREGULAR
+from caliber.storage.statements import IRREGULAR, TRUST_ORDER
 
 _TEXTS: Final = {
     "append.scope": (
@@ -28,14 +28,19 @@ _TEXTS: Final = {
         " tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1"
         " WHERE trajectory_id = (SELECT trajectory_id FROM {scope} WHERE scope_id = $5) RETURNING {trajectory_row}"
     ),
+    "scope.distrust": (
+        "UPDATE {scope} SET trust = $1, version = version + 1 WHERE scope_id = $2"
+        f" AND strpos('{TRUST_ORDER}', trust) < strpos('{TRUST_ORDER}', $1) RETURNING {{scope_row}}"
+    ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM {scope} WHERE trajectory_id = $1",
     "turn.by_idempotency": "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND idempotency_key = $2",
+    "turn.by_number": "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND turn_number = $2",
     "artifact.by_idempotency": (
         "SELECT {artifact_row} FROM {artifact} WHERE trajectory_id = $1 AND idempotency_key = $2"
     ),
     "artifact.active_by_hash": (
         "SELECT {artifact_row} FROM {artifact} WHERE trajectory_id = $1 AND content_hash = $2 AND artifact_type = $3"
-        " AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
+        " AND trust = $4 AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
     ),
     "artifact.expiring": (
         "SELECT {artifact_row} FROM {artifact} WHERE expires_at <= $1 AND retired_at IS NULL AND rolled_back_at IS NULL"

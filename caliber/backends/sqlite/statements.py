@@ -7,7 +7,7 @@ from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import codec_of
 from caliber.storage.embedding_statements import embedding_statements
 from caliber.storage.plan import Plan, quote
-from caliber.storage.statements import IRREGULAR
+from caliber.storage.statements import IRREGULAR, TRUST_ORDER
 
 ROW = {name: ", ".join(quote(column) for column in codec_of(relation).names) for name, relation in BY_NAME.items()}
 
@@ -24,14 +24,19 @@ _TEXTS = {
         " WHERE trajectory_id = (SELECT trajectory_id FROM scope WHERE scope_id = ?5)"
         f" RETURNING {ROW['trajectory']}"
     ),
+    "scope.distrust": (
+        "UPDATE scope SET trust = ?1, version = version + 1 WHERE scope_id = ?2"
+        f" AND instr('{TRUST_ORDER}', trust) < instr('{TRUST_ORDER}', ?1) RETURNING {ROW['scope']}"
+    ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
     "turn.by_idempotency": f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND idempotency_key = ?2",
+    "turn.by_number": f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND turn_number = ?2",
     "artifact.by_idempotency": (
         f"SELECT {ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND idempotency_key = ?2"
     ),
     "artifact.active_by_hash": (
         f"SELECT {ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND content_hash = ?2 AND artifact_type = ?3"
-        " AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
+        " AND trust = ?4 AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
     ),
     "artifact.expiring": (
         f"SELECT {ROW['artifact']} FROM artifact WHERE expires_at <= ?1"

@@ -18,7 +18,7 @@ from typing import Any, Final
 from caliber.cli.failures import Mistake
 from caliber.cli.importing.source import Imported, initiator_of, open_scope_of, trajectories_of
 from caliber.model.entities import ToolCall, Trajectory
-from caliber.model.enums import TrajectoryStatus
+from caliber.model.enums import TrajectoryStatus, TrustLabel, TurnRole
 from caliber.model.errors import CaliberError
 from caliber.runtime.caliber import Caliber
 from caliber.trajectory.turns import check_turn
@@ -163,12 +163,17 @@ def _message(data: Mapping[str, Any], conversation: Conversation) -> None:
         turn["model_id"] = data["model"]
     turn["occurred_at"] = next((_instant(data[key], key) for key in _TIMES if data.get(key) is not None), None)
     try:
-        check_turn(len, **turn)
+        check_turn(len, _unlabelled, **turn)
     except CaliberError as error:
         raise BadLine(str(error)) from None
     conversation.turns.append(turn)
     conversation.digests.append(_digest(turn))
     conversation.other_parts += others
+
+
+def _unlabelled(_role: TurnRole, _name: str | None) -> TrustLabel:
+    """Stand in for the rules, which are those of the store it goes to."""
+    return TrustLabel.WEB
 
 
 def _digest(turn: Mapping[str, Any]) -> str:

@@ -268,6 +268,7 @@ class Walk:
                 changed.trajectory_id.bytes,
                 changed.content_hash,
                 changed.artifact_type.value,
+                changed.trust.value,
             )
         if any(row[0] != self._row[0] for row in twins):
             self._erase(relation, entity)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from caliber.model.entities import Edge, EntityRef, Note, Usage
-from caliber.model.enums import EdgeRelation, EntityType, NoteType
+from caliber.model.enums import EdgeRelation, EntityType, NoteType, TrustLabel
 from caliber.schema.relation import (
     AccessPath,
     Composite,
@@ -46,6 +46,7 @@ NOTE = Relation(
         blob("content_hash", length=32),
         blob("fingerprint", length=32, comment="of everything that makes two notes the same statement"),
         real("confidence", check=(0, 1), residence=_COLUMN),
+        enum("trust", TrustLabel, residence=_COLUMN, comment="where the content came from"),
         integer("token_count", check=(0, None), residence=_COLUMN),
         instant("created_at", residence=_COLUMN),
         instant("updated_at", residence=_COLUMN),

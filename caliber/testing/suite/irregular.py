@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from caliber.model.enums import EntityType
+from caliber.model.enums import EntityType, TrustLabel
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import (
@@ -125,6 +126,24 @@ def test_append_statements_move_the_counters(contract_dataset: Filled) -> None:
         assert (trajectory.last_activity_at, trajectory.version) == (from_us(777), 2)
         assert uow.get(SCOPE, S1.bytes) == scope
         assert uow.change(SCOPE, "append.scope", 1, 1, 1, 1, S2.bytes) == [], "a closed scope"
+
+    undone(contract_dataset.store, work)
+
+
+@pytest.mark.parametrize("stored", TrustLabel)
+@pytest.mark.parametrize("label", TrustLabel)
+def test_a_scope_is_only_ever_trusted_less(stored: TrustLabel, label: TrustLabel, contract_dataset: Filled) -> None:
+    # design section 10: whoever writes at the same time, no label is raised
+    def work(uow: UnitOfWork) -> None:
+        before = uow.update(SCOPE, dataclasses.replace(uow.get(SCOPE, S1.bytes), trust=stored))
+        rows = uow.change(SCOPE, "scope.distrust", label.value, S1.bytes)
+        after = uow.get(SCOPE, S1.bytes)
+        if label.distrust > stored.distrust:
+            assert after == dataclasses.replace(before, trust=label, version=before.version + 1)
+            assert [codec_of(SCOPE).decode(row) for row in rows] == [after]
+        else:
+            assert after == before
+            assert rows == []
 
     undone(contract_dataset.store, work)
 

@@ -1,0 +1,38 @@
+"""Section trust: how far content is trusted that comes without a label."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from caliber.config.knobs import AsList, Name, Section, knob
+from caliber.model.enums import TrustLabel, TurnRole
+
+_ORDER = "system, user, tool, web: the most trusted first"
+
+
+class TrustConfig(Section):
+    """The label of what is written without one; a label that a call states counts instead."""
+
+    system_turns: TrustLabel = knob(f"Label of system turns ({_ORDER}).", "design")
+    user_turns: TrustLabel = knob("Label of user turns.", "design")
+    assistant_turns: TrustLabel = knob(
+        "Label of assistant turns, unless something less trusted stands in the scope: then that one's.", "design"
+    )
+    tool_turns: TrustLabel = knob("Label of tool turns.", "design")
+    web_tools: Annotated[tuple[Name, ...], AsList, Field(max_length=1_000)] = knob(
+        "Names of tools that fetch what anybody may have written: their turns are labelled web.", "design"
+    )
+    artifacts: TrustLabel = knob("Label of artifacts that name no source_turn; others have their turn's.", "design")
+    notes: TrustLabel = knob("Label of notes that a caller adds.", "design")
+
+    def of_turn(self, role: TurnRole, name: str | None) -> TrustLabel:
+        """Return the label of a turn that states none, before what an assistant's scope holds is considered."""
+        if role is TurnRole.SYSTEM:
+            return self.system_turns
+        if role is TurnRole.USER:
+            return self.user_turns
+        if role is TurnRole.ASSISTANT:
+            return self.assistant_turns
+        return TrustLabel.WEB if name in self.web_tools else self.tool_turns

@@ -1,0 +1,90 @@
+"""What is made of other content is trusted as the least of it: labels of summaries, artifacts and notes that are drawn.
+
+A provider that quotes says which words it took; any other may have been led by a single line of all that it read.
+Source: design section 10; docs/decisions/0156-trust-labels.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from caliber.llm.protocols import ExtractedArtifact, GeneratedNote, SummarizationProvider, TrajectoryDigest
+from caliber.model.entities import Artifact, Scope, Turn
+from caliber.model.enums import TrustLabel, least_trusted
+
+
+class Source(NamedTuple):
+    """A text that something is made of, and how far it is trusted."""
+
+    text: str
+    trust: TrustLabel
+
+
+class NoteSources:
+    """What notes of a trajectory are drawn from."""
+
+    def __init__(
+        self,
+        digest: TrajectoryDigest,
+        scopes: Iterable[Scope],
+        artifacts: Iterable[Artifact],
+        unlabelled: TrustLabel,
+    ) -> None:
+        # Nobody labels a goal or an outcome: they are what a caller says, as notes are.
+        told = [Source(text, unlabelled) for text in (digest.goal, digest.summary) if text]
+        self._goal = digest.goal
+        self._unlabelled = unlabelled
+        self._all = [
+            *(Source(scope.summary, scope.trust) for scope in scopes if scope.summary),
+            *(Source(artifact.text, artifact.trust) for artifact in artifacts),
+            *told,
+        ]
+
+    def trust_of(self, note: GeneratedNote, provider: SummarizationProvider) -> TrustLabel:
+        """Return the label of a note that a provider drew from these sources."""
+        least = trust_of_all((source.trust for source in self._all), self._unlabelled)
+        if not quotes(provider):
+            return least
+        quoted = trust_of_quotes(note.content, self._all)
+        if quoted is None:
+            return least
+        # What a note says nothing about is filed under the goal.
+        content = note.content.casefold()
+        is_named = self._goal is None or all(word in content for word in note.entity.casefold().split())
+        return quoted if is_named else least_trusted(quoted, self._unlabelled)
+
+
+def quotes(provider: SummarizationProvider) -> bool:
+    """Return whether a provider only repeats: then what its answers say stands in the source they name."""
+    return getattr(provider, "quotes", False) is True
+
+
+def trust_of_all(labels: Iterable[TrustLabel], otherwise: TrustLabel) -> TrustLabel:
+    """Return the least trusted label of all, ``otherwise`` of none."""
+    found = list(labels)
+    return least_trusted(*found) if found else otherwise
+
+
+def trust_of_quotes(text: str, sources: Sequence[Source]) -> TrustLabel | None:
+    """Return the label of a text whose every line stands in a source; None when one stands in none.
+
+    A line that several sources have is as good as the most trusted of them: it is what that one says.
+    """
+    found: TrustLabel | None = None
+    for line in filter(None, map(str.strip, text.splitlines())):
+        having = [source.trust for source in sources if line in source.text]
+        if not having:
+            return None
+        best = min(having, key=lambda label: label.distrust)
+        found = best if found is None else least_trusted(found, best)
+    return found
+
+
+def trust_of_extracted(
+    item: ExtractedArtifact, turns: Sequence[Turn], provider: SummarizationProvider
+) -> TrustLabel | None:
+    """Return the label of something extracted from turns; None where it has that of its source turn."""
+    if quotes(provider) and any(turn.turn_number == item.source_turn for turn in turns):
+        return None
+    return trust_of_all((turn.trust for turn in turns), TrustLabel.WEB)
