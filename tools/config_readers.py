@@ -28,6 +28,8 @@ THROUGH = {
     "cache_dir": "cache_path",
     "access.default_visibility": "for_role",
     "section_priorities": "of",
+    **{f"trust.{role}_turns": "of_turn" for role in ("system", "user", "assistant", "tool")},
+    "trust.web_tools": "of_turn",
     "principal": "to_principal",
     "storage.path": "resolve_path",
     "tenancy.directory.path": "resolve_path",

@@ -15,6 +15,7 @@ from caliber.kernels import sha256_spans, uuid7_batch
 from caliber.kernels.copy import CopyColumn
 from caliber.kernels.estimators import Estimator
 from caliber.kernels.tokens import estimate_tokens_spans
+from caliber.model.enums import TrustLabel
 from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.arrow import field_of
@@ -55,6 +56,9 @@ _NOW = frozenset(
 _LIKE = {"base_importance": "importance", "base_weight": "weight"}
 """Columns that begin as another."""
 
+_TRUSTED_LEAST = {"trust": list(TrustLabel)[-1].value.encode()}
+"""The label of rows that come without one: nothing says where they came from."""
+
 _EMPTY_JSON = {"tool_calls": b"[]"}
 
 
@@ -94,6 +98,7 @@ def _can_be_made(relation: Relation, column: Column) -> bool:
         or (name in _NOW and column.type is ColumnType.INSTANT)
         or name in _LIKE
         or name in _EMPTY_JSON
+        or name in _TRUSTED_LEAST
         or column.type in (ColumnType.TEXT_ARRAY, ColumnType.UUID_ARRAY)
     )
 
@@ -139,6 +144,8 @@ def _made(relation: Relation, declared: Column, columns: Columns, rows: int, mak
         return column_of_numbers(declared, np.full(rows, maker.now_us, np.int64))
     if name in _EMPTY_JSON:
         return column_of_texts(declared, [_EMPTY_JSON[name]] * rows)
+    if name in _TRUSTED_LEAST:
+        return column_of_texts(declared, [_TRUSTED_LEAST[name]] * rows)
     return empty_lists(declared, rows)
 
 
