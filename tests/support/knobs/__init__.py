@@ -6,26 +6,36 @@ engine", item 7; design section 8.
 
 from __future__ import annotations
 
-from support.knobs import providers, searches, windows
+from support.knobs import lifecycles, providers, searches, windows
 from support.knobs.case import Case, Place
 
-SECTIONS = (windows, providers, searches)
+SECTIONS = (windows, providers, searches, lifecycles)
 CASES: tuple[Case, ...] = tuple(case for section in SECTIONS for case in section.CASES)
 
 COVERED = (
+    "access.",
+    "aio.",
     "assembly.",
+    "checkpoint_retention",
+    "close.",
     "context_window_persistence.",
+    "debug.",
     "embedding_provider.",
     "llm_retry_config.",
-    "pcp.context_dag.",
-    "pcp.dosage.",
+    "lock_timeout",
+    "notes.",
+    "pcp.",
     "persona",
+    "polic",
     "previous_embedding_provider.",
+    "principal.",
     "search.",
     "section_priorities.",
     "summarization_provider.",
     "system_instructions",
     "token",
+    "trajectory.",
+    "validation_mode",
 )
 """The parts of the tree that are complete."""
 

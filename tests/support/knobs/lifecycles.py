@@ -1,0 +1,345 @@
+"""Knobs of tasks, policies, checkpoints and those who act."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+import apsw
+
+import caliber
+from caliber.config import CaliberConfig
+from caliber.model import AgentRole, Principal, PrincipalKind
+from caliber.model.errors import CaliberError, Conflict, LockAcquisitionFailed
+from caliber.model.time import FixedClock
+from caliber.runtime.schedules import Scheduler
+from support.configs import USER, policy
+from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place
+from support.providers import ScriptedSummarizer
+
+SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}
+EXTRACT = {"action": "extract_artifacts", "target": "turn_buffer"}
+NOTIFY = {"action": "notify", "channel": "told"}
+PRUNE = {"action": "prune", "target": "note", "below_confidence": 0.5}
+MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
+HOUR_MS = 3_600_000
+EVERY_CHECKPOINT = {"pcp.recovery_points.frequency": "per_turn"}
+
+
+def scheduled(*actions: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a policy that is due at 3 in the morning."""
+    made = policy("schedule", *actions)
+    made["rules"][0]["cron"] = "0 3 * * *"
+    return [made]
+
+
+def case(path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **also: Any) -> Case:
+    given = {name.replace("__", "."): value for name, value in also.items()}
+    return Case(path, see, one, other, {**NO_VECTORS, "pcp.recovery_points.frequency": "manual", **given})
+
+
+def works(call: Callable[[], Any]) -> str:
+    """Call, and return ``done`` or the name of the error."""
+    try:
+        call()
+    except CaliberError as error:
+        return type(error).__name__
+    return "done"
+
+
+# --- scopes and trajectories -------------------------------------------------------------------------
+
+
+def closed(failing: str = "") -> Callable[[CaliberConfig, Place], tuple[str, int]]:
+    """Return the observation of closing a scope: what it came to, and what its summary is."""
+
+    def see(config: CaliberConfig, place: Place) -> tuple[str, int]:
+        summarizer = ScriptedSummarizer()
+        summarizer.failing = {failing}
+        agent = Agent(place.open(config, summarization_provider=summarizer))
+        agent.say("KEEP what was said")
+        outcome = works(lambda: agent.memory.close_scope(agent.scope_id))
+        return outcome, len(agent.memory.get(agent.scope_id).summary or "")
+
+    return see
+
+
+def children(config: CaliberConfig, place: Place) -> tuple[str, str]:
+    memory = place.open(config)
+    agent = Agent(memory)
+    child = memory.start_trajectory("part", initiator=USER, parent=agent.trajectory_id)
+    outcome = works(lambda: memory.complete_trajectory(agent.trajectory_id, status="success", summary="done"))
+    return outcome, memory.get(child.trajectory_id).status.value
+
+
+def goal(config: CaliberConfig, place: Place) -> str | None:
+    agent = Agent(place.open(config), goal="find out")
+    found: str | None = agent.memory.get(agent.trajectory_id).goal
+    return found
+
+
+def confidence(config: CaliberConfig, place: Place) -> float:
+    """How sure a note is that is made of a task, of which the model says 0.6."""
+    agent = Agent(place.open(config, summarization_provider=ScriptedSummarizer()))
+    agent.keep("a thing learned")
+    (note,) = agent.memory.consolidate_notes(agent.trajectory_id)
+    return float(note.confidence)
+
+
+# --- checkpoints -------------------------------------------------------------------------------------
+
+
+def checkpoints(config: CaliberConfig, place: Place) -> int:
+    agent = Agent(place.open(config))
+    for number in range(3):
+        agent.say(f"turn {number}")
+    return int(agent.memory.storage.checkpoints.count())
+
+
+def packed(config: CaliberConfig, place: Place) -> str:
+    agent = Agent(place.open(config))
+    agent.say("turn")
+    (checkpoint,) = agent.memory.storage.checkpoints.list_by_trajectory(agent.trajectory_id)
+    return str(checkpoint.codec)
+
+
+# --- policies ----------------------------------------------------------------------------------------
+
+
+def told(config: CaliberConfig, place: Place) -> int:
+    agent = Agent(place.open(config))
+    agent.memory.close_scope(agent.scope_id)
+    return len(agent.memory.trace(agent.trajectory_id, event_type="caliber_told"))
+
+
+def clock_at(hour: int) -> FixedClock:
+    return FixedClock(int(MONDAY.timestamp() + 3_600 * hour) * 1_000_000)
+
+
+def due(config: CaliberConfig, place: Place) -> int:
+    """How many actions run between 1 and 4 o'clock in the morning, as UTC has it."""
+    clock = clock_at(1)
+    memory = place.open(config, clock=clock)
+    memory.run_due()
+    clock.advance(ms=3 * HOUR_MS)
+    return memory.run_due()
+
+
+def by_itself(config: CaliberConfig, place: Place) -> str:
+    """Whether an open store runs what is due though nobody asks it to."""
+    clock = clock_at(1)
+    memory = place.open(config, clock=clock)
+    heard = threading.Event()
+    memory.on_event(lambda _: heard.set(), event_type="caliber_told")
+    memory.run_due()
+    clock.advance(ms=3 * HOUR_MS)
+    # What looks every millisecond is waited for as long as it may take; what never looks is given a moment.
+    return "told" if heard.wait(20 if config.policy_engine.schedule_poll_ms else 0.05) else "silent"
+
+
+def tries(config: CaliberConfig, place: Place) -> list[str]:
+    """What becomes of an action that others are always in the way of, at one look after the other."""
+
+    def overtaken(*_: Any) -> int:
+        raise Conflict(entity_type="note", id="planted", reason="planted", retryable=True)
+
+    place.fixture("monkeypatch").setattr(Scheduler, "prune", overtaken)
+    clock = clock_at(1)
+    memory = place.open(config, clock=clock)
+    memory.run_due()
+    clock.advance(ms=3 * HOUR_MS)
+    for _ in range(4):
+        memory.run_due()
+    return [event.payload["outcome"] for event in memory.storage.events.all() if "outcome" in event.payload]
+
+
+# --- who acts ----------------------------------------------------------------------------------------
+
+
+def agent_of(name: str, role: AgentRole) -> Principal:
+    return Principal(PrincipalKind.AGENT, name, role)
+
+
+def seen_by_others(author: AgentRole) -> Callable[[CaliberConfig, Place], list[str]]:
+    """Return the observation of which other roles find a note that an agent of one role wrote."""
+
+    def see(config: CaliberConfig, place: Place) -> list[str]:
+        memory = place.open(config)
+        Agent(memory)
+        mine = memory.acting_as(agent_of("author", author))
+        mine.add_note(entity="it", entity_type="topic", note_type="fact", content="a secret", confidence=0.9)
+        others = [role for role in AgentRole if role is not author]
+        return [role.value for role in others if memory.acting_as(agent_of("other", role)).search("secret").hits]
+
+    return see
+
+
+def notes_of_two(config: CaliberConfig, place: Place) -> int:
+    """How many notes there are of one thing after two agents of a role have learned about it."""
+    memory = place.open(config, summarization_provider=ScriptedSummarizer())
+    agent = Agent(memory)
+    agent.keep("a thing learned")
+    for name in ("one", "other"):
+        memory.acting_as(agent_of(name, AgentRole.EXECUTOR)).consolidate_notes(agent.trajectory_id)
+    return int(memory.storage.notes.count())
+
+
+def signed(config: CaliberConfig, place: Place) -> str | None:
+    note = Agent(place.open(config)).note("a thing")
+    author: str | None = note.created_by
+    return author
+
+
+def storage_open(config: CaliberConfig, place: Place) -> str:
+    memory = place.open(config)
+    return works(lambda: memory.storage.notes.all())
+
+
+def visibility(author: AgentRole, first: AgentRole, second: AgentRole) -> Case:
+    return case(
+        f"access.default_visibility.{author.value}",
+        seen_by_others(author),
+        ([first.value], [first.value]),
+        ([second.value], [second.value]),
+    )
+
+
+# --- calls -------------------------------------------------------------------------------------------
+
+
+def lapsed(config: CaliberConfig, place: Place) -> str:
+    """Whether a lock can be taken by another 8 seconds after it was."""
+    clock = FixedClock()
+    memory = place.open(config, clock=clock)
+    memory.agents.acquire("r", holder="one")
+    clock.advance(ms=8_000)
+    try:
+        memory.agents.acquire("r", holder="other")
+    except LockAcquisitionFailed:
+        return "held"
+    return "lapsed"
+
+
+def damaged(config: CaliberConfig, place: Place) -> str:
+    """What is said when somebody reads an artifact that is not what was written."""
+    agent = Agent(place.open(config))
+    artifact = agent.keep("a thing made")
+    agent.memory.close()
+    with closing(apsw.Connection(config.storage.shown)) as file:
+        file.execute("UPDATE artifact SET content = x'00'")
+    memory = place.open(config)
+    return works(lambda: memory.get(artifact.artifact_id))
+
+
+def traced(config: CaliberConfig, place: Place) -> int:
+    agent = Agent(place.open(config))
+    for number in range(5):
+        agent.keep(f"artifact {number}")
+    return len(agent.memory.trace(agent.trajectory_id))
+
+
+def at_once(config: CaliberConfig, place: Place) -> tuple[int, int]:
+    """How many of six asynchronous calls are under way while none can end, and how many wait for a thread."""
+
+    async def run() -> tuple[int, int]:
+        memory = await caliber.aio.open(config)
+        place.keep(memory.sync)
+        held = threading.Event()
+        pool = memory._pool
+        started = threading.Semaphore(0)
+
+        def call() -> None:
+            started.release()
+            held.wait(20)
+
+        calls = [asyncio.ensure_future(pool.run(call)) for _ in range(6)]
+        await asyncio.sleep(0)  # every call has come to its first wait
+        for _ in range(config.aio.workers):
+            assert await asyncio.to_thread(started.acquire, timeout=20)
+        await asyncio.sleep(0)
+        waiting = pool._executor._work_queue.qsize()
+        running = config.aio.workers + sum(started.acquire(blocking=False) for _ in range(6))
+        held.set()
+        await asyncio.gather(*calls)
+        return running, waiting
+
+    return asyncio.run(run())
+
+
+ROLES = AgentRole
+
+CASES: tuple[Case, ...] = (
+    # --- tasks
+    case(
+        "trajectory.children_on_complete",
+        children,
+        ("reject", ("ConstraintViolation", "active")),
+        ("cascade_fail", ("done", "failed")),
+    ),
+    case("trajectory.store_goal_text", goal, (True, "find out"), (False, None)),
+    case("notes.initial_confidence", confidence, (0.3, 0.3), (1.0, 0.6)),
+    case(
+        "close.on_llm_failure",
+        closed("summarize"),
+        ("fail", ("RequestFailed", 0)),
+        ("close_without_summary", ("done", 0)),
+        policies=[policy("scope_close", SUMMARIZE)],
+    ),
+    case(
+        "close.summary_max_tokens",
+        closed(),
+        (3, ("done", 14)),
+        (5, ("done", 16)),
+        policies=[policy("scope_close", SUMMARIZE)],
+    ),
+    # --- checkpoints
+    case("checkpoint_retention", checkpoints, (1, 1), (2, 2), **EVERY_CHECKPOINT),
+    case("pcp.recovery_points.max_checkpoints", checkpoints, (1, 1), (2, 2), **EVERY_CHECKPOINT),
+    case("pcp.recovery_points.frequency", checkpoints, ("manual", 0), ("per_turn", 3)),
+    case("pcp.recovery_points.compression_enabled", packed, (False, "json"), (True, "json+zlib"), **EVERY_CHECKPOINT),
+    # --- policies
+    case("policies", told, ([], 0), ([policy("scope_close", NOTIFY, NOTIFY)], 2)),
+    case(
+        "policy_engine.on_error",
+        closed("extract_artifacts"),
+        ("abort", ("RequestFailed", 0)),
+        ("continue", ("done", 0)),
+        policies=[policy("scope_close", EXTRACT)],
+    ),
+    case("policy_engine.time_zone", due, ("UTC", 1), ("Asia/Tokyo", 0), policies=scheduled(NOTIFY)),
+    case("policy_engine.schedule_poll_ms", by_itself, (0, "silent"), (1, "told"), policies=scheduled(NOTIFY)),
+    case(
+        "policy_engine.schedule_attempts_max",
+        tries,
+        (2, ["to_retry", "failed"]),
+        (3, ["to_retry", "to_retry", "failed"]),
+        policies=scheduled(PRUNE),
+        policy_engine__schedule_poll_ms=0,
+    ),
+    # --- who acts
+    visibility(ROLES.ORCHESTRATOR, ROLES.OPTIMIZER, ROLES.EXECUTOR),
+    visibility(ROLES.OPTIMIZER, ROLES.EXECUTOR, ROLES.REVIEWER),
+    visibility(ROLES.REVIEWER, ROLES.EXECUTOR, ROLES.ORCHESTRATOR),
+    visibility(ROLES.EXECUTOR, ROLES.REVIEWER, ROLES.OPTIMIZER),
+    case("access.ownership", notes_of_two, ("agent", 2), ("role", 1)),
+    case("principal.kind", signed, ("human", "human:owner@"), ("system", "system:owner@")),
+    case("principal.id", signed, ("ann", "human:ann@"), ("bob", "human:bob@")),
+    case(
+        "principal.role",
+        signed,
+        ("executor", "agent:owner@executor"),
+        ("reviewer", "agent:owner@reviewer"),
+        principal__kind="agent",
+    ),
+    case("principal.admin", storage_open, (False, "PermissionDenied"), (True, "done")),
+    # --- calls
+    case("lock_timeout", lapsed, ("7s", "lapsed"), ("9s", "held")),
+    case("validation_mode", damaged, ("on_mutation", "done"), ("always", "ConstraintViolation"), storage__path=FILE),
+    case("debug.trace_limit", traced, (2, 2), (4, 4)),
+    case("aio.workers", at_once, (1, (1, 1)), (2, (2, 1)), aio__queue=1),
+    case("aio.queue", at_once, (1, (1, 1)), (3, (1, 3)), aio__workers=1),
+)
