@@ -13,7 +13,7 @@ import apsw
 
 import caliber
 from caliber.config import CaliberConfig
-from caliber.model import AgentRole, Principal, PrincipalKind
+from caliber.model import AgentRole, EventType, Principal, PrincipalKind
 from caliber.model.errors import CaliberError, Conflict, LockAcquisitionFailed
 from caliber.model.time import FixedClock
 from caliber.runtime.schedules import Scheduler
@@ -154,7 +154,8 @@ def tries(config: CaliberConfig, place: Place) -> list[str]:
     clock.advance(ms=3 * HOUR_MS)
     for _ in range(4):
         memory.run_due()
-    return [event.payload["outcome"] for event in memory.storage.events.all() if "outcome" in event.payload]
+    runs = (event for event in memory.storage.events.all() if event.event_type == EventType.POLICY_EXECUTE.value)
+    return [event.payload["outcome"] for event in runs]
 
 
 # --- who acts ----------------------------------------------------------------------------------------
