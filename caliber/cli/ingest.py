@@ -15,6 +15,7 @@ import click
 from caliber.cli.failures import DONE, PROBLEM, Mistake
 from caliber.cli.output import Output, printable
 from caliber.cli.settings import Settings, with_settings
+from caliber.model.enums import TrustLabel
 
 if TYPE_CHECKING:
     from caliber.cli.importing.source import Imported
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
     from caliber.runtime.caliber import Caliber
 
 _BAD_SHOWN: Final = 20
+_LABELS: Final = tuple(TrustLabel)
+_TRUST: Final = click.option(
+    "--trust",
+    type=click.Choice(_LABELS),
+    default=TrustLabel.TOOL,
+    show_default=True,
+    help="How far it is trusted: user for what you wrote or checked, web for what anybody may have written.",
+)
 
 
 @click.group()
@@ -36,15 +45,18 @@ def ingest() -> None:
 @click.argument("path", type=click.Path(path_type=Path), default=".")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the newest N commits.")
 @click.option("--no-documents", is_flag=True, help="Only the history; no documents and decision records.")
+@_TRUST
 @with_settings
-def ingest_git(settings: Settings, path: Path, limit: int | None, no_documents: bool) -> None:
+def ingest_git(settings: Settings, path: Path, limit: int | None, no_documents: bool, trust: str) -> None:
     """Remember the repository at PATH: commits as turns, documents as notes, decision records as artifacts.
 
-    What is read is what HEAD names; uncommitted changes stay out.
+    What is read is what HEAD names; uncommitted changes stay out. Commits that are known keep their label.
     """
     started = time.monotonic()
     with settings.memory() as memory:
-        found = remember_repository(memory, settings.out, path, limit=limit, documents=not no_documents)
+        found = remember_repository(
+            memory, settings.out, path, limit=limit, documents=not no_documents, trust=TrustLabel(trust)
+        )
         memory.flush()
         document = {**found, "seconds": round(time.monotonic() - started, 3)}
         settings.out.result(document, lambda: _print_repository(settings.out, document))
@@ -58,6 +70,7 @@ def remember_repository(
     limit: int | None = None,
     documents: bool = True,
     document_limit: int | None = None,
+    trust: TrustLabel = TrustLabel.TOOL,
 ) -> dict[str, Any]:
     """Import a repository and return what was done; shared with the demo."""
     from caliber.cli.importing import documents as documenting
@@ -80,7 +93,7 @@ def remember_repository(
             def history_started(count: int) -> Callable[[int], None]:
                 return stack.enter_context(out.progress("commits", count, "commits"))
 
-            import_history(memory, repository, trajectories, done, limit=limit, started=history_started)
+            import_history(memory, repository, trajectories, done, limit=limit, trust=trust, started=history_started)
         skipped = 0
         if documents:
             files = [
@@ -89,7 +102,7 @@ def remember_repository(
             files.sort(key=lambda item: (item.path.count("/"), item.path))
             skipped = max(0, len(files) - document_limit) if document_limit is not None else 0
             files = files[:document_limit]
-            keeper = documenting.Documents(memory, trajectory, _namespace(repository.name, trajectory), done)
+            keeper = documenting.Documents(memory, trajectory, _namespace(repository.name, trajectory), done, trust)
             with out.progress("documents", len(files), "documents") as advance:
                 for item, raw in repository.contents(files):
                     text = documenting.as_text(raw)
@@ -149,22 +162,29 @@ def _print_documents(out: Output, counts: dict[str, Any], kind: str) -> None:
 @click.option(
     "--max-bytes", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Skip larger files."
 )
+@_TRUST
 @with_settings
-def ingest_files(settings: Settings, path: Path, max_bytes: int) -> None:
+def ingest_files(settings: Settings, path: Path, max_bytes: int, trust: str) -> None:
     """Remember the text files under PATH: documents as notes by section, everything else as artifacts.
 
     Binary, hidden, generated and ignored files are left out, and counted.
     """
     started = time.monotonic()
     with settings.memory() as memory:
-        found = remember_files(memory, settings.out, path, max_bytes=max_bytes)
+        found = remember_files(memory, settings.out, path, max_bytes=max_bytes, trust=TrustLabel(trust))
         memory.flush()
         document = {**found, "seconds": round(time.monotonic() - started, 3)}
         settings.out.result(document, lambda: _print_files(settings.out, document))
 
 
 def remember_files(
-    memory: Caliber, out: Output, path: Path, *, max_bytes: int = 1_000_000, document_limit: int | None = None
+    memory: Caliber,
+    out: Output,
+    path: Path,
+    *,
+    max_bytes: int = 1_000_000,
+    document_limit: int | None = None,
+    trust: TrustLabel = TrustLabel.TOOL,
 ) -> dict[str, Any]:
     """Import the text files of a folder and return what was done; shared with the demo."""
     from caliber.cli.importing import files as listing_files
@@ -198,7 +218,7 @@ def remember_files(
                 "try another PATH; `caliber ingest files --max-bytes` takes larger files",
             )
         trajectory = trajectory_of(memory, [identity], f"The files of {printable(root.name)}", ("files",))[-1]
-        keeper = Documents(memory, trajectory, _namespace(root.name, trajectory), done)
+        keeper = Documents(memory, trajectory, _namespace(root.name, trajectory), done, trust)
         with out.progress("files", len(listing.files), "files") as advance:
             advance(passed)
             for at, (name, text) in enumerate(texts if first is None else itertools.chain([first], texts)):
@@ -232,8 +252,13 @@ def _print_files(out: Output, found: dict[str, Any]) -> None:
 @ingest.command("chat", short_help="Remember conversations from a JSON Lines file.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--skip-bad", is_flag=True, help="Leave bad lines out instead of storing nothing.")
+@click.option(
+    "--trust",
+    type=click.Choice(_LABELS),
+    help="Label every message so, whoever the file says wrote it.  [default: by role, as section trust says]",
+)
 @with_settings
-def ingest_chat(settings: Settings, file: Path, skip_bad: bool) -> int:
+def ingest_chat(settings: Settings, file: Path, skip_bad: bool, trust: str | None) -> int:
     """Remember the conversations in FILE (JSON Lines, OpenAI-style messages with tool calls).
 
     A line is one message, or {"messages": [...]} for a whole conversation. The file is checked whole before anything
@@ -262,14 +287,14 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool) -> int:
         return PROBLEM
     if not parsed.conversations:
         raise Mistake(f"{file} holds no messages", 'expected lines such as {"role": "user", "content": "..."}')
-    done = Imported()
+    done, label = Imported(), None if trust is None else TrustLabel(trust)
     stored: list[dict[str, Any]] = []
     with settings.memory() as memory:
         count = len(parsed.conversations)
         with importing(memory, "chat"), settings.out.progress("conversations", count, "conversations") as advance:
             for conversation in parsed.conversations:
                 try:
-                    trajectory, added = chat.store(memory, conversation, done)
+                    trajectory, added = chat.store(memory, conversation, done, label)
                 except Exception:
                     settings.out.note(
                         f"stopped: {len(stored)} of {count} conversations are stored whole ({done.turns} turns added); "

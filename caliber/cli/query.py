@@ -118,7 +118,10 @@ def search(
     conditions = conditions_of(filters)
     with settings.memory() as memory:
         found = memory.search(query, kinds=kinds or None, limit=limit, filter=conditions or None)
-        hits = [(hit, show.label(show.peek(memory, hit.id))) for hit in found.hits]
+        records = [show.peek(memory, hit.id) for hit in found.hits]
+        hits = [
+            (hit, show.label(record), show.trust_of(record)) for hit, record in zip(found.hits, records, strict=True)
+        ]
         document = {
             "query": query,
             "status": found.status,
@@ -135,9 +138,10 @@ def search(
                     "found_by": hit.found_by,
                     "snippet": hit.snippet,
                     "label": name,
+                    "trust": trust,
                     "content": hit.content,
                 }
-                for hit, name in hits
+                for hit, name, trust in hits
             ],
         }
         settings.out.result(document, lambda: _print_hits(settings.out, found, hits, explained))
@@ -175,13 +179,13 @@ def _print_understood(out: Output, understood: Any) -> None:
         out.say("the query was cut: only its first words were read (search.keyword.query_words_max)")
 
 
-def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str]], explained: bool) -> None:
+def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]], explained: bool) -> None:
     from rich.text import Text
 
     width = min(out.console.width, 100)
     if explained:
         _print_understood(out, found.understood)
-    for hit, name in hits:
+    for hit, name, trust in hits:
         line = Text()
         line.append(f"{hit.score:.2f} ", style="green")
         line.append(f"{hit.kind:<9}", style="cyan")
@@ -192,7 +196,7 @@ def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str]], explained:
             out.console.print(Text(f"     {show.shortened(body, width - 6)}", style="dim"))
         if explained:
             out.console.print(Text(f"     {_made_of(hit.breakdown)}", style="green"))
-        out.console.print(Text(f"     {hit.id}", style="bright_black"))
+        out.console.print(Text(f"     {hit.id}  {trust or ''}".rstrip(), style="bright_black"))
     if not hits and found.reason is None:
         out.say("nothing found")
     if found.pending:
@@ -231,7 +235,8 @@ def _print_explained(out: Output, memory: Caliber, found: dict[str, Any]) -> Non
         for item in items[:20]:
             name = show.label(show.peek(memory, None if item["id"] is None else uuid.UUID(item["id"])))
             out.console.print(Text(f"  {item['section']:<10} {show.shortened(name, 64)}"))
-            out.console.print(Text(f"             {item['reason']}", style="dim"))
+            trust = f"; trust {item['trust']}" if item.get("trust") else ""
+            out.console.print(Text(f"             {item['reason']}{trust}", style="dim"))
             if item["breakdown"]:
                 out.console.print(Text(f"             {_made_of(item['breakdown'])}", style="green"))
         if len(items) > 20:
@@ -266,6 +271,8 @@ def in_words(memory: Caliber, found: dict[str, Any]) -> str:
         "unknown": "is unknown",
     }.get(found["verdict"], found["verdict"])
     lines = [f"{show.shortened(name, 100)}", f"  {verdict}: {found['reason']}."]
+    if found.get("trust"):
+        lines.append(f"  Its trust label is {found['trust']}.")
     if "rank" in found and "candidates" in found:
         lines.append(
             f"  Its relevance is {found['relevance']:.3f}, where {found['min_relevance']:.3f} is the least; it came "

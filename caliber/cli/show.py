@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from caliber.cli.output import plural, printable
 from caliber.model.entities import Artifact, Note, Scope, Turn
-from caliber.model.enums import AssemblyAction, SourceType
+from caliber.model.enums import AssemblyAction, SourceType, TrustLabel
 from caliber.model.windows import ContextSection, ContextWindow, SourceRef
 
 if TYPE_CHECKING:
@@ -68,6 +68,19 @@ def label(entity: Any) -> str:
     if isinstance(entity, Scope):
         return f"scope {entity.sequence_number}: {first_line(entity.summary or '') or '(no summary)'}"
     return "text of the configuration" if entity is None else type(entity).__name__.lower()
+
+
+def trust_of(entity: Any) -> str | None:
+    """Return the label of a record, or None for what has none."""
+    trust = getattr(entity, "trust", None)
+    return None if trust is None else str(trust)
+
+
+def _trust(entity: Any) -> Text:
+    from rich.text import Text
+
+    trust = trust_of(entity)
+    return Text(trust or "", style="red" if trust == TrustLabel.WEB else "dim")
 
 
 def shortened(text: str, width: int) -> str:
@@ -151,10 +164,12 @@ def _print_section(console: Console, memory: Caliber, section: ContextSection, w
     table = Table.grid(padding=(0, 1))
     table.add_column(width=9)
     table.add_column(justify="right", width=7, no_wrap=True)
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=width - 22)
+    table.add_column(width=6, no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=width - 29)
     for source in _most_telling(section.sources):
         entity = peek(memory, source.id)
-        table.add_row(_relevance(source), Text(f"{source.tokens:,} t", style="dim"), Text(label(entity)))
+        tokens = Text(f"{source.tokens:,} t", style="dim")
+        table.add_row(_relevance(source), tokens, _trust(entity), Text(label(entity)))
     console.print(Padding(table, (0, 0, 0, 2)))
     hidden = count - min(count, _SOURCES_SHOWN)
     if hidden:

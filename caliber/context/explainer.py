@@ -60,6 +60,11 @@ class _Explained:
     def id_of(self, place: int) -> uuid.UUID | None:
         return identity_of(self.record, self.source, place)
 
+    def trust_of(self, record_id: uuid.UUID | None) -> str | None:
+        """Return a record's label; None for text of the configuration and for what is gone."""
+        entity = None if record_id is None else self.source.entity(record_id)
+        return entity.trust.value if isinstance(entity, Turn | Artifact | Note | Scope) else None
+
 
 def explain(
     record: bytes,
@@ -80,7 +85,7 @@ def explain(
     decided = decided_again(kept, plan, filled, kept.shown)
     explained = _Explained(kept, decided, source)
     if exclusion is not None:
-        return _one(explained, exclusion, score_now)
+        return {**_one(explained, exclusion, score_now), "trust": explained.trust_of(exclusion)}
     return _all(explained)
 
 
@@ -98,7 +103,9 @@ def _all(explained: _Explained) -> dict[str, Any]:
         "trajectory_id": str(facts.trajectory_id),
         "status": status_of(facts, bool(sections)).value,
         "degraded": list(facts.degraded),
-        "inclusions": [{**_decision(explained, d), "tokens": d.tokens} for d in included],
+        "inclusions": [
+            {**_decision(explained, d), "tokens": d.tokens, "trust": explained.trust_of(d.target_id)} for d in included
+        ],
         "exclusions": [{**_decision(explained, d), "would_have_tokens": d.tokens} for d in excluded],
         "budget": {
             "total": facts.max_tokens,

@@ -252,11 +252,16 @@ def _short(text: Any) -> str:
 # --- storing ------------------------------------------------------------------------------------
 
 
-def store(memory: Caliber, conversation: Conversation, done: Imported) -> tuple[Trajectory, int]:
-    """Store what is new of a conversation; return its trajectory and how many turns were added."""
+def store(
+    memory: Caliber, conversation: Conversation, done: Imported, trust: TrustLabel | None
+) -> tuple[Trajectory, int]:
+    """Store what is new of a conversation; return its trajectory and how many turns were added.
+
+    Without ``trust`` its turns are labelled as those of a conversation held here.
+    """
     keyed = conversation.keyed()
     trajectory, known = _continued(memory, conversation, [turn["idempotency_key"] for turn in keyed])
-    fresh = keyed[known:]
+    fresh = [{**turn, "trust": trust} for turn in keyed[known:]]
     if trajectory is None:
         initiator = initiator_of(conversation.identity)
         trajectory = memory.start_trajectory(conversation.goal, initiator=initiator, tags=("chat",))

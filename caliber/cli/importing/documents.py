@@ -16,7 +16,7 @@ from typing import Final
 from caliber.cli.importing import sections
 from caliber.cli.importing.source import Imported, open_scope_of
 from caliber.model.entities import Artifact, Note, Trajectory
-from caliber.model.enums import ArtifactType, NoteType
+from caliber.model.enums import ArtifactType, NoteType, TrustLabel
 from caliber.model.time import SystemClock, from_us
 from caliber.runtime.caliber import Caliber
 from caliber.trajectory.inputs import MAX_NAME_CHARS
@@ -81,10 +81,16 @@ def as_text(raw: bytes) -> str | None:
 
 
 class Documents:
-    """The documents of one source in memory, compared with what they say now."""
+    """The documents of one source in memory, compared with what they say now; ``trust`` is how far they are trusted.
 
-    def __init__(self, memory: Caliber, trajectory: Trajectory, namespace: str, done: Imported) -> None:
+    What was imported under another label before is replaced, as if it had changed.
+    """
+
+    def __init__(
+        self, memory: Caliber, trajectory: Trajectory, namespace: str, done: Imported, trust: TrustLabel
+    ) -> None:
         self._memory = memory
+        self._trust = trust
         self._trajectory = trajectory
         self._namespace = namespace
         self._done = done
@@ -137,7 +143,11 @@ class Documents:
 
     def _note(self, entity: str, entity_type: str, note_type: NoteType, content: str) -> None:
         before = self._notes.pop((entity, entity_type), [])
-        same = [note for note in before if note.content == content and note.note_type is note_type]
+        same = [
+            note
+            for note in before
+            if note.content == content and note.note_type is note_type and note.trust is self._trust
+        ]
         if same:
             self._done.notes_known += 1
             current = same[0]
@@ -150,6 +160,7 @@ class Documents:
                 confidence=1.0,
                 namespace=self._namespace,
                 source_trajectory_ids=(self._trajectory.trajectory_id,),
+                trust=self._trust,
             )
             self._done.notes += 1
         for note in before:
@@ -158,7 +169,8 @@ class Documents:
                 self._done.notes_replaced += 1
 
     def _artifact(self, place: str, text: str, artifact_type: ArtifactType) -> None:
-        key = f"{_KEY}{place[-900:]}:{hashlib.sha256(text.encode()).hexdigest()}"
+        digest = hashlib.sha256(f"{self._trust.value}\0{text}".encode()).hexdigest()
+        key = f"{_KEY}{place[-900:]}:{digest}"
         before = self._artifacts.pop(_place(key), [])
         current = next((item for item in before if item.idempotency_key == key), None)
         if current is not None:
@@ -171,6 +183,7 @@ class Documents:
                 extraction_method="explicit",
                 confidence=1.0,
                 idempotency_key=key,
+                trust=self._trust,
             )
             if current.superseded_by is not None or current.retired_at is not None:
                 # The file says again what it said once: that version is in force again.

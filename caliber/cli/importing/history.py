@@ -13,7 +13,7 @@ from typing import Any, Final
 from caliber.cli.importing.git import Commit, Repository
 from caliber.cli.importing.source import Imported, open_scope_of
 from caliber.model.entities import Scope, Trajectory
-from caliber.model.enums import TurnRole
+from caliber.model.enums import TrustLabel, TurnRole
 from caliber.runtime.caliber import Caliber
 
 SCOPE_COMMITS: Final = 100
@@ -30,6 +30,7 @@ def import_history(
     done: Imported,
     *,
     limit: int | None,
+    trust: TrustLabel,
     started: Callable[[int], Callable[[int], None]],
 ) -> None:
     """Append the commits that none of ``trajectories`` has to the last of them, oldest first.
@@ -48,7 +49,7 @@ def import_history(
     def store() -> None:
         nonlocal batch
         if batch:
-            turns = memory.append_turns(scope.scope_id, [turn for commit in batch for turn in turns_of(commit)])
+            turns = memory.append_turns(scope.scope_id, [turn for commit in batch for turn in turns_of(commit, trust)])
             done.commits += len(batch)
             done.turns += len(turns)
             advance(len(batch))
@@ -88,8 +89,8 @@ def _month(commit: Commit) -> str:
     return "" if commit.authored_at is None else commit.authored_at.strftime("%Y-%m")
 
 
-def turns_of(commit: Commit) -> Iterator[dict[str, Any]]:
-    """Yield a commit as two turns: what its author said, and what it changed."""
+def turns_of(commit: Commit, trust: TrustLabel) -> Iterator[dict[str, Any]]:
+    """Yield a commit as two turns: what its author said, who is not the user, and what it changed."""
     author = " ".join(_CONTROL.sub(" ", commit.author).split())[:200] or None
     yield {
         "role": "user",
@@ -97,12 +98,14 @@ def turns_of(commit: Commit) -> Iterator[dict[str, Any]]:
         "name": author,
         "occurred_at": commit.authored_at,
         "idempotency_key": f"{_KEY}{commit.hash}:message",
+        "trust": trust,
     }
     yield {
         "role": "assistant",
         "content": changes_text(commit),
         "occurred_at": commit.authored_at,
         "idempotency_key": f"{_KEY}{commit.hash}:changes",
+        "trust": trust,
     }
 
 
