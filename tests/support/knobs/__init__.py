@@ -6,10 +6,10 @@ engine", item 7; design section 8.
 
 from __future__ import annotations
 
-from support.knobs import lifecycles, providers, searches, windows
+from support.knobs import files, lifecycles, providers, searches, windows
 from support.knobs.case import Case, Place
 
-SECTIONS = (windows, providers, searches, lifecycles)
+SECTIONS = (windows, providers, searches, lifecycles, files)
 CASES: tuple[Case, ...] = tuple(case for section in SECTIONS for case in section.CASES)
 
 COVERED = (
