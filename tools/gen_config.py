@@ -17,10 +17,13 @@ from config_readers import ROOT, readers
 
 from caliber.config import CaliberConfig, explaining, profiles, services
 from caliber.config.agent_profiles import AGENT_PROFILES, CAPS
-from caliber.config.policies import TARGETS, PolicyAction
+from caliber.config.policies import OWN_TARGETS, TARGETS, PolicyAction
 from caliber.config.render import about, limits_of
-from caliber.dsl import compiler, files, parser, scan
-from caliber.model.enums import Trigger
+from caliber.dsl import adapters, compiler, files, injection, memories, parser, scan
+from caliber.model.enums import MemoryCategory, Trigger
+from caliber.schema.binding import INDEXES, SYSTEM
+from caliber.schema.memories import BUILT_IN
+from caliber.schema.memory_types import FieldType, IndexType
 
 READERS = ROOT / "caliber" / "config" / "readers.py"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
@@ -159,17 +162,20 @@ def language() -> str:
     """Return the page of the language."""
     lines = [introduction("dsl.md").replace("VERSION", compiler.VERSION)]
     lines += ["## What may stand in a program", "", "| definition | what it is |", "|---|---|"]
-    later = compiler._LATER_DEFINITIONS
-    refused = "; read, checked for its form, and **refused until it acts**"
-    for kind, what in WHAT_IT_IS.items():
-        lines.append(f"| `{kind}` | {what}{refused if kind in later else ''} |")
+    lines += [f"| `{kind}` | {what} |" for kind, what in WHAT_IT_IS.items()]
     lines += ["", "Definitions may come in any order; `config` may come several times, a knob only once.", ""]
     lines += ["## Adapters and providers", "", "| `type` | `connection` is |", "|---|---|"]
-    lines += [f"| `{kind}` | `storage.{knob}` |" for kind, knob in compiler._ADAPTERS.items()]
-    lines += ["", f"Planned, and refused by name: {_words(compiler._LATER_ADAPTERS)}.", ""]
+    lines += [f"| `{kind}` | `storage.{knob}` |" for kind, knob in adapters.STORES.items()]
+    later = [kind for kind in adapters.STORES if kind not in adapters.BUILT]
+    lines += [
+        "",
+        f"{_words(later)} compile, and opening such a store raises `ProviderNotSupported` until they are built.",
+        f"{_words(adapters.CACHES)} holds no store: beside one it is accepted with a warning, and not used.",
+        "",
+    ]
     lines += ["Options are knobs of `storage`. Some have the name that the source documents gave them:", ""]
     lines += ["| adapter | option | knob |", "|---|---|---|"]
-    for kind, options in compiler._OPTIONS.items():
+    for kind, options in adapters.OPTIONS.items():
         lines += [f"| `{kind}` | `{name}` | `{knob}` |" for name, knob in options.items()]
     lines += ["", f"A provider is used when {_words(compiler.PROVIDERS, 'or')} in `config` is set to its name.", ""]
     lines += [
@@ -182,12 +188,14 @@ def language() -> str:
     lines += ["| action | what it may be done to |", "|---|---|"]
     for action in PolicyAction:
         targets = _words(target.value for target in TARGETS[action])
-        lines.append(f"| `{_call(action)}` | {targets or 'a channel, as text'} |")
+        own = " and declared memories" if action in OWN_TARGETS else ""
+        lines.append(f"| `{_call(action)}` | {targets or 'a channel, as text'}{own} |")
     lines += [
         "",
         "`turn` is another word for `turn_buffer`. On `task_end`, `extract_artifacts(trajectory)` consolidates notes.",
         "",
     ]
+    lines += [*_memories(), *_rules(), *_warnings()]
     escapes = _words(f"\\{name}" for name in parser._ESCAPES)
     lines += ["## Values", ""]
     lines += [
@@ -217,6 +225,108 @@ def language() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _memories() -> Iterator[str]:
+    yield from (
+        "## Memories",
+        "",
+        "A memory is bound by its name to what every store has, or it is one of your own, with a relation of its own:",
+        f"{_words(BUILT_IN)} are there already. What is declared of those must be what they are: a field they do not",
+        "have, or of another type, is a fault; of an enum, fewer values may be declared.",
+        "",
+        "```",
+        "memory decision {",
+        "  type: semantic",
+        "  schema: {",
+        "    title: text,",
+        "    content: text,",
+        "    content_embedding: embedding,",
+        '    state: enum("open", "made"),',
+        "    decided_at: optional(timestamp)",
+        "  }",
+        "  retention: 90d",
+        "  parent: trajectory",
+        "  index: { state: hash, created_at: btree, content_embedding: hnsw }",
+        "}",
+        "```",
+        "",
+        "| setting | what it takes |",
+        "|---|---|",
+    )
+    fields = [memories._SAMPLE_ENUM if kind is FieldType.ENUM else kind.value for kind in FieldType]
+    about = {
+        "type": _words(MemoryCategory, "or"),
+        "schema": f"fields `name: type`; types are {_words(fields)}; `optional(text)`: records may be without it",
+        "retention": f"{_words(memories.RETENTIONS, 'or')}; left out: `persistent`",
+        "index": f"`field: type`; types are {_words(IndexType)}",
+        "lifecycle": f"{_words(memories.LIFECYCLES, 'or')}; left out: `explicit`",
+        "artifacts": "the types of artifact it is made of, as texts",
+        "parent": "the memory whose records its own belong to",
+        "inject_on": "triggers at which its records enter a window by themselves",
+    }
+    assert tuple(about) == memories.SETTINGS, "a setting of memories has no line here"
+    yield from (f"| `{name}` | {what} |" for name, what in about.items())
+    yield from (
+        "",
+        f"`type` and `schema` are needed. {_words(SYSTEM)} are in every memory, and can be indexed undeclared.",
+        "",
+        "| index | for fields of type |",
+        "|---|---|",
+    )
+    yield from (f"| `{kind}` | {_words(types)} |" for kind, types in INDEXES.items())
+    yield ""
+
+
+def _rules() -> Iterator[str]:
+    yield from (
+        "## Rules of injection",
+        "",
+        "What of a memory enters windows. Without any rule, windows are assembled as `assembly` says.",
+        "",
+        "```",
+        "inject decision into context {",
+        "  name: open_decisions",
+        "  mode: top_k(10)",
+        "  priority: 80",
+        "  max_tokens: 2000",
+        '  filter: state = "open" and created_at > now()',
+        "}",
+        "```",
+        "",
+        "| setting | what it takes |",
+        "|---|---|",
+    )
+    about = {
+        "mode": f"{_words(injection.MODES, 'or')}",
+        "priority": "which rule wins when the budget is short; higher first",
+        "max_tokens": "most tokens of what it brings; not more than `token_budget`",
+        "filter": "which records: a condition over the memory's fields",
+        "name": "what traces and sections call it (an extension of ours); left out, the memory's name",
+    }
+    assert tuple(about) == injection.SETTINGS, "a setting of rules has no line here"
+    yield from (f"| `{name}` | {what} |" for name, what in about.items())
+    yield from ("", f"`mode` and `priority` are needed; the target is always `{injection.TARGET}`.", "")
+
+
+def _warnings() -> Iterator[str]:
+    yield from (
+        "## Warnings",
+        "",
+        "What means something, but hardly what was meant, is a warning: `caliber check` shows it (with `--strict` the",
+        "exit code is 1), `--json` carries it, and a program asks for it with `caliber.dsl.check(path)`, which returns",
+        "the configuration and the warnings. `load_config` and `open` say nothing. There are warnings for:",
+        "",
+        "- an adapter that is not used (`redis`), with its options;",
+        "- a connection that is written out instead of named as `env:NAME`; one that may hold a password is used, and",
+        "  never shown, hashed, pickled or written to another file;",
+        "- a filter that compares an enum of a built-in memory with a value that its declaration leaves out;",
+        "- `auto_close(scope_close)` on `scope`, which has no effect.",
+        "",
+        "A file that leaves knobs out, as the example of the source documents does, is checked upon a profile with",
+        '`caliber check FILE --base reference`, and loaded with `caliber.load_config(path, base="reference")`.',
+        "",
+    )
+
+
 def _comparators() -> list[str]:
     grammar = GRAMMAR.read_text(encoding="utf-8")
     found = re.search(r"^COMPARATOR: /(.+?)\|\[(.+?)\]/$", grammar, re.MULTILINE)
@@ -225,7 +335,11 @@ def _comparators() -> list[str]:
 
 
 def _call(action: PolicyAction) -> str:
-    inside = {PolicyAction.PRUNE: "target, older_than(30d)", PolicyAction.NOTIFY: '"channel"'}
+    inside = {
+        PolicyAction.PRUNE: "target, older_than(30d)",
+        PolicyAction.INJECT: "target, relevant(0.7)",
+        PolicyAction.NOTIFY: '"channel"',
+    }
     return f"{action.value}({inside.get(action, 'target')})"
 
 

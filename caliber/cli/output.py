@@ -88,6 +88,12 @@ class Output:
         """Print a message beside the result."""
         sys.stderr.write(printable(text) + "\n")
 
+    def warn(self, text: str) -> None:
+        """Print a warning for people, in yellow where there are colours."""
+        from rich.text import Text
+
+        self.console.print(Text(printable(text), style="yellow"), soft_wrap=True)
+
     def result(self, document: Any, human: Callable[[], None]) -> None:
         """Print the result: the document in JSON mode, else what ``human`` prints."""
         if self.json:

@@ -14,6 +14,7 @@ import click
 if TYPE_CHECKING:
     from caliber.cli.output import Output
     from caliber.config import CaliberConfig
+    from caliber.dsl.checking import Checked
     from caliber.runtime.caliber import Caliber
 
 CONFIG_VARIABLE: Final = "CALIBER_CONFIG"
@@ -69,6 +70,17 @@ class Settings:
         from caliber.dsl.loading import load_config
 
         return load_config(self.config_path())
+
+    def check(self, base: str | None) -> Checked:
+        """Return the configuration as ``load`` does, and the warnings; ``base`` is a profile that a file stands on."""
+        from caliber.dsl.loading import check
+
+        checked = check(self.config_path(), base=base)
+        if self.tenant is None:
+            return checked
+        from caliber.runtime.tenants import tenant_config
+
+        return checked._replace(config=tenant_config(checked.config, self.tenant))
 
     def load(self) -> CaliberConfig:
         """Return the configuration, of the tenant that was named if one was. Raises: as ``load_all``, NotFound."""

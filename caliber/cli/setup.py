@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from caliber.cli.settings import DEFAULT_CONFIG, DEFAULT_STORE, Settings, with_s
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig
+    from caliber.config.warnings import ConfigWarning
 
 PROFILES = ("reference", "coding-agent", "chat-companion", "ops-agent")
 EMBEDDINGS = ("static", "minilm", "openai", "voyage", "ollama", "none")
@@ -133,9 +135,13 @@ def init(
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--explain", "key", metavar="KEY", help="Say what a knob is, such as search.boosts.exact, instead.")
+@click.option(
+    "--base", type=click.Choice(PROFILES), help="Take what the file leaves out from a profile, to check a part of one."
+)
+@click.option("--strict", is_flag=True, help="Exit code 1 when there are warnings, too.")
 @with_settings
-def check(settings: Settings, file: Path | None, key: str | None) -> int:
-    """Check a configuration: list every fault, or sum it up.
+def check(settings: Settings, file: Path | None, key: str | None, base: str | None, strict: bool) -> int:
+    """Check a configuration: list every fault, or sum it up; and what is doubtful in it.
 
     Exit code 1 when it has faults. With --explain: what a knob or section means, accepts, has here and in each
     profile, and which modules it acts in.
@@ -152,7 +158,7 @@ def check(settings: Settings, file: Path | None, key: str | None) -> int:
     if not path.exists():
         raise Mistake(f"{path}: there is no such file", "write one with `caliber init`, or name another with --config")
     try:
-        config = settings.load()
+        config, warnings = settings.check(base)
     except MultipleErrors as error:
         faults = [
             {"kind": fault.kind, "message": str(fault), "field": fault.context.get("field")}
@@ -162,17 +168,18 @@ def check(settings: Settings, file: Path | None, key: str | None) -> int:
             {"path": str(path), "ok": False, "faults": faults}, lambda: _print_faults(settings, path, faults)
         )
         return PROBLEM
+    doubtful = [{**dataclasses.asdict(warning), "message": str(warning)} for warning in warnings]
     refused = _refusals(config)
     if refused:
-        settings.out.result(
-            {"path": str(path), "ok": False, "faults": refused}, lambda: _print_faults(settings, path, refused)
-        )
+        document = {"path": str(path), "ok": False, "faults": refused, "warnings": doubtful}
+        settings.out.result(document, lambda: _print_faults(settings, path, refused, warnings))
         return PROBLEM
     summary = sum_up(config)
     settings.out.result(
-        {"path": str(path), "ok": True, "faults": [], **summary}, lambda: _print_summary(settings, path, summary)
+        {"path": str(path), "ok": True, "faults": [], "warnings": doubtful, **summary},
+        lambda: _print_summary(settings, path, summary, warnings),
     )
-    return DONE
+    return PROBLEM if strict and warnings else DONE
 
 
 def _refusals(config: CaliberConfig) -> list[dict[str, Any]]:
@@ -185,7 +192,15 @@ def _refusals(config: CaliberConfig) -> list[dict[str, Any]]:
     ]
 
 
-def _print_faults(settings: Settings, path: Path, faults: list[dict[str, Any]]) -> None:
+def _print_warnings(settings: Settings, warnings: Sequence[ConfigWarning]) -> None:
+    for warning in warnings:
+        settings.out.warn(str(warning))
+
+
+def _print_faults(
+    settings: Settings, path: Path, faults: list[dict[str, Any]], warnings: Sequence[ConfigWarning] = ()
+) -> None:
+    _print_warnings(settings, warnings)
     settings.out.say(f"{path}: {len(faults)} fault{'s' if len(faults) != 1 else ''}")
     for fault in faults:
         settings.out.say(f"  - {fault['message']}")
@@ -209,6 +224,8 @@ def sum_up(config: CaliberConfig) -> dict[str, Any]:
         "summarization": None if summarization is None else f"{summarization.provider_type} {summarization.model}",
         "principal": f"{config.principal.kind}:{config.principal.id}",
         "policies": [policy.name for policy in config.policies],
+        "memories": [memory.name for memory in config.memories],
+        "injection_rules": [rule.memory if rule.name is None else rule.name for rule in config.injection_rules],
         "config_hash": config.hash.hex(),
     }
 
@@ -217,9 +234,13 @@ def _is_there(store: str) -> bool:
     return store == ":memory:" or Path(store.removeprefix("file:")).exists()
 
 
-def _print_summary(settings: Settings, path: Path, summary: dict[str, Any]) -> None:
+def _print_summary(
+    settings: Settings, path: Path, summary: dict[str, Any], warnings: Sequence[ConfigWarning] = ()
+) -> None:
     say = settings.out.say
-    say(f"{path} is sound")
+    _print_warnings(settings, warnings)
+    doubtful = f", with {len(warnings)} warning{'s' if len(warnings) != 1 else ''}" if warnings else ""
+    say(f"{path} is sound{doubtful}")
     missing = "" if summary["store_exists"] else "  (not created yet: run `caliber create`)"
     say(f"  store          {summary['adapter']} {summary['store']}{missing}")
     say(f"  durability     {summary['durability']}")
@@ -228,6 +249,8 @@ def _print_summary(settings: Settings, path: Path, summary: dict[str, Any]) -> N
     say(f"  summarization  {summary['summarization'] or 'none: closed scopes get no summary'}")
     say(f"  principal      {summary['principal']}")
     say(f"  policies       {', '.join(summary['policies']) or 'none'}")
+    say(f"  memories       {', '.join(summary['memories']) or 'the built-in ones'}")
+    say(f"  injection      {', '.join(summary['injection_rules']) or 'as assembly says'}")
     say(f"  hash           {summary['config_hash'][:16]}")
 
 

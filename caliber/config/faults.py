@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 import pydantic
 from pydantic import BaseModel, Tag
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from caliber.config.secret import NAME_CHARS, REDACTED, readable, show
 from caliber.model.errors import (
@@ -41,6 +42,26 @@ _REASONS: Final = {
 }
 # Errors about the kind of a value: shown are only simple values, since a whole section may hold anything.
 _STRUCTURAL: Final = frozenset(("model_type", "model_attributes_type", "dict_type", "mapping_type", "list"))
+
+
+class Faults:
+    """Collects every fault of one section, to be raised as one."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str, str]] = []
+
+    def missing(self, field: str) -> None:
+        self.found.append(("missing", field, ""))
+
+    def wrong(self, field: str, reason: str) -> None:
+        self.found.append(("wrong", field, reason))
+
+    def clash(self, field: str, other: str, reason: str) -> None:
+        self.found.append((f"clash:{other}", field, reason))
+
+    def done(self) -> None:
+        if self.found:
+            raise PydanticCustomError("section_faults", "the section contradicts itself", {"faults": self.found})
 
 
 def path_of(location: Location) -> str:

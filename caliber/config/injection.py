@@ -6,15 +6,14 @@ Source: C-156, C-160 to C-165, C-465, K-065.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from caliber.config.context import PRIORITY_MAX
+from caliber.config.faults import Faults
 from caliber.config.knobs import Int, Real, Section, Text, knob
-from caliber.config.memories import MemoryName
-from caliber.config.policies import Faults
+from caliber.config.memories import MemoryName, MemoryRef
 
 RULES_MAX: Final = 256
 FILTER_CHARS: Final = 65_536
@@ -63,7 +62,7 @@ class InjectionMode(Section):
 class InjectionRule(Section):
     """What of one memory enters windows."""
 
-    memory: MemoryName = knob("Whose records: a declared memory, or one that every store has.", "C-160")
+    memory: MemoryRef = knob("Whose records: a declared memory, or one that every store has.", "C-160")
     name: MemoryName | None = knob(
         "What traces and sections call it; left out, the memory's name, with a number from the second rule on.",
         "ours",
@@ -77,15 +76,3 @@ class InjectionRule(Section):
     filter: Annotated[Text, Field(min_length=1, max_length=FILTER_CHARS)] | None = knob(
         "Which records, as a condition of the language.", "C-161", optional=True
     )
-
-
-def named_rules(value: tuple[InjectionRule, ...]) -> Any:
-    """Return the rules, refusing a name that is given twice."""
-    seen: set[str] = set()
-    for rule in value:
-        if rule.name is None:
-            continue
-        if rule.name in seen:
-            raise PydanticCustomError("rule", "the rule {name} is declared twice", {"name": rule.name})
-        seen.add(rule.name)
-    return value

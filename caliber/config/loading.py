@@ -6,6 +6,7 @@ Source: C-123, design section 8.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +20,12 @@ from caliber.model.errors import InvalidConfigValue
 PROGRAM_SUFFIX: Final = ".caliber"
 
 
-def load_config_file(path: str | os.PathLike[str]) -> CaliberConfig:
-    """Return the configuration in a ``.toml`` or ``.json`` file.
+Base = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""What a file leaves out, given what it says."""
+
+
+def load_config_file(path: str | os.PathLike[str], *, base: Base | None = None) -> CaliberConfig:
+    """Return the configuration in a ``.toml`` or ``.json`` file; ``base`` says what it leaves out.
 
     Relative paths in it lead from the file's own folder, wherever the program was started.
     Raises: MultipleErrors with every fault.
@@ -31,7 +36,23 @@ def load_config_file(path: str | os.PathLike[str]) -> CaliberConfig:
     if suffix not in parsers:
         fail(wrong("path", file.name, "a configuration ends in .caliber, .toml or .json"))
     data = parsers[suffix](read_file(file))
-    return CaliberConfig.from_mapping(anchor(data, file.absolute().parent))
+    return CaliberConfig.from_mapping(anchor(merged({} if base is None else base(data), data), file.absolute().parent))
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested data with ``over`` put over ``base``; lists, and stores of another adapter, are replaced whole."""
+    out = dict(base)
+    for key, value in over.items():
+        before = out.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping) and _same_kind(before, value):
+            out[key] = merged(before, value)
+        else:
+            out[key] = value
+    return out
+
+
+def _same_kind(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    return all(key not in value or before.get(key) == value[key] for key in ("adapter", "provider_type"))
 
 
 def anchor(data: dict[str, Any], folder: Path) -> dict[str, Any]:

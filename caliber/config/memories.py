@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from caliber.config.cron import check_cron
+from caliber.config.faults import Faults
 from caliber.config.knobs import AsList, Duration, Flag, Int, Name, Section, Text, knob
-from caliber.config.policies import Faults
 from caliber.model.enums import ArtifactType, MemoryCategory, Trigger
 from caliber.schema import memory_types as data
 from caliber.schema.memory_types import FieldType, IndexType, Lifecycle, MemoryType, RetentionKind
@@ -21,6 +20,17 @@ MEMORIES_MAX: Final = 128
 FIELDS_MAX: Final = 200
 
 MemoryName = Annotated[str, Field(strict=True, pattern=rf"^[a-z_][a-z0-9_]{{0,{NAME_CHARS - 1}}}$")]
+
+_SYNONYMS: Final = {"turn": "turn_buffer"}
+
+
+def memory_name(value: str) -> str:
+    """Return the one name of a memory that has two."""
+    return _SYNONYMS.get(value, value)
+
+
+MemoryRef = Annotated[MemoryName, AfterValidator(memory_name)]
+"""The name of a memory; ``turn`` is another word for ``turn_buffer``."""
 
 
 class WhenConfig(Section):
@@ -103,12 +113,17 @@ class MemoryRetentionConfig(Section):
 class MemoryConfig(Section):
     """A memory type: one that every store has, bound by its name, or one of your own."""
 
-    name: MemoryName = knob("Its name, unique.", "C-130")
+    name: MemoryRef = knob("Its name, unique.", "C-130")
     type: MemoryCategory = knob("What kind of memory it is.", "C-131")
     fields: Annotated[tuple[FieldConfig, ...], AsList, Field(min_length=1, max_length=FIELDS_MAX)] = knob(
         "What its records hold.", "C-132"
     )
-    retention: MemoryRetentionConfig = knob("How long its records stay.", "C-135")
+    retention: MemoryRetentionConfig = knob(
+        "How long its records stay; for good, where it is not said.",
+        "C-135",
+        optional=True,
+        default=MemoryRetentionConfig(kind=RetentionKind.PERSISTENT),
+    )
     indexes: Annotated[tuple[IndexConfig, ...], AsList] = knob(
         "What its records are looked up by.", "C-139", optional=True, default=()
     )
@@ -119,7 +134,7 @@ class MemoryConfig(Section):
     artifacts: Annotated[tuple[ArtifactType, ...], AsList] = knob(
         "The types of artifact it is made of.", "C-143", optional=True, default=()
     )
-    parent: MemoryName | None = knob("The memory whose records its own belong to.", "C-144", optional=True)
+    parent: MemoryRef | None = knob("The memory whose records its own belong to.", "C-144", optional=True)
     inject_on: Annotated[tuple[WhenConfig, ...], AsList] = knob(
         "When its records enter a window by themselves.", "C-145", optional=True, default=()
     )
@@ -160,13 +175,3 @@ class MemoryConfig(Section):
             parent=self.parent,
             inject_on=tuple(item.declared for item in self.inject_on),
         )
-
-
-def unique_memories(value: tuple[MemoryConfig, ...]) -> Any:
-    """Return the memories, refusing a name that comes twice."""
-    seen: set[str] = set()
-    for memory in value:
-        if memory.name in seen:
-            raise PydanticCustomError("memory", "the memory {name} is declared twice", {"name": memory.name})
-        seen.add(memory.name)
-    return value

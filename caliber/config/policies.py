@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from caliber.config.cron import check_cron
+from caliber.config.faults import Faults
+from caliber.config.injection import InjectionMode
 from caliber.config.knobs import AsList, Duration, Name, Real, Section, knob
+from caliber.config.memories import MemoryRef
 from caliber.model.enums import Trigger
 
 _CHANNEL: Final = re.compile(r"[a-z_][a-z0-9_]{0,54}\Z")  # PostgreSQL's 63 bytes less the prefix "caliber_"
@@ -26,10 +28,13 @@ class PolicyAction(StrEnum):
     CONSOLIDATE_NOTES = "consolidate_notes"
     CHECKPOINT = "checkpoint"
     PRUNE = "prune"
+    INJECT = "inject"
     NOTIFY = "notify"
 
 
 class PolicyTarget(StrEnum):
+    """The memories that every store has."""
+
     TURN_BUFFER = "turn_buffer"
     SCOPE = "scope"
     TRAJECTORY = "trajectory"
@@ -44,8 +49,13 @@ TARGETS: Final[dict[PolicyAction, tuple[PolicyTarget, ...]]] = {
     PolicyAction.CONSOLIDATE_NOTES: (PolicyTarget.TRAJECTORY,),
     PolicyAction.CHECKPOINT: (PolicyTarget.SCOPE, PolicyTarget.TRAJECTORY),
     PolicyAction.PRUNE: (PolicyTarget.TURN_BUFFER, PolicyTarget.SCOPE, PolicyTarget.ARTIFACT, PolicyTarget.NOTE),
+    PolicyAction.INJECT: tuple(PolicyTarget),
     PolicyAction.NOTIFY: (),
 }
+OWN_TARGETS: Final = (PolicyAction.SUMMARIZE, PolicyAction.PRUNE, PolicyAction.INJECT)
+"""What can be done to a declared memory that is no built-in one, too."""
+
+_BUILT_IN: Final = {target.value: target for target in PolicyTarget}
 _GRADED: Final = (PolicyTarget.ARTIFACT, PolicyTarget.NOTE)  # the records that carry a confidence
 
 
@@ -53,41 +63,31 @@ ON_SCHEDULE: Final = (PolicyAction.PRUNE, PolicyAction.NOTIFY)
 """What needs no trajectory to work on: on a schedule the whole tenant is the range (C-228)."""
 
 
-class Faults:
-    """Collects every fault of one section, to be raised as one; see ``caliber.config.faults``."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[str, str, str]] = []
-
-    def missing(self, field: str) -> None:
-        self.found.append(("missing", field, ""))
-
-    def wrong(self, field: str, reason: str) -> None:
-        self.found.append(("wrong", field, reason))
-
-    def clash(self, field: str, other: str, reason: str) -> None:
-        self.found.append((f"clash:{other}", field, reason))
-
-    def done(self) -> None:
-        if self.found:
-            raise PydanticCustomError("section_faults", "the section contradicts itself", {"faults": self.found})
+def _target(value: str) -> str:
+    # A member where there is one, so that it can be told by identity.
+    return _BUILT_IN.get(value, value)
 
 
 class ActionConfig(Section):
     """One thing to do."""
 
     action: PolicyAction = knob("What to do.", "C-227")
-    target: PolicyTarget | None = knob("What to do it to; notify has none.", "C-227", optional=True)
-    older_than_ms: Duration | None = knob("prune: records older than this.", "C-176", unit="ms", optional=True, ge=0)
-    below_confidence: Real | None = knob(
-        "prune: artifacts or notes of less confidence.", "C-178", optional=True, ge=0, le=1
+    target: Annotated[MemoryRef, AfterValidator(_target)] | None = knob(
+        "The memory to do it to, built-in or declared; notify has none.", "C-227", optional=True
     )
+    older_than_ms: Duration | None = knob("prune: records older than this.", "C-176", unit="ms", optional=True, ge=0)
+    below_confidence: Real | None = knob("prune: records of less confidence.", "C-178", optional=True, ge=0, le=1)
+    mode: InjectionMode | None = knob("inject: in which form, and how much.", "C-152", optional=True)
     channel: Name | None = knob("notify: channel to name.", "C-242", optional=True)
 
     @property
     def shown(self) -> str:
         """The action in a few words."""
-        return f"{self.action.value} {self.channel if self.target is None else self.target.value}"
+        return f"{self.action.value} {self.channel if self.target is None else str(self.target)}"
+
+    @property
+    def _on_own(self) -> bool:
+        return self.action in OWN_TARGETS and self.target is not None and self.target not in _BUILT_IN
 
     @model_validator(mode="after")
     def _complete(self) -> ActionConfig:
@@ -95,18 +95,22 @@ class ActionConfig(Section):
         allowed = TARGETS[self.action]
         if allowed and self.target is None:
             faults.missing("target")
-        elif self.target is not None and self.target not in allowed:
+        elif self.target is not None and self.target not in allowed and not self._on_own:
             wanted = "one of " + ", ".join(allowed) if allowed else "left out"
             faults.clash("target", "action", f"the target of {self.action} must be {wanted}")
         if self.action is PolicyAction.PRUNE:
             if self.older_than_ms is None and self.below_confidence is None:
                 faults.missing("older_than_ms")
-            if self.below_confidence is not None and self.target not in _GRADED:
+            if self.below_confidence is not None and self.target not in _GRADED and not self._on_own:
                 faults.clash("below_confidence", "target", "only artifacts and notes carry a confidence")
         else:
             for name in ("older_than_ms", "below_confidence"):
                 if getattr(self, name) is not None:
                     faults.clash(name, "action", "only prune takes it")
+        if self.action is PolicyAction.INJECT and self.mode is None:
+            faults.missing("mode")
+        elif self.action is not PolicyAction.INJECT and self.mode is not None:
+            faults.clash("mode", "action", "only inject takes it")
         if self.action is PolicyAction.NOTIFY:
             if self.channel is None:
                 faults.missing("channel")
@@ -151,13 +155,3 @@ class PolicyConfig(Section):
 
     name: Annotated[str, Field(strict=True, pattern=_NAME)] = knob("Its name, unique.", "C-149")
     rules: Annotated[tuple[RuleConfig, ...], AsList] = knob("Its rules, tried in order.", "C-149")
-
-
-def unique_names(value: tuple[PolicyConfig, ...]) -> Any:
-    """Return the policies, refusing a name that comes twice."""
-    seen: set[str] = set()
-    for policy in value:
-        if policy.name in seen:
-            raise PydanticCustomError("policy", "the policy {name} is declared twice", {"name": policy.name})
-        seen.add(policy.name)
-    return value

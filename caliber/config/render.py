@@ -17,9 +17,10 @@ from typing import Any, Final, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from caliber.config.faults import section_in
+from caliber.config.faults import section_in, wrong
 from caliber.config.knobs import INT64_MAX, FrozenMap, Section
 from caliber.config.policies import PolicyConfig
+from caliber.config.secret import LiteralDsn
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
 
 _HEADER: Final = """\
@@ -36,7 +37,11 @@ _UNSAFE: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 
 
 def render_json(config: CaliberConfig) -> str:
-    """Return the configuration as an indented JSON document that reads back as the same configuration."""
+    """Return the configuration as an indented JSON document that reads back as the same configuration.
+
+    Raises: InvalidConfigValue when the store's connection string may hold a password.
+    """
+    refuse_sealed(config)
     return json.dumps(config.to_mapping(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -44,13 +49,23 @@ def render_toml(config: CaliberConfig, reasons: Mapping[str, str] = MappingProxy
     """Return the configuration as a commented TOML document that reads back as the same configuration.
 
     ``reasons`` say, by path, why a knob has its value, such as ``profiles.reasons``.
+    Raises: InvalidConfigValue when the store's connection string may hold a password.
     """
+    refuse_sealed(config)
     lines = [_HEADER]
     lines.extend(_section(config, (), reasons))
     lines.extend(_policies(config.policies, reasons))
     lines.extend(_listed("memories", config.memories))
     lines.extend(_listed("injection_rules", config.injection_rules))
     return "\n".join(lines) + "\n"
+
+
+def refuse_sealed(config: CaliberConfig) -> None:
+    """Refuse to write a connection string that may hold a password. Raises: InvalidConfigValue."""
+    dsn = getattr(config.storage, "dsn", None)
+    if isinstance(dsn, LiteralDsn) and dsn.is_sealed:
+        reason = "may hold a password and is not written to files: put it into a variable and name that as env:MY_DSN"
+        raise wrong("storage.dsn", str(dsn), reason)
 
 
 def format_duration(ms: int) -> str:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, PlainSerializer, PlainValidator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from caliber.model.errors import MissingRequired
@@ -24,6 +24,7 @@ SHOWN_CHARS = 100
 NAME_CHARS = 64
 
 _REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]{0,127})\Z")
+_PLAIN_DSN = re.compile(r"postgres(?:ql)?://[\w.,:\[\]-]*(?:/[\w.-]*)?\Z", re.ASCII)
 _SECRET_WORDS = frozenset(
     (
         *("apikey", "secret", "password", "passwd", "pwd", "dsn", "credential", "credentials"),
@@ -105,6 +106,86 @@ class SecretRef:
         if isinstance(value, str) and _REFERENCE.match(value):
             return cls(value)
         raise PydanticCustomError("secret", "must be a reference such as env:MY_API_KEY, never the secret itself")
+
+
+class LiteralDsn:
+    """A connection string that stands in a configuration itself.
+
+    What names a host, a port and a database and nothing else is shown as it is. Anything else may hold a password: it
+    is sealed, which means used by ``resolve`` and never shown, written, hashed or pickled. Source: K-072.
+    """
+
+    __slots__ = ("_text",)
+    _text: str
+
+    def __init__(self, text: str) -> None:
+        object.__setattr__(self, "_text", text)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it may hold a password."""
+        return not is_plain_dsn(self._text)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is something to resolve."""
+        return bool(self._text)
+
+    def resolve(self) -> str:
+        """Return the connection string."""
+        return self._text
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a connection string cannot be changed")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("a connection string cannot be changed")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LiteralDsn) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash((LiteralDsn, self._text))
+
+    def __str__(self) -> str:
+        return REDACTED if self.is_sealed else self._text
+
+    def __repr__(self) -> str:
+        return f"LiteralDsn('{self}')"
+
+    def __copy__(self) -> LiteralDsn:
+        return self
+
+    def __deepcopy__(self, _: object) -> LiteralDsn:
+        return self
+
+    def __reduce__(self) -> tuple[type[LiteralDsn], tuple[str]]:
+        if self.is_sealed:
+            raise TypeError("a connection string that may hold a password is not pickled; name it as env:MY_DSN")
+        return LiteralDsn, (self._text,)
+
+
+def _dsn(value: Any) -> SecretRef | LiteralDsn:
+    if isinstance(value, SecretRef | LiteralDsn):
+        return value
+    if isinstance(value, str) and _REFERENCE.match(value):
+        return SecretRef(value)
+    if isinstance(value, str) and is_plain_dsn(value):
+        return LiteralDsn(value)
+    if value == REDACTED:
+        raise PydanticCustomError(
+            "secret", "the address was not written, since it may hold a password: name it as env:MY_DSN"
+        )
+    raise PydanticCustomError("secret", "must be a reference such as env:MY_DSN, never the secret itself")
+
+
+Dsn = Annotated[SecretRef | LiteralDsn, PlainValidator(_dsn), PlainSerializer(str, return_type=str)]
+"""A reference to a connection string, or one without a password."""
+
+
+def is_plain_dsn(text: str) -> bool:
+    """Return whether a connection string names a host, a port and a database, and nothing else."""
+    return _PLAIN_DSN.match(text) is not None
 
 
 def is_reference(text: str) -> bool:

@@ -11,18 +11,19 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Tag
 from pydantic_core import PydanticCustomError
 
 from caliber.config.knobs import Duration, Flag, Int, Name, Real, Retention, Section, knob
-from caliber.config.secret import PREFIX, SecretRef, is_reference
+from caliber.config.secret import PREFIX, Dsn, SecretRef, is_reference
 from caliber.model.enums import Durability, ReadConsistency, WindowDurability
 
-ADAPTERS: Final = ("sqlite", "postgres")
-PLANNED_ADAPTERS: Final = ("redis", "libsql", "cockroachdb")
+SQLITE_ADAPTERS: Final = ("sqlite", "libsql")
+POSTGRES_ADAPTERS: Final = ("postgres", "cockroachdb")
+"""Databases of one family have one section; which of them are built is known to ``caliber.backends`` (O-3)."""
 MEMORY: Final = ":memory:"
 _SCHEMA_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}\Z")
 
 
 def _adapter(value: Any) -> Any:
-    if isinstance(value, str) and value in PLANNED_ADAPTERS:
-        reason = "the adapter is not built yet; use sqlite or postgres"
+    if value == "redis":
+        reason = "it keeps nothing for good; use sqlite or postgres"
         raise PydanticCustomError("unsupported", reason, {"provider": value})
     return value
 
@@ -59,7 +60,9 @@ def resolved(path: str) -> str:
 class StorageConfig(Section):
     """The durable store in SQLite."""
 
-    adapter: Annotated[Literal["sqlite"], BeforeValidator(_adapter)] = knob("Which database holds everything.", "O-3")
+    adapter: Annotated[Literal["sqlite", "libsql"], BeforeValidator(_adapter)] = knob(
+        "Which database holds everything.", "O-3"
+    )
     path: Annotated[Name, AfterValidator(path_text)] = knob(
         "File of the store, relative to this file, or env:NAME for a variable that holds it.", "K-072"
     )
@@ -103,8 +106,8 @@ class StorageConfig(Section):
 class PostgresConfig(Section):
     """The durable store in PostgreSQL: one schema a tenant."""
 
-    adapter: Literal["postgres"] = knob("Which database holds everything.", "O-3")
-    dsn: SecretRef = knob("Where the database is: env:NAME of a variable that holds its DSN.", "K-072")
+    adapter: Literal["postgres", "cockroachdb"] = knob("Which database holds everything.", "O-3")
+    dsn: Dsn = knob("Where the database is: env:NAME of a variable that holds its DSN.", "K-072")
     feed_dsn: SecretRef | None = knob(
         "The same database, no pool in between, as env:NAME: commits are told and heard of at once (LISTEN).",
         "design",
@@ -153,7 +156,7 @@ class PostgresConfig(Section):
 def _adapter_of(value: Any) -> str:
     adapter = value.get("adapter") if isinstance(value, Mapping) else getattr(value, "adapter", None)
     # Whatever is no adapter at all is refused where most configurations are.
-    return "postgres" if adapter == "postgres" else "sqlite"
+    return "postgres" if adapter in POSTGRES_ADAPTERS else "sqlite"
 
 
 AnyStorage = Annotated[

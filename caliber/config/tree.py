@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import pydantic
-from pydantic import AfterValidator, BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, Field, PrivateAttr
 
-from caliber.config import checks, faults
+from caliber.config import checks, declared, faults  # noqa: F401  (declared registers checks)
 from caliber.config.context import (
     TOKEN_BUDGET_MAX,
     AssemblyConfig,
@@ -27,7 +27,7 @@ from caliber.config.context import (
     SectionPriorities,
     TokensConfig,
 )
-from caliber.config.injection import RULES_MAX, InjectionRule, named_rules
+from caliber.config.injection import RULES_MAX, InjectionRule
 from caliber.config.knobs import FOREVER, AsList, Duration, FrozenMap, Int, Name, Real, Section, Text, knob
 from caliber.config.lifecycle import (
     AccessConfig,
@@ -37,10 +37,10 @@ from caliber.config.lifecycle import (
     PrincipalConfig,
     TrajectoryConfig,
 )
-from caliber.config.memories import MEMORIES_MAX, MemoryConfig, unique_memories
+from caliber.config.memories import MEMORIES_MAX, MemoryConfig
 from caliber.config.parsing import parse_json, parse_toml
 from caliber.config.pcp import PCPConfig
-from caliber.config.policies import PolicyConfig, unique_names
+from caliber.config.policies import PolicyConfig
 from caliber.config.providers import (
     EmbeddingConfig,
     ProviderConfig,
@@ -49,7 +49,7 @@ from caliber.config.providers import (
     VectorConfig,
 )
 from caliber.config.search import SearchConfig
-from caliber.config.secret import SecretRef, readable
+from caliber.config.secret import LiteralDsn, SecretRef, readable
 from caliber.config.storage import (
     AioConfig,
     AnyStorage,
@@ -136,16 +136,16 @@ class CaliberConfig(Section):
     debug: DebugConfig = knob("What views for people show.", "C-121")
     aio: AioConfig = knob("The asynchronous face.", "O-4")
     policy_engine: PolicyEngineConfig = knob("How policies are run.", "C-229")
-    policies: Annotated[tuple[PolicyConfig, ...], AsList, Field(max_length=1_000), AfterValidator(unique_names)] = knob(
+    policies: Annotated[tuple[PolicyConfig, ...], AsList, Field(max_length=1_000)] = knob(
         "What happens by itself.", "C-226"
     )
 
-    memories: Annotated[
-        tuple[MemoryConfig, ...], AsList, Field(max_length=MEMORIES_MAX), AfterValidator(unique_memories)
-    ] = knob("What is remembered, beside what every store has.", "C-130")
-    injection_rules: Annotated[
-        tuple[InjectionRule, ...], AsList, Field(max_length=RULES_MAX), AfterValidator(named_rules)
-    ] = knob("What of which memory enters windows; without any, what assembly says.", "C-465", later=True)
+    memories: Annotated[tuple[MemoryConfig, ...], AsList, Field(max_length=MEMORIES_MAX)] = knob(
+        "What is remembered, beside what every store has.", "C-130"
+    )
+    injection_rules: Annotated[tuple[InjectionRule, ...], AsList, Field(max_length=RULES_MAX)] = knob(
+        "What of which memory enters windows; without any, what assembly says.", "C-465", later=True
+    )
 
     _hash: bytes | None = PrivateAttr(default=None)
 
@@ -198,7 +198,7 @@ class CaliberConfig(Section):
 
         Raises: MultipleErrors, as every way to a configuration does.
         """
-        return type(self).from_mapping(override(self.to_mapping(), changes))
+        return type(self).from_mapping(override(self.to_data(), changes))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> CaliberConfig:
         """Return a copy; unlike pydantic's own, with ``update`` it is validated again."""
@@ -207,8 +207,16 @@ class CaliberConfig(Section):
     # --- what it is ------------------------------------------------------------------------------
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return it as plain nested data; durations are milliseconds, secrets are references."""
+        """Return it as plain nested data; durations are milliseconds, secrets are references.
+
+        A connection string that may hold a password is left out: what names it is ``<redacted>``.
+        """
         data: dict[str, Any] = plain(self)
+        return data
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as ``to_mapping`` does, but with connection strings as they are: to make another one of it."""
+        data: dict[str, Any] = plain(self, opened=True)
         return data
 
     def canonical_json(self) -> str:
@@ -239,23 +247,28 @@ class CaliberConfig(Section):
     __str__ = __repr__
 
 
-def plain(value: Any) -> Any:
-    """Return a part of the configuration as plain data; what is not set is left out."""
+def plain(value: Any, *, opened: bool = False) -> Any:
+    """Return a part of the configuration as plain data; what is not set is left out.
+
+    ``opened`` keeps connection strings, which are objects that do not show themselves.
+    """
     if isinstance(value, BaseModel):
         out: dict[str, Any] = {}
         for name, field in type(value).model_fields.items():
             item = getattr(value, name)
             if item is not None:
-                out[name] = plain(item)
+                out[name] = plain(item, opened=opened)
             elif field.is_required():
                 out[name] = FOREVER
         return out
     if isinstance(value, FrozenMap):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: plain(item, opened=opened) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [plain(item) for item in value]
+        return [plain(item, opened=opened) for item in value]
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, LiteralDsn):
+        return value if opened else str(value)
     return str(value) if isinstance(value, SecretRef) else value
 
 

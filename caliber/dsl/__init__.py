@@ -9,13 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from caliber.dsl.files import compile_text
-    from caliber.dsl.loading import load_config
+    from caliber.dsl.checking import Checked
+    from caliber.dsl.files import check_text, compile_text
+    from caliber.dsl.loading import check, load_config
     from caliber.dsl.parser import Parsed, parse, read
     from caliber.dsl.printer import format_text, render
 
 _HOME = {
+    "Checked": "checking",
     "Parsed": "parser",
+    "check": "loading",
+    "check_text": "files",
     "compile_text": "files",
     "format_text": "printer",
     "load_config": "loading",
@@ -24,7 +28,18 @@ _HOME = {
     "render": "printer",
 }
 
-__all__ = ["Parsed", "compile_text", "format_text", "load_config", "parse", "read", "render"]
+__all__ = [
+    "Checked",
+    "Parsed",
+    "check",
+    "check_text",
+    "compile_text",
+    "format_text",
+    "load_config",
+    "parse",
+    "read",
+    "render",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from caliber.config.loading import PROGRAM_SUFFIX, anchor, read_file
+from caliber.config.loading import PROGRAM_SUFFIX, Base, anchor, read_file
 from caliber.config.tree import CaliberConfig
 from caliber.dsl import ast
+from caliber.dsl.bases import base_of
+from caliber.dsl.checking import Checked
 from caliber.dsl.compiler import Part, compile_parts, in_order
 from caliber.dsl.parser import read
 from caliber.dsl.scan import MAX_CHARS
@@ -18,37 +20,44 @@ from caliber.model.errors import ConfigError, MultipleErrors
 FILES_MAX: Final = 256
 
 
-def load_program(file: Path) -> CaliberConfig:
-    """Return the configuration in a ``.caliber`` file and those it includes; see ``load_config``."""
+def load_program(file: Path, *, base: Base | None = None) -> Checked:
+    """Return the configuration in a ``.caliber`` file and those it includes; see ``caliber.dsl.check``."""
     parts, faults = read_parts(file)
     if faults:
         # What parses is compiled too, so that one run reports all.
         try:
-            compile_parts(parts)
+            compile_parts(parts, base=base)
         except MultipleErrors as error:
             faults.extend(item for item in error.errors if item.kind == "program_fault")
         raise MultipleErrors(errors=in_order(faults, [part.source.name for part in parts]))
-    return compile_parts(parts, finish=lambda data: anchor(data, file.absolute().parent))
+    return compile_parts(parts, base=base, finish=lambda data: anchor(data, file.absolute().parent))
 
 
-def compile_text(text: str, *, name: str = "<text>", base: CaliberConfig | None = None) -> CaliberConfig:
-    """Return the configuration that a program says; ``base`` holds what it leaves out.
+def compile_text(text: str, *, name: str = "<text>", base: CaliberConfig | str | None = None) -> CaliberConfig:
+    """Return the configuration that a program says; what is doubtful, ``check_text`` returns.
 
+    ``base`` is a configuration that holds what the text leaves out, or the name of a profile.
     Raises: MultipleErrors with every fault; a text has no folder to include other files from.
     """
+    return check_text(text, name=name, base=base).config
+
+
+def check_text(text: str, *, name: str = "<text>", base: CaliberConfig | str | None = None) -> Checked:
+    """Return the configuration that a program says and what is doubtful in it; as ``compile_text`` otherwise."""
+    left_out = base_of(base)
     parsed = read(text, name=name)
     included = [item.span for item in parsed.program.items if isinstance(item, ast.Include)]
     faults: list[ConfigError] = list(parsed.faults)
     faults.extend(parsed.source.fault(span, "only files can include others") for span in included)
-    data: dict[str, Any] = {} if base is None else base.to_mapping()
+    checked: Checked | None = None
     try:
-        config = compile_parts([Part(parsed.program, parsed.source)], base=data)
+        checked = compile_parts([Part(parsed.program, parsed.source)], base=left_out)
     except MultipleErrors as error:
         broken = bool(faults)
         faults.extend(item for item in error.errors if not broken or item.kind == "program_fault")
-    if faults:
+    if faults or checked is None:
         raise MultipleErrors(errors=in_order(faults, [name]))
-    return config
+    return checked
 
 
 def read_parts(file: Path) -> tuple[list[Part], list[ConfigError]]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from caliber.config.warnings import ConfigWarning
 from caliber.dsl import ast
 from caliber.dsl.parser import read_condition
 from caliber.dsl.source import Source, Span
 from caliber.kernels.patterns import matcher
 from caliber.model.errors import ConfigError, ExtraNotInstalled, InvalidValue, MultipleErrors, ProgramFault
 from caliber.schema.memories import BuiltIn
-from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate, Variable
+from caliber.schema.predicate import OPEN_AFTER, OPEN_BEFORE, All, Comparison, Either, Operator, Predicate, Variable
 from caliber.schema.relation import Column, ColumnType
 
 PATTERN_CHARS: Final = 256
@@ -36,6 +37,7 @@ _OPERATORS: Final[dict[ColumnType, tuple[Operator, ...]]] = {
 }
 _OF_UUID: Final = (Variable.TRAJECTORY, Variable.SCOPE, Variable.AGENT)
 _WORDS: Final = {"true": True, "false": False, "null": None}
+_OPEN: Final = OPEN_BEFORE | OPEN_AFTER
 _INT64: Final = 2**63
 
 Wrong = Callable[..., None]
@@ -52,25 +54,35 @@ def compile_filter(text: str, memory: BuiltIn, *, name: str = "<filter>") -> Pre
     """
     source = Source(text, name)
     condition = read_condition(source)
-    predicate, faults = compile_condition(source, condition, memory)
-    if faults or predicate is None:
-        raise MultipleErrors(errors=faults)
-    return predicate
+    made = compile_condition(source, condition, memory)
+    if made.predicate is None:
+        raise MultipleErrors(errors=made.faults)
+    return made.predicate
 
 
-def compile_condition(
-    source: Source, condition: ast.Value, memory: BuiltIn
-) -> tuple[Predicate | None, list[ConfigError]]:
-    """Return the predicate of a condition, and what is wrong with it."""
+class Condition(NamedTuple):
+    """What a condition says, or what is wrong with it; and what is doubtful in either case."""
+
+    predicate: Predicate | None
+    faults: list[ConfigError]
+    warnings: list[ConfigWarning]
+
+
+def compile_condition(source: Source, condition: ast.Value, memory: BuiltIn) -> Condition:
+    """Return the predicate of a condition, what is wrong with it, and what is doubtful."""
     faults: list[ConfigError] = []
+    warnings: list[ConfigWarning] = []
 
-    def wrong(span: Span, reason: str, **more: Any) -> None:
-        faults.append(source.fault(span, reason, **more))
+    def wrong(span: Span, reason: str, *, doubt: bool = False, **more: Any) -> None:
+        if doubt:
+            warnings.append(source.warning(span, reason))
+        else:
+            faults.append(source.fault(span, reason, **more))
 
     predicate = _condition(condition, memory, wrong)
     if predicate is not None and not faults:
         faults.extend(_never(predicate, condition, source))
-    return (None if faults else predicate), faults
+    return Condition(None if faults else predicate, faults, warnings)
 
 
 def _condition(value: ast.Value, memory: BuiltIn, wrong: Wrong) -> Predicate | None:
@@ -107,7 +119,43 @@ def _comparison(left: ast.Value, operator: Operator, right: ast.Value, memory: B
         else:
             wrong(left.span, f"{left.text} ({column.type}) cannot be compared by {operator}", expected=allowed)
         raise _NoValue
-    return Comparison(column.name, operator, _value(right, column, operator, wrong))
+    value = _value(right, column, operator, wrong)
+    declared = memory.declared.get(left.text)
+    if declared is not None and isinstance(value, str) and value not in declared:
+        # K-059: the store knows it, so it may match what others wrote.
+        names = ", ".join(declared)
+        wrong(right.span, f"{left.text} is declared here as one of {names}, and {value} is none of them", doubt=True)
+    if column.check is not None and not _reachable(operator, value, *column.check):
+        wrong(right.span, f"this never holds: {left.text} lies {_range(*column.check)}")
+        raise _NoValue
+    return Comparison(column.name, operator, value)
+
+
+def _reachable(operator: Operator, value: Any, low: float | None, high: float | None) -> bool:
+    """Return whether any value of a column's range compares so."""
+    if isinstance(value, (Variable, bool)) or not isinstance(value, (int, float)):
+        return True
+    below_low = low is not None and value < low
+    above_high = high is not None and value > high
+    match operator:
+        case Operator.EQUAL:
+            return not below_low and not above_high
+        case Operator.LESS:
+            return not below_low and value != low
+        case Operator.AT_MOST:
+            return not below_low
+        case Operator.GREATER:
+            return not above_high and value != high
+        case Operator.AT_LEAST:
+            return not above_high
+        case _:
+            return True
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return f"at {high} or below" if low is None else f"at {low} or above"
+    return f"between {low} and {high}"
 
 
 def _value(value: ast.Value, column: Column, operator: Operator, wrong: Wrong) -> Any:
@@ -235,17 +283,35 @@ def _contradiction(predicate: All) -> str:
     equal: dict[str, Any] = {}
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
+    unequal: dict[str, list[Any]] = {}
+    null: dict[str, Operator] = {}
+    compared: set[str] = set()
     for item in predicate.conditions:
-        if not isinstance(item, Comparison) or isinstance(item.value, Variable) or item.value is None:
+        if not isinstance(item, Comparison):
             continue
         name, value = item.column, item.value
+        if value is None:
+            if null.setdefault(name, item.operator) is not item.operator:
+                return f"{name} is null or is not"
+        elif name not in _OPEN:
+            compared.add(name)
+        if value is None or isinstance(value, Variable):
+            continue
         if item.operator is Operator.EQUAL:
             if equal.setdefault(name, value) != value:
                 return f"{name} has one value"
+        elif item.operator is Operator.UNEQUAL:
+            unequal.setdefault(name, []).append(value)
         elif item.operator in (Operator.GREATER, Operator.AT_LEAST):
             low[name] = max(low.get(name, value), value)
         elif item.operator in (Operator.LESS, Operator.AT_MOST):
             high[name] = min(high.get(name, value), value)
+    for name in sorted(compared):
+        if null.get(name) is Operator.EQUAL:
+            return f"where {name} is null, nothing else about it holds"
+    for name, values in unequal.items():
+        if name in equal and equal[name] in values:
+            return f"{name} is {equal[name]!r} or is not"
     for name in low.keys() & high.keys():
         if low[name] > high[name]:
             return f"{name} is not above {low[name]} and below {high[name]}"

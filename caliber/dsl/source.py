@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from caliber.config.secret import REDACTED, has_credentials, is_secret_name, scrub
+from caliber.config.secret import REDACTED, has_credentials, is_plain_dsn, is_secret_name, scrub
+from caliber.config.warnings import ConfigWarning
 from caliber.model.errors import ProgramFault
 
 _LINE_CHARS: Final = 120
@@ -62,7 +63,6 @@ class Source:
         *,
         got: str = "",
         expected: Iterable[str] = (),
-        warning: bool = False,
     ) -> ProgramFault:
         """Return what is wrong at a span; with ``expected``, the nearest of it to ``got`` is suggested."""
         place = self.place(span.start)
@@ -75,7 +75,13 @@ class Source:
             expected=wanted,
             suggestion=nearest(got, wanted),
             excerpt=self._excerpt(place, span),
-            severity="warning" if warning else "error",
+        )
+
+    def warning(self, span: Span, reason: str) -> ConfigWarning:
+        """Return what is doubtful at a span."""
+        place = self.place(span.start)
+        return ConfigWarning(
+            reason, file=place.file, line=place.line, column=place.column, excerpt=self._excerpt(place, span)
         )
 
     def _excerpt(self, place: Place, span: Span) -> str:
@@ -103,7 +109,8 @@ def without_secrets(line: str) -> str:
 
     def blank(match: re.Match[str]) -> str:
         key = _KEY.search(line[: match.start()])
-        hidden = has_credentials(match[0]) or (key is not None and is_secret_name(key[1]) and '"env:' not in match[0])
+        named = key is not None and is_secret_name(key[1])
+        hidden = has_credentials(match[0]) or (named and '"env:' not in match[0] and not is_plain_dsn(match[0][1:-1]))
         return f'"{REDACTED}"' if hidden else match[0]
 
     quoted = _QUOTED.sub(blank, line)

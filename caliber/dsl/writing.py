@@ -8,11 +8,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from caliber.config.faults import section_in
+from caliber.config.injection import InjectionRule
 from caliber.config.knobs import Section
-from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig
-from caliber.config.render import format_duration, meaning_of, why
+from caliber.config.memories import FieldConfig, MemoryConfig, MemoryRetentionConfig, WhenConfig
+from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig, RuleConfig
+from caliber.config.render import format_duration, meaning_of, refuse_sealed, why
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
 from caliber.dsl.compiler import PROVIDERS, VERSION
+from caliber.dsl.injection import TARGET
 from caliber.dsl.printer import format_text, quoted
 
 _HEADER: Final = (
@@ -31,7 +34,9 @@ def render_caliber(config: CaliberConfig, reasons: Mapping[str, str] = MappingPr
     """Return the configuration as a commented program that compiles to the same configuration.
 
     ``reasons`` say, by path, why a knob has its value, such as ``profiles.reasons``.
+    Raises: InvalidConfigValue when the store's connection string may hold a password.
     """
+    refuse_sealed(config)
     lines = [f"// {line}" for line in _HEADER]
     lines += ["", f'caliber: "{VERSION}" {{']
     for name in PROVIDERS:
@@ -43,6 +48,13 @@ def render_caliber(config: CaliberConfig, reasons: Mapping[str, str] = MappingPr
     lines += ["", *(f"// {line}" for line in why("policies", reasons))]
     for number, policy in enumerate(config.policies):
         lines += [*([""] if number else []), *_policy(policy)]
+    for name, definitions in (
+        ("memories", [list(_memory(memory)) for memory in config.memories]),
+        ("injection_rules", [list(_rule(rule)) for rule in config.injection_rules]),
+    ):
+        lines += ["", *(f"// {line}" for line in why(name, reasons))]
+        for number, definition in enumerate(definitions):
+            lines += [*([""] if number else []), *definition]
     return format_text("\n".join([*lines, "}"]) + "\n")
 
 
@@ -97,14 +109,15 @@ def _value(data: Any) -> str:
 def _policy(policy: PolicyConfig) -> Iterator[str]:
     yield f"policy {policy.name} {{"
     for rule in policy.rules:
-        trigger = f"schedule({quoted(rule.cron)})" if rule.cron is not None else rule.on.value
-        yield f"on {trigger}: [{', '.join(map(_action, rule.actions))}]"
+        yield f"on {_trigger(rule)}: [{', '.join(map(_action, rule.actions))}]"
     yield "}"
 
 
 def _action(action: ActionConfig) -> str:
     if action.action is PolicyAction.NOTIFY:
         return f"notify({quoted(str(action.channel))})"
+    if action.mode is not None:
+        return f"{action.action}({action.target}, {action.mode.shown})"
     if action.action is not PolicyAction.PRUNE:
         return f"{action.action}({action.target})"
     criteria = []
@@ -113,3 +126,55 @@ def _action(action: ActionConfig) -> str:
     if action.below_confidence is not None:
         criteria.append(f"below_confidence({action.below_confidence!r})")
     return f"prune({action.target}, {', '.join(criteria)})"
+
+
+def _trigger(when: WhenConfig | RuleConfig) -> str:
+    return when.on.value if when.cron is None else f"schedule({quoted(when.cron)})"
+
+
+# --- memories and rules of injection -------------------------------------------------------------
+
+
+def _memory(memory: MemoryConfig) -> Iterator[str]:
+    yield f"memory {memory.name} {{"
+    yield f"type: {memory.type}"
+    yield f"schema: {{ {', '.join(f'{field.name}: {_field(field)}' for field in memory.fields)} }}"
+    yield f"retention: {_retention(memory.retention)}"
+    if memory.closes_on is not None:
+        yield f"lifecycle: auto_close({_trigger(memory.closes_on)})"
+    else:
+        yield f"lifecycle: {memory.lifecycle}"
+    if memory.artifacts:
+        yield f"artifacts: [{', '.join(map(quoted, memory.artifacts))}]"
+    if memory.parent is not None:
+        yield f"parent: {memory.parent}"
+    if memory.inject_on:
+        yield f"inject_on: [{', '.join(map(_trigger, memory.inject_on))}]"
+    if memory.indexes:
+        yield f"index: {{ {', '.join(f'{index.field}: {index.type}' for index in memory.indexes)} }}"
+    yield "}"
+
+
+def _field(field: FieldConfig) -> str:
+    kind = f"enum({', '.join(map(quoted, field.values))})" if field.values else field.type.value
+    return f"optional({kind})" if field.optional else kind
+
+
+def _retention(kept: MemoryRetentionConfig) -> str:
+    if kept.duration_ms is not None:
+        return format_duration(kept.duration_ms)
+    if kept.count is not None:
+        return f"max({kept.count})"
+    return kept.kind.value if kept.when is None else f"compress_on: {_trigger(kept.when)}"
+
+
+def _rule(rule: InjectionRule) -> Iterator[str]:
+    yield f"inject {rule.memory} into {TARGET} {{"
+    if rule.name is not None:
+        yield f"name: {rule.name}"
+    yield from (f"mode: {rule.mode.shown}", f"priority: {rule.priority}")
+    if rule.max_tokens is not None:
+        yield f"max_tokens: {rule.max_tokens}"
+    if rule.filter is not None:
+        yield f"filter: {rule.filter}"
+    yield "}"

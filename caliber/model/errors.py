@@ -311,11 +311,11 @@ class ExtraNotInstalled(ConfigError):
 class ProgramFault(ConfigError):
     """Something wrong in a ``.caliber`` file: where, the line itself, what was expected, what was probably meant.
 
-    Fields: file, line, column (from 1), reason, expected, suggestion, excerpt, severity (``error`` or ``warning``).
+    Fields: file, line, column (from 1), reason, expected, suggestion, excerpt.
     """
 
     def _render(self) -> str:
-        text = "{file}:{line}:{column}: {severity}: {reason}".format_map(_Missing(self.context))
+        text = "{file}:{line}:{column}: error: {reason}".format_map(_Missing(self.context))
         suggestion, expected = self.context.get("suggestion"), self.context.get("expected")
         if suggestion:
             text += f"; did you mean `{suggestion}`?"

@@ -14,6 +14,7 @@ from typing import Any
 import pydantic
 import pytest
 
+import caliber
 from caliber.config import CaliberConfig, FrozenMap, StorageConfig, checks, profiles, services
 from caliber.config.faults import section_in
 from caliber.config.knobs import Section
@@ -353,12 +354,24 @@ def test_a_misspelt_knob_is_answered_with_the_right_name() -> None:
     assert "did you mean max_context_tokens?" in str(misspelt)
 
 
-@pytest.mark.parametrize("adapter", ["redis", "libsql", "cockroachdb"])
-def test_adapters_of_later_issues_are_known_but_not_supported(adapter: str) -> None:
+def test_an_adapter_that_keeps_nothing_for_good_holds_no_store() -> None:
     # K-004 O-3
-    error = only(put(sample(), "storage.adapter", adapter))
+    error = only(put(sample(), "storage.adapter", "redis"))
     assert isinstance(error, ProviderNotSupported)
-    assert error.context["provider"] == adapter
+    assert error.context["provider"] == "redis"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "where", "kind"), [("libsql", "a.db", "sqlite"), ("cockroachdb", "env:MY_DSN", "postgres")]
+)
+def test_adapters_of_later_issues_are_refused_when_they_are_opened(adapter: str, where: str, kind: str) -> None:
+    # C-159 K-004 O-3: they are configured as their family is
+    made = profiles.reference(where, **{"storage.adapter": kind})
+    made = made.with_overrides(storage={**made.to_mapping()["storage"], "adapter": adapter})
+    for act in (caliber.open, caliber.create, caliber.migrate):
+        with pytest.raises(ProviderNotSupported) as caught:
+            act(made)
+        assert caught.value.context["provider"] == adapter
 
 
 @pytest.mark.parametrize(

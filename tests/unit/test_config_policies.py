@@ -44,6 +44,8 @@ VALID: list[dict[str, Any]] = [
     {"action": "prune", "target": "turn_buffer", "older_than_ms": "0s"},
     {"action": "prune", "target": "note", "below_confidence": 0.3},
     {"action": "prune", "target": "artifact", "below_confidence": 0.3, "older_than_ms": 86_400_000},
+    {"action": "inject", "target": "note", "mode": {"kind": "relevant", "min_relevance": 0.7}},
+    {"action": "inject", "target": "turn", "mode": {"kind": "top_k", "count": 3}},
     {"action": "notify", "channel": "trajectory_complete"},
     {"action": "notify", "channel": "_" + "a" * 54},
 ]
@@ -63,7 +65,12 @@ def test_the_actions_of_the_sources_are_accepted(action: dict[str, Any]) -> None
     [
         ({"target": "scope"}, [(MissingRequired, "action")]),
         ({"action": "explode", "target": "scope"}, [(InvalidConfigValue, "action")]),
-        ({"action": "inject", "target": "scope"}, [(InvalidConfigValue, "action")]),
+        ({"action": "inject", "target": "scope"}, [(MissingRequired, "mode")]),
+        ({"action": "inject", "target": "scope", "mode": {"kind": "most"}}, [(InvalidConfigValue, "mode.kind")]),
+        ({"action": "inject", "target": "scope", "mode": {"kind": "top_k"}}, [(MissingRequired, "mode.count")]),
+        ({"action": "summarize", "target": "scope", "mode": {"kind": "full"}}, [(IncompatibleOptions, "mode")]),
+        ({"action": "prune", "target": "nots", "older_than_ms": "1d"}, [(InvalidConfigValue, "target")]),
+        ({"action": "checkpoint", "target": "decision"}, [(IncompatibleOptions, "target")]),
         ({"action": "summarize"}, [(MissingRequired, "target")]),
         ({"action": "summarize", "target": "note"}, [(IncompatibleOptions, "target")]),
         ({"action": "consolidate_notes", "target": "scope"}, [(IncompatibleOptions, "target")]),

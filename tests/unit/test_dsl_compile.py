@@ -147,12 +147,11 @@ def test_policies_compile_in_their_order() -> None:
         ("provider local { model: x }", "2:10: error: nothing names the provider local"),
         ('adapter a { connection: "x" }', "2:9: error: an adapter needs a type; expected sqlite or postgres"),
         ("adapter a { type: sqlit }", "2:19: error: this is no type of adapter; did you mean `sqlite`?"),
-        ("adapter a { type: redis }", "2:19: error: redis is not supported yet; use sqlite or postgres"),
         ("adapter a { type: sqlite tpye: 1 }", "2:26: error: adapter definitions have no tpye; did you mean `type`?"),
         ("adapter a { type: sqlite type: sqlite }", "2:26: error: type is given twice"),
         (
             "adapter a { type: sqlite } adapter b { type: sqlite }",
-            "2:36: error: a store is in one database, and there is",
+            "2:36: error: a store is in one database, and there is the adapter a already",
         ),
         ('adapter a { type: sqlite options: { "raeders": 3 } }', "2:48: error: storage.raeders: there is no such knob"),
         ("adapter a { type: sqlite options: 3 }", "2:35: error: options are a table"),
@@ -163,16 +162,16 @@ def test_policies_compile_in_their_order() -> None:
         ('policy p { on schedule: [notify("x")] }', "2:15: error: schedule needs its cron fields"),
         (
             'policy p { on schedule("0 0 99 * *"): [notify("x")] }',
-            "2:15: error: policies[0].rules[0].cron: must be a cron",
+            "2:15: error: cron: must be a cron",
         ),
         ("policy p { on task_end: [sumarize(scope)] }", "2:26: error: this is no action; did you mean `summarize(…)`?"),
         (
             "policy p { on task_end: [summarize(scop)] }",
-            "2:36: error: nothing can be done to scop; did you mean `scope`?",
+            "2:36: error: target: there is no memory scop; did you mean `scope`?",
         ),
         (
             "policy p { on task_end: [summarize(note)] }",
-            "2:26: error: policies[0].rules[0].actions[0].target: the target of",
+            "2:36: error: target: the target of summarize must be",
         ),
         (
             "policy p { on task_end: [prune(note, older(3d))] }",
@@ -180,14 +179,12 @@ def test_policies_compile_in_their_order() -> None:
         ),
         (
             "policy p { on task_end: [prune(note, below_confidence(3))] }",
-            "2:26: error: policies[0].rules[0].actions[0].below_conf",
+            "2:26: error: below_confidence: ",
         ),
         ("policy p { on task_end: [notify(done)] }", "2:26: error: notify takes the name of a channel"),
-        ("policy p { on task_end: [] }", "2:25: error: policies[0].rules[0].actions: "),
+        ("policy p { on task_end: [] }", "2:25: error: actions: "),
         ("policy p { type: meta }", "2:12: error: a policy holds rules: on trigger: [actions]"),
         ("policy p { } policy p { }", "2:21: error: the policy p is declared twice"),
-        ("memory note { type: semantic }", "2:1: error: memory types cannot be compiled yet"),
-        ("inject note into context { mode: full }", "2:1: error: rules of injection cannot be compiled yet"),
         ('include "other.caliber"', "2:1: error: only files can include others"),
     ],
 )

@@ -1,0 +1,219 @@
+"""Rules between declared memories, rules of injection and policies, and what is doubtful in them.
+
+What a broken definition says is not known, so whatever else speaks of it counts as right.
+
+Source: C-122, C-139 to C-146, C-160, C-183, K-058 to K-060, K-068, K-072.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+import pydantic
+
+from caliber.config.checks import check
+from caliber.config.faults import wrong
+from caliber.config.injection import InjectionRule
+from caliber.config.knobs import Section
+from caliber.config.memories import MemoryConfig
+from caliber.config.policies import PolicyAction, PolicyConfig, PolicyTarget
+from caliber.config.secret import LiteralDsn
+from caliber.model.enums import Trigger
+from caliber.model.errors import ConfigError
+from caliber.schema.memory_types import FieldType, RetentionKind
+
+S = TypeVar("S", bound=Section)
+
+BUILT_IN: Final = tuple(target.value for target in PolicyTarget)
+_WITHOUT_SESSION: Final = ("note",)
+_WITHOUT_SCOPE: Final = ("note", "trajectory")
+_LITERAL: Final = "this address is that of one machine; with env:MY_DSN the same file serves others"
+_SEALED: Final = (
+    "this address may hold a password, and whoever reads the file reads it: name it as env:MY_DSN; it is used, and not "
+    "shown or written anywhere"
+)
+
+
+def _sound(kind: type[S], items: Any) -> list[S | None]:
+    """Return definitions as they are meant, with None for those that are wrong by themselves."""
+    return [_one(kind, item) for item in items] if isinstance(items, (list, tuple)) else []
+
+
+def _one(kind: type[S], item: Any) -> S | None:
+    if isinstance(item, kind):
+        return item
+    try:
+        return kind.model_validate(item)
+    except pydantic.ValidationError:
+        return None
+
+
+def sound_memories(items: Any) -> list[MemoryConfig | None]:
+    """Return declared memories, with None for those that are wrong by themselves."""
+    return _sound(MemoryConfig, items)
+
+
+def _names(items: Any) -> list[str | None]:
+    """Return the names of definitions, of broken ones too where they say it."""
+    out: list[str | None] = []
+    for item in items if isinstance(items, (list, tuple)) else ():
+        name = item.get("name") if isinstance(item, Mapping) else getattr(item, "name", None)
+        out.append(name if isinstance(name, str) else None)
+    return out
+
+
+def _unknown(what: str, got: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(got, names, n=1)
+    return f"there is no {what} {got}; " + (f"did you mean `{near[0]}`?" if near else f"there are {', '.join(names)}")
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+@check("memories")
+def _memories_twice(memories: Any) -> Iterator[ConfigError]:
+    yield from _twice("memories", "memory", [None if item is None else item.name for item in sound_memories(memories)])
+
+
+@check("injection_rules")
+def _rules_twice(rules: Any) -> Iterator[ConfigError]:
+    yield from _twice("injection_rules", "rule", _names(rules))
+
+
+@check("policies")
+def _policies_twice(policies: Any) -> Iterator[ConfigError]:
+    yield from _twice("policies", "policy", _names(policies))
+
+
+def _twice(path: str, what: str, names: list[str | None]) -> Iterator[ConfigError]:
+    for at, name in enumerate(names):
+        if name is not None and name in names[:at]:
+            yield wrong(f"{path}[{at}].name", name, f"the {what} {name} is declared twice")
+
+
+# --- memories ------------------------------------------------------------------------------------
+
+
+@check("memories")
+def _parents(memories: Any) -> Iterator[ConfigError]:
+    sound = sound_memories(memories)
+    known = dict.fromkeys([*(name for name in _names(memories) if name is not None), *BUILT_IN])
+    above = {item.name: item.parent for item in sound if item is not None and item.parent is not None}
+    for at, item in enumerate(sound):
+        if item is None or item.parent is None:
+            continue
+        path = f"memories[{at}].parent"
+        if item.parent not in known:
+            yield wrong(path, item.parent, _unknown("memory", item.parent, known))
+            continue
+        chain = [item.name]
+        while (parent := above.get(chain[-1])) is not None and parent not in chain:
+            chain.append(parent)
+        if parent == item.name:
+            yield wrong(path, item.parent, f"circular reference: {' belongs to '.join([*chain, parent])}")
+
+
+@check("memories")
+def _fields(memories: Any) -> Iterator[ConfigError]:
+    sound = sound_memories(memories)
+    if not any(sound):
+        return
+    from caliber.schema.binding import faults  # every relation is declared behind it
+
+    for at, item in enumerate(sound):
+        if item is None:
+            continue
+        names = [field.name for field in item.fields]
+        indexed = [index.field for index in item.indexes]
+        for name, reason in faults(item.declared):
+            path = f"memories[{at}].parent" if item.parent is not None and not name else f"memories[{at}]"
+            if name in names and (name not in indexed or "index" not in reason):
+                path += f".fields[{names.index(name)}]"
+            elif name in indexed:
+                path += f".indexes[{indexed.index(name)}]"
+            yield wrong(path, name or item.name, reason)
+
+
+@check("memories", "embedding_provider", "vector")
+def _embeddings(memories: Any, provider: object, vector: object) -> Iterator[ConfigError]:
+    if provider is not None or vector is not None:
+        return
+    for at, item in enumerate(sound_memories(memories)):
+        for number, field in enumerate(() if item is None else item.fields):
+            if field.type is FieldType.EMBEDDING:
+                reason = "without embedding_provider and vector there are no vectors: set one, or leave the field out"
+                yield wrong(f"memories[{at}].fields[{number}].type", field.type.value, reason)
+
+
+@check("memories")
+def _retentions(memories: Any) -> Iterator[ConfigError]:
+    for at, item in enumerate(sound_memories(memories)):
+        if item is None:
+            continue
+        kind, path = item.retention.kind, f"memories[{at}].retention.kind"
+        if kind is RetentionKind.SESSION and item.name in _WITHOUT_SESSION:
+            yield wrong(path, kind.value, f"records of {item.name} belong to no session, so none ends them")
+        elif kind is RetentionKind.SCOPE and item.name in _WITHOUT_SCOPE:
+            yield wrong(path, kind.value, f"records of {item.name} belong to no scope, so none ends them")
+
+
+# --- rules and policies --------------------------------------------------------------------------
+
+
+@check("memories", "injection_rules")
+def _injected(memories: Any, rules: Any) -> Iterator[ConfigError]:
+    known = dict.fromkeys([*(name for name in _names(memories) if name is not None), *BUILT_IN])
+    for at, rule in enumerate(_sound(InjectionRule, rules)):
+        if rule is not None and rule.memory not in known:
+            yield wrong(f"injection_rules[{at}].memory", rule.memory, _unknown("memory", rule.memory, known))
+
+
+@check("injection_rules", "token_budget")
+def _rule_budgets(rules: Any, budget: int) -> Iterator[ConfigError]:
+    for at, rule in enumerate(_sound(InjectionRule, rules)):
+        if rule is not None and rule.max_tokens is not None and rule.max_tokens > budget:
+            reason = f"{rule.max_tokens} is more than a whole window has: token_budget is {budget}"
+            yield wrong(f"injection_rules[{at}].max_tokens", rule.max_tokens, reason)
+
+
+@check("memories", "policies")
+def _targets(memories: Any, policies: Any) -> Iterator[ConfigError]:
+    own = {item.name: item for item in sound_memories(memories) if item is not None}
+    known = dict.fromkeys([*(name for name in _names(memories) if name is not None), *BUILT_IN])
+    for at, policy in enumerate(_sound(PolicyConfig, policies)):
+        for number, rule in enumerate(() if policy is None else policy.rules):
+            for place, action in enumerate(rule.actions):
+                path = f"policies[{at}].rules[{number}].actions[{place}]"
+                target = action.target
+                if target is None or target in BUILT_IN:
+                    continue
+                if target not in known:
+                    yield wrong(f"{path}.target", target, _unknown("memory", target, known))
+                elif target in own:
+                    for name, reason in _cannot(action.action, action.below_confidence is not None, own[target]):
+                        yield wrong(f"{path}.{name}", target, reason)
+
+
+def _cannot(action: PolicyAction, graded: bool, memory: MemoryConfig) -> Iterator[tuple[str, str]]:
+    kinds = {field.name: field.type for field in memory.fields}
+    if action is PolicyAction.SUMMARIZE and FieldType.TEXT not in kinds.values():
+        yield "target", f"{memory.name} has no text to summarize"
+    if graded and kinds.get("confidence") is not FieldType.FLOAT:
+        yield "below_confidence", f"{memory.name} has no field confidence: float"
+
+
+# --- what is doubtful ----------------------------------------------------------------------------
+
+
+def doubts(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield what is doubtful in a sound configuration: the path of a knob and the reason."""
+    dsn = getattr(config.storage, "dsn", None)
+    if isinstance(dsn, LiteralDsn):
+        yield "storage.dsn", _SEALED if dsn.is_sealed else _LITERAL
+    for at, memory in enumerate(config.memories):
+        closes = None if memory.closes_on is None else memory.closes_on.on
+        if memory.name == PolicyTarget.SCOPE and closes is Trigger.SCOPE_CLOSE:  # K-068
+            yield f"memories[{at}].lifecycle", "a scope that closes when it closes is circular: this has no effect"
