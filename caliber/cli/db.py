@@ -22,19 +22,46 @@ def db() -> None:
     """Look after the store: check, back up, restore, migrate, maintain, change the embedding model."""
 
 
-@db.command("migrate")
+@db.command("migrate", short_help="Bring the store up to this version and the declared memories.")
+@click.option("--plan", "only_plan", is_flag=True, help="Show each step and its statements; change nothing.")
+@click.option(
+    "--drop",
+    multiple=True,
+    metavar="NAME[.FIELD]",
+    help="Remove a memory and its records, or a field.",
+)
 @with_settings
-def migrate(settings: Settings) -> None:
-    """Bring the store up to the schema of this version."""
+def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
+    """Bring the store up to the schema of this version, and to the memories that the configuration declares.
+
+    What the configuration does not declare stays, unless --drop names it.
+    """
     from caliber.runtime.opening import migrate as migrate_store
+    from caliber.runtime.opening import plan_migration
 
     config = settings.load()
-    applied = migrate_store(config)
-    document = {"store": config.storage.shown, "applied": applied}
+    plan = plan_migration(config, drop=drop)
+    applied = [] if only_plan else migrate_store(config, drop=drop)
+    document = {
+        "store": config.storage.shown,
+        "applied": applied,
+        "planned": [f"schema version {version}" for version in plan.versions],
+        "steps": [{"step": step.line, "statements": step.statements} for step in plan.steps],
+        "stays": plan.stays,
+    }
 
     def human() -> None:
-        versions = ", ".join(str(version) for version in applied)
-        settings.out.say(f"applied schema version {versions}" if applied else "the store is up to date; nothing to do")
+        versions = ", ".join(str(version) for version in (plan.versions if only_plan else applied))
+        if versions:
+            settings.out.say(f"{'would apply' if only_plan else 'applied'} schema version {versions}")
+        for step in plan.steps:
+            settings.out.say(f"{'would ' if only_plan else 'done: '}{step.line}")
+            for statement in step.statements if only_plan else ():
+                settings.out.say("    " + statement.replace("\n", "\n    "))
+        if not versions and not plan.steps:
+            settings.out.say("the store is up to date; nothing to do")
+        for line in plan.stays:
+            settings.out.say(line)
 
     settings.out.result(document, human)
 

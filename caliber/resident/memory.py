@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from caliber.kernels.evaluator import Evaluator
-from caliber.model.entities import EmbeddingSpace
 from caliber.model.errors import InvalidConfigValue
 from caliber.model.windows import Position
 from caliber.resident.evicted import read_back
-from caliber.resident.frame import not_resident
 from caliber.resident.indexes import IndexKey, VectorIndexes
 from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapshot
 from caliber.resident.partial import PartialMirrors
+from caliber.resident.snapshot import ENTITY_RELATIONS
+from caliber.resident.snapshot import ResidentSnapshot as ResidentSnapshot
 from caliber.resident.spaces import Spaces
 from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
@@ -32,6 +32,7 @@ from caliber.storage.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_change
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.feed import News
 from caliber.storage.migrations import epoch_of
+from caliber.storage.outdated import gone_memories
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange
@@ -47,42 +48,6 @@ _PAGE_ROWS = 1_000_000
 
 _PENDING_ROWS = 4_096
 """Rows that may wait for a reader before the writer applies them itself."""
-
-_ENTITY_RELATIONS = ("turn", "note", "artifact", "scope", "trajectory", "session", "edge")
-"""Where ``get`` looks for an id; most asked first."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResidentSnapshot:
-    """Everything resident at one commit boundary."""
-
-    position: Position
-    relations: dict[str, RelationSnapshot]
-    vectors: dict[IndexKey, VectorSnapshot]
-    spaces: dict[uuid.UUID, EmbeddingSpace]
-    evaluator: Evaluator
-    space_in_use: uuid.UUID | None = None
-    """The embedding space that is searched."""
-    elsewhere: Callable[[str, bytes], RelationSnapshot] | None = None
-    """Reads the record under an id of a relation that is not in memory; None while all of them are."""
-    entities: tuple[str, ...] = _ENTITY_RELATIONS
-    """The relations whose records are found by their id alone."""
-
-    def __getitem__(self, relation: str) -> RelationSnapshot:
-        found = self.relations.get(relation)
-        if found is None:
-            raise not_resident(relation)
-        return found
-
-    def locate(self, key: bytes) -> tuple[RelationSnapshot, int] | None:
-        """Return the relation and row of an id, whatever kind of record it names, or None."""
-        for name in self.entities:
-            held = name in self.relations or self.elsewhere is None
-            snapshot = self[name] if held else self.elsewhere(name, key)  # type: ignore[misc]
-            number = snapshot.find(key)
-            if number >= 0:
-                return snapshot, number
-        return None
 
 
 @dataclass(slots=True)
@@ -119,7 +84,8 @@ class ResidentMemory:
         self._lock = threading.RLock()
         if relations is None:
             relations = store.catalog.mirrored
-        self._entities = (*_ENTITY_RELATIONS, *(relation.name for relation in store.catalog.own))
+        self._entities = (*ENTITY_RELATIONS, *(relation.name for relation in store.catalog.own))
+        self._gone: frozenset[str] = frozenset()
         self._held = frozenset(relation.name for relation in relations)
         self._mirrors = PartialMirrors(evaluator, store.catalog)
         self._elsewhere = None if self._held.issuperset(self._entities) else self._read_record
@@ -156,6 +122,7 @@ class ResidentMemory:
         """Read everything in one session, hence at one commit boundary."""
         plans = self._store.plans
         self._sequence = self._store.feed.bound(session)
+        self._let_go(session)
         self._generations = {}
         self._indexes = VectorIndexes(self._segment_rows)
         self._spaces = Spaces()
@@ -179,9 +146,17 @@ class ResidentMemory:
         self._publish(set(self._layouts))
         self._enforce_budget(exact=True)
 
+    def _let_go(self, session: StatementSession) -> None:
+        """Hold nothing of memories that another process removed, or took a field from: they cannot be read any more."""
+        gone = gone_memories(session, self._store) if self._store.catalog.memories else frozenset()
+        self._gone |= gone
+        self._held -= gone
+        for name in gone:
+            self._layouts.pop(name, None)
+
     def _publish(self, changed: set[str], vectors_changed: set[IndexKey] | None = None) -> None:
         before = getattr(self, "_published", None)
-        relations = dict(before.relations) if before is not None else {}
+        relations = {} if before is None else {k: kept for k, kept in before.relations.items() if k in self._held}
         for name in changed:
             if name in self._generations:
                 relations[name] = RelationSnapshot(self._generations[name], self._evaluator)
@@ -203,7 +178,8 @@ class ResidentMemory:
             self._evaluator,
             None if in_use is None else in_use.space_id,
             self._elsewhere,
-            self._entities,
+            tuple(name for name in self._entities if name not in self._gone),
+            self._gone,
         )
         self._waiting = bool(self._pending)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -24,6 +24,7 @@ from caliber.runtime.forgetting.unfinished import forget_words, report_unfinishe
 from caliber.runtime.schedules import Scheduler
 from caliber.runtime.upkeep import maintain
 from caliber.storage.care import Stages
+from caliber.storage.memory_steps import MigrationPlan
 from caliber.storage.protocol import ConnectionPool, Store
 from caliber.trajectory import inputs
 
@@ -52,10 +53,29 @@ def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = 
     backend(settings.storage.adapter).create(settings, exist_ok=exist_ok, clock_us=SystemClock().now_us)
 
 
-def migrate(config: ConfigSource, *, tenant: str | None = None) -> list[int]:
-    """Bring a store up to this version's schema; return the versions applied. Raises: as ``create``."""
+def migrate(config: ConfigSource, *, tenant: str | None = None, drop: Sequence[str] = ()) -> list[int]:
+    """Bring a store up to this version's schema and the declared memories; return the schema versions applied.
+
+    ``drop`` names what goes: ``NAME`` of a memory, with its records, or ``NAME.FIELD``. Nothing else is removed.
+
+    Raises: as ``create``; SchemaMismatch for a declaration that what is there cannot become; InvalidValue.
+    """
     settings = _of_tenant(config_of(config), tenant)
-    return backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us)
+    return backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us, drop=names_of(drop))
+
+
+def plan_migration(config: ConfigSource, *, tenant: str | None = None, drop: Sequence[str] = ()) -> MigrationPlan:
+    """Return what ``migrate`` would do, and what it would leave alone, without doing it. Raises: as ``migrate``."""
+    settings = _of_tenant(config_of(config), tenant)
+    module = backend(settings.storage.adapter)
+    return module.plan_migration(settings, clock_us=SystemClock().now_us, drop=names_of(drop))
+
+
+def names_of(drop: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in ``drop``. Raises: DTypeError."""
+    if isinstance(drop, str) or not all(isinstance(item, str) for item in drop):
+        raise DTypeError(field="drop", expected="a list of names", got=type(drop).__name__)
+    return tuple(drop)
 
 
 def restore(

@@ -45,11 +45,12 @@ def first_memories(declared: Sequence[MemoryType], at_us: int) -> list[StoredMem
     at = from_us(at_us)
     return [
         StoredMemory(FIRST_CODE + place, memory.name, definition_of(memory), at, at)
-        for place, memory in enumerate(_parents_first(declared))
+        for place, memory in enumerate(parents_first(declared))
     ]
 
 
-def _parents_first(declared: Sequence[MemoryType]) -> Iterator[MemoryType]:
+def parents_first(declared: Sequence[MemoryType]) -> Iterator[MemoryType]:
+    """Yield memories, each after the one whose records its own belong to."""
     waiting = {memory.name: memory for memory in declared}
     while waiting:
         # Those of a circle come as they stand: reading them back refuses it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Protocol
@@ -100,7 +100,12 @@ def quote(name: str) -> str:
 
 def index_names(plans: RelationPlans) -> list[str]:
     """Return the names of the indexes that a relation is created with."""
-    found = (_INDEX.match(statement) for statement in plans.create)
+    return indexes_made_by(plans.create)
+
+
+def indexes_made_by(statements: Iterable[str]) -> list[str]:
+    """Return the names of the indexes that statements create."""
+    found = (_INDEX.match(statement) for statement in statements)
     return [match[1] for match in found if match is not None]
 
 
@@ -113,7 +118,8 @@ def _where(conditions: tuple[tuple[str, bool], ...]) -> str:
     return " AND ".join(f"{quote(name)} IS {'' if null else 'NOT '}NULL" for name, null in conditions)
 
 
-def _definition(relation: Relation, column: Column, dialect: Dialect) -> str:
+def column_definition(relation: Relation, column: Column, dialect: Dialect) -> str:
+    """Return a column as CREATE TABLE and ALTER TABLE say it."""
     if relation.auto_key and relation.key == (column.name,):
         return f"{quote(column.name)} {dialect.auto_key_definition}"
     parts = [quote(column.name), dialect.type_of(column)]
@@ -147,7 +153,7 @@ def _ddl(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
     lines = []
     if relation.ordinal:
         lines.append(f"{quote('ordinal')} {dialect.ordinal_definition}")
-    lines += [_definition(relation, column, dialect) for column in relation.columns]
+    lines += [column_definition(relation, column, dialect) for column in relation.columns]
     lines += dialect.own_columns.get(relation.name, ())
     if not relation.auto_key:
         keys = ", ".join(quote(name) for name in relation.key)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from caliber.config import CaliberConfig
     from caliber.storage.archive import Archive
     from caliber.storage.directory import Records
+    from caliber.storage.memory_steps import MigrationPlan
     from caliber.storage.moving import Replica
 
 T = TypeVar("T")
@@ -172,7 +173,11 @@ class BackendModule(Protocol):
 
     def create(self, config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None: ...
 
-    def migrate(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]: ...
+    def migrate(self, config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> list[int]: ...
+
+    def plan_migration(
+        self, config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()
+    ) -> MigrationPlan: ...
 
     def open_store(
         self, config: CaliberConfig, *, clock_us: Callable[[], int], connection_pool: ConnectionPool | None = None

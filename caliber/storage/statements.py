@@ -40,6 +40,7 @@ IRREGULAR: dict[str, Irregular] = {
     "note.by_idempotency": Irregular(("idempotency_key",), rows_of="note"),
     "note.by_fingerprint": Irregular(("fingerprint",), rows_of="note"),
     "note.of_trajectory": Irregular(("trajectory_id",), rows_of="note"),
+    "memory.revision": Irregular((), results=("memories", "versions")),
     "lock.serialize": Irregular(("resource",), results=("serialized",)),
     "lock.held": Irregular(("resource", "token", "now"), results=("token",)),
     "lock.delete_expired": Irregular(("now",)),

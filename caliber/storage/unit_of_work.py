@@ -20,6 +20,7 @@ from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
+from caliber.storage.outdated import outdated
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
 
@@ -70,6 +71,7 @@ class UnitOfWork:
         "_held",
         "_inserted_rows",
         "_keep_content",
+        "_knows_all",
         "_locks_reads",
         "_plans",
         "_session",
@@ -99,6 +101,7 @@ class UnitOfWork:
         self._locks_reads = False
         # Where a write may wait for others after it began, time has gone on.
         self._clock_us = clock_us
+        self._knows_all = False
         self._held: dict[tuple[str, tuple[Any, ...]], Row] = {}
         self._inserted_rows: list[tuple[RelationPlans, Row]] = []
         self.now_us = now_us
@@ -234,6 +237,9 @@ class UnitOfWork:
         del self._held[relation.name, key]
         if self._session.changed(plans.delete, key) != 1:
             raise NotFound(entity_type=relation.name, id=_show_key(key))
+        if relation.mirrored:
+            # Only now: who adds a memory whose records may belong to this one waits for us, or was first.
+            self.check_catalog()
         self._content_replaced(plans, old, None)
         if relation.mirrored:
             self.changes.append(RowChange(relation, DELETE, old))
@@ -269,8 +275,18 @@ class UnitOfWork:
     # --- around ----------------------------------------------------------------------------------
 
     def keep_nothing(self) -> None:
-        """From now on, do not keep what replaced content said: it is to be gone."""
+        """From now on, do not keep what replaced content said: it is to be gone. Raises: as ``check_catalog``."""
+        self.check_catalog()
         self._keep_content = False
+
+    def check_catalog(self) -> None:
+        """Refuse to go on with memories that others have changed: records that we do not know may have to go too.
+
+        Raises: SchemaMismatch.
+        """
+        if not self._knows_all and tuple(self.select("memory.revision")[0]) != self._catalog.revision:
+            raise outdated()
+        self._knows_all = True
 
     def run(self, plan: Plan) -> None:
         """Run a plan of the backend's own that takes nothing, in this transaction."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -308,8 +308,8 @@ class RecycledSchemas:
             made.adopt(config)
         made.recycled = False
 
-    def migrate(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
-        return self._module.migrate(config, clock_us=clock_us)
+    def migrate(self, config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> list[int]:
+        return self._module.migrate(config, clock_us=clock_us, drop=drop)
 
     def open_store(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> Store:
         made = self._backends[config.storage.shown]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from caliber.model.errors import ExtraNotInstalled, InvalidValue
@@ -19,9 +19,20 @@ if TYPE_CHECKING:
     from caliber.config.tenancy import PostgresDirectory
     from caliber.storage.archive import Archive
     from caliber.storage.care import Stages
+    from caliber.storage.memory_steps import MigrationPlan
     from caliber.storage.protocol import ConnectionPool
 
-__all__ = ["create", "create_role", "drop_role", "migrate", "open_records", "open_replica", "open_store", "restore"]
+__all__ = [
+    "create",
+    "create_role",
+    "drop_role",
+    "migrate",
+    "open_records",
+    "open_replica",
+    "open_store",
+    "plan_migration",
+    "restore",
+]
 
 
 def _require_driver() -> None:
@@ -37,12 +48,20 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     store.create(config, exist_ok=exist_ok, clock_us=clock_us)
 
 
-def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
-    """Apply every missing schema version; return the versions applied."""
+def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> list[int]:
+    """Apply every missing schema version and every step of memories; return the versions applied."""
     _require_driver()
     from caliber.backends.postgres import store
 
-    return store.migrate(config, clock_us=clock_us)
+    return store.migrate(config, clock_us=clock_us, drop=drop)
+
+
+def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> MigrationPlan:
+    """Return what ``migrate`` would do."""
+    _require_driver()
+    from caliber.backends.postgres import store
+
+    return store.plan_migration(config, clock_us=clock_us, drop=drop)
 
 
 def restore(

@@ -68,7 +68,7 @@ def create(
     Raises: Conflict when it is there already and ``exist_ok`` is false; SchemaMismatch for a schema that is not ours,
         a server that is too old or one without pgvector; Unavailable.
     """
-    with _alone(shared, schema) as connection:
+    with alone(shared, schema) as connection:
         check_server(connection, shared.store)
         vector_schema = find_vector(connection, shared.store) or _install_vector(connection, shared.store)
         dialect = dialect_of(schema, vector_schema)
@@ -100,9 +100,9 @@ def migrate(shared: Shared, schema: str, *, clock_us: Callable[[], int], lock_ti
 
     It waits for what is under way, and while it waits everybody else does: no longer than ``lock_timeout_ms``.
     """
-    with _alone(shared, schema) as connection:
+    with alone(shared, schema) as connection:
         connection.command(f"SET LOCAL lock_timeout = {lock_timeout_ms}")  # behind another migrator it waits as it must
-        plans, applied = _applied(connection, shared, schema)
+        _, plans, applied = applied_versions(connection, shared, schema)
         done = {migration.schema_version for migration in applied}
         out = []
         connection.command(f"SET LOCAL search_path TO {quote(schema)}, pg_temp")
@@ -183,7 +183,7 @@ def checksum(statements: Sequence[str]) -> bytes:
 
 
 @contextmanager
-def _alone(shared: Shared, schema: str) -> Iterator[PgConnection]:
+def alone(shared: Shared, schema: str) -> Iterator[PgConnection]:
     """Run in one transaction that no other creator or migrator of the schema runs beside."""
     connection = connect(shared)
     try:
@@ -196,10 +196,14 @@ def _alone(shared: Shared, schema: str) -> Iterator[PgConnection]:
         connection.close()
 
 
-def _applied(connection: PgConnection, shared: Shared, schema: str) -> tuple[dict[str, RelationPlans], list[Migration]]:
-    plans = compile_plans(require_store(connection, schema, shared.store))
+def applied_versions(
+    connection: PgConnection, shared: Shared, schema: str
+) -> tuple[PostgresDialect, dict[str, RelationPlans], list[Migration]]:
+    """Return the dialect and the plans of a store that is there, and which schema versions it has."""
+    dialect = require_store(connection, schema, shared.store)
+    plans = compile_plans(dialect)
     plan = plans[SCHEMA_MIGRATION.name]
-    return plans, [plan.codec.decode(row) for row in connection.run(plan.lists["list_all"], ())]
+    return dialect, plans, [plan.codec.decode(row) for row in connection.run(plan.lists["list_all"], ())]
 
 
 def _record(connection: PgConnection, plans: dict[str, RelationPlans], row: Migration) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 
+from caliber.backends.postgres import memories
 from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk import PostgresBulk
 from caliber.backends.postgres.care import PostgresCare
@@ -34,6 +35,7 @@ from caliber.schema.relation import Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.full_text import FULL_TEXT, TEXTS, FullText
 from caliber.storage.memory_migrations import catalog_of, check_declared, declared_in
+from caliber.storage.memory_steps import MigrationPlan, Wanted
 from caliber.storage.moved import elsewhere
 from caliber.storage.plan import Plan, plans_of, quote
 from caliber.storage.protocol import ConnectionPool, Ear, Follower
@@ -88,11 +90,22 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     )
 
 
-def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
-    """Apply every missing schema version, all or none; return the versions applied."""
+def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> list[int]:
+    """Apply every missing schema version, all or none, then every step of memories; return the versions applied."""
     settings = _settings(config)
     timeout_ms = settings.lock_timeout_ms
-    return schemas.migrate(shared_of(config), settings.schema_name, clock_us=clock_us, lock_timeout_ms=timeout_ms)
+    shared = shared_of(config)
+    applied = schemas.migrate(shared, settings.schema_name, clock_us=clock_us, lock_timeout_ms=timeout_ms)
+    wanted = Wanted(declared_in(config), tuple(drop))
+    while memories.take_step(shared, settings.schema_name, wanted, clock_us=clock_us, lock_timeout_ms=timeout_ms):
+        pass
+    return applied
+
+
+def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> MigrationPlan:
+    """Return what ``migrate`` would do. Raises: SchemaMismatch, InvalidValue (see ``memory_steps.next_step``)."""
+    wanted = Wanted(declared_in(config), tuple(drop))
+    return memories.planned(shared_of(config), _settings(config).schema_name, wanted, clock_us=clock_us)
 
 
 class PostgresStore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from caliber.backends.sqlite.schema import create, migrate
+from caliber.backends.sqlite.schema import create, migrate, plan_migration
 from caliber.backends.sqlite.store import SqliteStore
 from caliber.model.errors import IncompatibleOptions
 
@@ -30,6 +30,7 @@ __all__ = [
     "open_records",
     "open_replica",
     "open_store",
+    "plan_migration",
     "restore",
 ]
 

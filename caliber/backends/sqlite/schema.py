@@ -25,7 +25,8 @@ from caliber.schema.memory_types import MemoryType
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.changes import UPSERT, pack_changes
-from caliber.storage.memory_migrations import declared_in, first_memories
+from caliber.storage.memory_migrations import declared_in, first_memories, stored_memories
+from caliber.storage.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps, next_step
 from caliber.storage.migrations import MIGRATIONS, baseline_of, check_needed, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation, plans_of
 
@@ -237,19 +238,65 @@ def check_schema(connection: SqliteConnection, options: OpenOptions, *, writing:
     return str(applied[0].epoch)
 
 
-def migrate(config: CaliberConfig, *, clock_us: Callable[[], int]) -> list[int]:
-    """Apply every missing schema version, each in its own transaction; return the versions applied."""
+def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> list[int]:
+    """Apply every missing schema version, then every step of memories, each in its own transaction.
+
+    Return the versions applied. Raises: as ``plan_migration``.
+    """
     options = options_of(config)
+    wanted = Wanted(declared_in(config), tuple(drop))
     connection = open_existing(options)
     try:
         first = min(migration.schema_version for migration in _migrations(connection, options))
-        return [
+        applied = [
             version
             for version in sorted(MIGRATIONS)
             if version > first and _apply(connection, options, version, clock_us())
         ]
+        while _take_step(connection, options, wanted, clock_us()):
+            pass
+        return applied
     finally:
         connection.close()
+
+
+def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> MigrationPlan:
+    """Return what ``migrate`` would do. Raises: SchemaMismatch, InvalidValue (see ``memory_steps.next_step``)."""
+    options = options_of(config)
+    wanted = Wanted(declared_in(config), tuple(drop))
+    connection = open_existing(options)
+    try:
+        done = {migration.schema_version for migration in _migrations(connection, options)}
+        rows = stored_memories(connection, PLANS)
+        steps = memory_steps(options.shown, rows, wanted, DIALECT, from_us(clock_us()))
+    finally:
+        connection.close()
+    missing = tuple(version for version in sorted(MIGRATIONS) if version > min(done) and version not in done)
+    return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, wanted)))
+
+
+def _take_step(connection: SqliteConnection, options: OpenOptions, wanted: Wanted, now_us: int) -> bool:
+    """Take the next step towards the wanted memories in a transaction of its own; return whether there was one."""
+    connection.command("BEGIN IMMEDIATE")
+    try:
+        # Only now: another migrator may have been first.
+        rows = stored_memories(connection, PLANS)
+        step = next_step(options.shown, rows, wanted, DIALECT, from_us(now_us))
+        if step is None:
+            connection.command("ROLLBACK")
+            return False
+        for statement in step.statements:
+            connection.command(statement)
+        plans = PLANS[MEMORY_TYPE.name]
+        plan = plans.insert if step.is_new else plans.upsert
+        connection.run(plan, plans.codec.encode(step.row))
+        connection.run(STATEMENTS["change.insert"], (os.urandom(16), step.record, now_us))
+        connection.command("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.command("ROLLBACK")
+        raise
+    return True
 
 
 def _migrations(connection: SqliteConnection, options: OpenOptions) -> list[Migration]:

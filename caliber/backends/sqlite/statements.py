@@ -64,6 +64,7 @@ _TEXTS = {
     "note.of_trajectory": (
         f"SELECT {ROW['note']} FROM note WHERE instr(source_trajectory_ids, ?1) % 16 = 1 ORDER BY created_at, ordinal"
     ),
+    "memory.revision": "SELECT count(*), coalesce(sum(version), 0) FROM memory_type",
     # BEGIN IMMEDIATE keeps every other writer out already.
     "lock.serialize": "SELECT ?1 IS NOT NULL",
     "lock.held": "SELECT token FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3",

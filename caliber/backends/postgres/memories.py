@@ -1,0 +1,46 @@
+"""A tenant's own memories: each step of their migration in a transaction of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from caliber.backends.postgres.connection import Shared, simple
+from caliber.backends.postgres.schema import alone, applied_versions
+from caliber.backends.postgres.statements import irregular
+from caliber.model.time import from_us
+from caliber.schema.relations import MEMORY_TYPE
+from caliber.storage.memory_migrations import stored_memories
+from caliber.storage.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps, next_step
+from caliber.storage.migrations import MIGRATIONS
+
+
+def take_step(
+    shared: Shared, schema: str, wanted: Wanted, *, clock_us: Callable[[], int], lock_timeout_ms: int
+) -> bool:
+    """Take the next step towards the wanted memories; return whether there was one.
+
+    It waits for what is under way, and while it waits everybody else does: no longer than ``lock_timeout_ms``.
+    """
+    with alone(shared, schema) as connection:
+        connection.command(f"SET LOCAL lock_timeout = {lock_timeout_ms}")
+        dialect, plans, _ = applied_versions(connection, shared, schema)
+        step = next_step(shared.store, stored_memories(connection, plans), wanted, dialect, from_us(clock_us()))
+        if step is None:
+            return False
+        connection.exchange(*(simple(statement) for statement in step.statements)) if step.statements else None
+        plan = plans[MEMORY_TYPE.name]
+        connection.run(plan.insert if step.is_new else plan.upsert, plan.codec.encode(step.row))
+        connection.run(irregular(dialect)["change.insert"], (os.urandom(16), step.record, clock_us()))
+        return True
+
+
+def planned(shared: Shared, schema: str, wanted: Wanted, *, clock_us: Callable[[], int]) -> MigrationPlan:
+    """Return what would be done."""
+    with alone(shared, schema) as connection:
+        dialect, plans, applied = applied_versions(connection, shared, schema)
+        rows = stored_memories(connection, plans)
+        steps = memory_steps(shared.store, rows, wanted, dialect, from_us(clock_us()))
+    done = {migration.schema_version for migration in applied}
+    missing = tuple(version for version in sorted(MIGRATIONS) if version > min(done) and version not in done)
+    return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, wanted)))

@@ -1,0 +1,54 @@
+"""What readers of resident memory hold: every mirror at one commit boundary. Source: design, section 5."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from caliber.kernels.evaluator import Evaluator
+from caliber.model.entities import EmbeddingSpace
+from caliber.model.windows import Position
+from caliber.resident.frame import not_resident
+from caliber.resident.indexes import IndexKey
+from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.vectors import VectorSnapshot
+from caliber.storage.outdated import outdated
+
+ENTITY_RELATIONS = ("turn", "note", "artifact", "scope", "trajectory", "session", "edge")
+"""Where ``get`` looks for an id; most asked first. A store's own memories come after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentSnapshot:
+    """Everything resident at one commit boundary."""
+
+    position: Position
+    relations: dict[str, RelationSnapshot]
+    vectors: dict[IndexKey, VectorSnapshot]
+    spaces: dict[uuid.UUID, EmbeddingSpace]
+    evaluator: Evaluator
+    space_in_use: uuid.UUID | None = None
+    """The embedding space that is searched."""
+    elsewhere: Callable[[str, bytes], RelationSnapshot] | None = None
+    """Reads the record under an id of a relation that is not in memory; None while all of them are."""
+    entities: tuple[str, ...] = ENTITY_RELATIONS
+    """The relations whose records are found by their id alone."""
+    gone: frozenset[str] = frozenset()
+    """Memories that another process removed, or took a field from, while this one had the store open."""
+
+    def __getitem__(self, relation: str) -> RelationSnapshot:
+        found = self.relations.get(relation)
+        if found is None:
+            raise outdated() if relation in self.gone else not_resident(relation)
+        return found
+
+    def locate(self, key: bytes) -> tuple[RelationSnapshot, int] | None:
+        """Return the relation and row of an id, whatever kind of record it names, or None."""
+        for name in self.entities:
+            held = name in self.relations or self.elsewhere is None
+            snapshot = self[name] if held else self.elsewhere(name, key)  # type: ignore[misc]
+            number = snapshot.find(key)
+            if number >= 0:
+                return snapshot, number
+        return None

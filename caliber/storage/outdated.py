@@ -1,0 +1,42 @@
+"""What a store answers to a process that does not know its memories any more. Source: docs/decisions/0162."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from caliber.model.errors import SchemaMismatch
+from caliber.schema.catalog import Catalog
+from caliber.storage.memory_migrations import catalog_of
+from caliber.storage.plan import Plan
+from caliber.storage.session import StatementSession
+
+if TYPE_CHECKING:
+    from caliber.storage.protocol import Store
+
+
+def outdated() -> SchemaMismatch:
+    """Return the error of what needs to know every memory, in a process that does not."""
+    return SchemaMismatch(
+        store="the store",
+        reason="its memories were changed since this process opened it; open it again with the present configuration",
+    )
+
+
+def gone_memories(session: StatementSession, store: Store) -> frozenset[str]:
+    """Return the relations of memories that others removed, or took a field from, since the store was opened."""
+    present = catalog_of(session, store.plans)
+    if present.revision == store.catalog.revision:
+        return frozenset()
+    lost = set()
+    for memory in store.catalog.memories.values():
+        relation, now = memory.relation, present.by_code.get(memory.relation.code)
+        if now is None or any(not now.has(column.name) for column in relation.columns):
+            lost.add(relation.name)
+    return frozenset(lost)
+
+
+def check_current(session: StatementSession, statements: Mapping[str, Plan], catalog: Catalog) -> None:
+    """Refuse to go on with memories that others have changed. Raises: SchemaMismatch."""
+    if tuple(session.run(statements["memory.revision"], ())[0]) != catalog.revision:
+        raise outdated()

@@ -1,0 +1,209 @@
+"""Memories are added, changed and removed by steps that are told first; nothing is removed that was not named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support.memories import FACT, STEP, record
+
+import caliber
+from caliber.model.errors import InvalidValue, SchemaMismatch
+from caliber.runtime.opening import plan_migration
+
+PLACE = {"name": "place", "type": "text", "optional": True}
+WIDER = {
+    **FACT,
+    "fields": [
+        *(
+            item if item["name"] != "kind" else {**item, "values": ["claim", "rumour", "lie"]}
+            for item in FACT["fields"]
+        ),
+        PLACE,
+    ],
+    "indexes": [{"field": "place", "type": "hash"}],
+    "retention": {"kind": "max", "count": 5},
+}
+LINES = [
+    "add field fact.place (optional text)",
+    "add 'lie' to the values of fact.kind",
+    "remove the index of fact.subject (btree)",
+    "index fact.place (hash)",
+    "note what else is declared of memory fact, such as its retention",
+    "add memory step with 1 field",
+]
+
+
+def _lines(settings: Any, **options: Any) -> list[str]:
+    return [step.line for step in plan_migration(settings, **options).steps]
+
+
+def _without(memory: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {**memory, "fields": [item for item in memory["fields"] if item["name"] not in names]}
+
+
+def test_steps_are_told_first_and_then_taken(backend: Any) -> None:  # C-130, C-132, issue 6
+    backend.needs("reopen")
+    with backend.open(memories=[FACT]) as memory:
+        fact = memory._engine.store.catalog.memories["fact"].relation
+        old = record(memory._engine.store.catalog, "fact", subject="Ada", content="x", kind="claim")
+        memory._engine.write(lambda uow: uow.insert(fact, old))
+    settings = backend.config(memories=[WIDER, STEP])
+    assert _lines(settings) == LINES
+    with pytest.raises(SchemaMismatch, match="caliber db migrate"):
+        caliber.open(settings)
+    assert caliber.migrate(settings) == []
+    assert _lines(settings) == []
+    with backend.open(settings) as memory:
+        store = memory._engine.store
+        kept = memory.get(old.record_id)
+        assert (kept.subject, kept.content, kept.place) == ("Ada", "x", None)
+        fresh = record(store.catalog, "fact", subject="Bob", kind="lie", place="here")
+        fact = store.catalog.memories["fact"].relation
+        memory._engine.write(lambda uow: uow.insert(fact, fresh))
+        assert [path.name for path in fact.paths][-1] == "list_by_place"
+        assert memory._engine.memory.verify() == []
+        assert store.integrity() == []
+
+
+def test_nothing_is_removed_that_was_not_named(backend: Any) -> None:  # issue 6
+    backend.needs("reopen")
+    backend.open(memories=[FACT, STEP]).close()
+    settings = backend.config(memories=[_without(FACT, "score", "content_embedding")])
+    plan = plan_migration(settings)
+    assert [line.split(" is ")[0] for line in plan.stays] == [
+        "field fact.score",
+        "field fact.content_embedding",
+        "memory step",
+    ]
+    caliber.migrate(settings)
+    with pytest.raises(InvalidValue, match="records of step belong to those of fact"):
+        caliber.migrate(backend.config(), drop=["fact"])
+    with pytest.raises(InvalidValue, match="is declared by the configuration"):
+        caliber.migrate(settings, drop=["fact.count"])
+    with pytest.raises(InvalidValue, match="no memory other"):
+        caliber.migrate(settings, drop=["other"])
+    caliber.migrate(settings, drop=["fact.score", "step"])
+    with backend.open(settings) as memory:
+        catalog = memory._engine.store.catalog
+        assert list(catalog.memories) == ["fact"]
+        assert not catalog.memories["fact"].relation.has("score")
+        assert memory._engine.store.integrity() == []
+    caliber.migrate(backend.config(memories=[STEP | {"parent": None}]), drop=["fact", "step"][:1])
+    with backend.open(backend.config(memories=[{**STEP, "parent": None}])) as memory:
+        assert memory._engine.store.catalog.memories["step"].relation.code == 66, "a number is never given again"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"name": "score", "type": "text", "optional": True}, "declare a field of another name"),
+        ({"name": "score", "type": "float"}, "it stays optional"),
+        ({"name": "needed", "type": "int"}, "make it optional"),
+    ],
+)
+def test_what_records_cannot_become_is_refused(backend: Any, change: dict[str, Any], reason: str) -> None:
+    backend.needs("reopen")
+    backend.open(memories=[FACT]).close()
+    others = _without(FACT, change["name"])["fields"]
+    settings = backend.config(memories=[{**FACT, "fields": [*others, change]}])
+    with pytest.raises(SchemaMismatch, match=reason):
+        plan_migration(settings)
+    with pytest.raises(SchemaMismatch, match=reason):
+        caliber.migrate(settings)
+    with pytest.raises(SchemaMismatch, match="records need a value of fact"):
+        caliber.migrate(backend.config(memories=[{**_without(FACT, "subject"), "indexes": []}]))
+
+
+def test_who_has_the_store_open_goes_on_and_deletes_nothing_it_cannot_see(backend: Any, start: Any) -> None:
+    backend.needs("sharing")
+    old = backend.open(memories=[FACT])
+    agent = start(old)
+    fact = old._engine.store.catalog.memories["fact"].relation
+    settings = backend.config(memories=[WIDER, STEP])
+    caliber.migrate(settings)
+    new = backend.open(settings)
+    made = record(
+        new._engine.store.catalog, "fact", subject="Ada", kind="lie", place="x", trajectory_id=agent.trajectory_id
+    )
+    new._engine.write(lambda uow: uow.insert(new._engine.store.catalog.memories["fact"].relation, made))
+    old._engine.snapshot("latest")
+    seen = old.get(made.record_id)
+    assert (seen.subject, seen.kind) == ("Ada", "lie")
+    mine = record(old._engine.store.catalog, "fact", subject="Bob", kind="claim")
+    old._engine.write(lambda uow: uow.insert(fact, mine))
+    new._engine.snapshot("latest")
+    assert new.get(mine.record_id).place is None
+    with pytest.raises(SchemaMismatch, match="open it again"):
+        old._engine.write(lambda uow: uow.delete(fact, uow.get(fact, mine.record_id.bytes)))
+    assert new._engine.memory.verify() == []
+    for handle in (old, new):
+        handle.close()
+
+
+def test_a_memory_that_was_removed_is_told_of(backend: Any) -> None:
+    backend.needs("sharing")
+    old = backend.open(memories=[FACT])
+    fact = old._engine.store.catalog.memories["fact"].relation
+    made = record(old._engine.store.catalog, "fact", subject="Ada", kind="claim")
+    old._engine.write(lambda uow: uow.insert(fact, made))
+    caliber.migrate(backend.config(), drop=["fact"])
+    snapshot = old._engine.snapshot("latest")
+    with pytest.raises(SchemaMismatch, match="open it again"):
+        snapshot[fact.name]
+    with pytest.raises(SchemaMismatch):
+        old._engine.write(lambda uow: uow.insert(fact, made))
+    old.close()
+
+
+def test_two_migrators_do_each_step_once(backend: Any) -> None:
+    backend.needs("sharing")
+    backend.open(memories=[FACT]).close()
+    settings = backend.config(memories=[WIDER, STEP])
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(caliber.migrate, [settings] * 3)) == [[], [], []]
+    with backend.open(settings) as memory:
+        assert memory._engine.store.catalog.revision == (2, len(LINES) + 1)
+
+
+def test_a_migration_that_was_killed_goes_on_where_it_stood(file_backend: Any, tmp_path: Any) -> None:
+    file_backend.open(memories=[FACT]).close()
+    settings = file_backend.config(memories=[WIDER, STEP])
+    told = tmp_path / "config.json"
+    told.write_text(settings.canonical_json())
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(told)], capture_output=True, text=True, env=os.environ, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert _lines(settings) == LINES[2:], "each step stands with its statements, or not at all"
+    caliber.migrate(settings)
+    with file_backend.open(settings) as memory:
+        assert memory._engine.store.catalog.revision == (2, len(LINES) + 1)
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from caliber.backends.sqlite import schema
+from caliber.config import CaliberConfig
+from caliber.model.time import SystemClock
+
+taken = 0
+inner = schema.SqliteConnection.command
+
+def command(self, text):
+    global taken
+    if text == "COMMIT":
+        taken += 1
+        if taken == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return inner(self, text)
+
+schema.SqliteConnection.command = command
+schema.migrate(CaliberConfig.from_json(Path(sys.argv[1]).read_text()), clock_us=SystemClock().now_us)
+"""
