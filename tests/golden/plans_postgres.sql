@@ -2081,6 +2081,11 @@ SELECT nextval('"tenant_a"."lock_ordinal_seq"'::regclass) FROM generate_series(1
 --   gives: serialized
 SELECT pg_advisory_xact_lock(1128352834, hashtext('tenant_a/' || $1)) IS NOT NULL;
 
+-- memory.revision
+--   takes: nothing
+--   gives: memories, versions
+SELECT count(*), coalesce(sum(version), 0)::bigint FROM "tenant_a"."memory_type";
+
 -- note.by_fingerprint
 --   takes: fingerprint
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version

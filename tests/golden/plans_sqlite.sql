@@ -1827,6 +1827,11 @@ SELECT coalesce(max(token), 0) FROM lock WHERE resource = ?1;
 --   gives: serialized
 SELECT ?1 IS NOT NULL;
 
+-- memory.revision
+--   takes: nothing
+--   gives: memories, versions
+SELECT count(*), coalesce(sum(version), 0) FROM memory_type;
+
 -- note.by_fingerprint
 --   takes: fingerprint
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
