@@ -88,9 +88,17 @@ class AssemblyConfig(Section):
         "vector, the similarity of its vector to the query's.",
         "ours",
     )
-    relevant_limit: Int = knob("Most records of a source picked by relevance.", "C-121", seed=20, ge=0, later=True)
+    relevant_limit: Int = knob(
+        "Most records that a rule of injection with mode relevant takes: the most relevant.", "C-121", seed=20, ge=0
+    )
     recency_fallback_limit: Int = knob(
-        "Newest records taken where there is no query.", "C-121", seed=10, ge=0, later=True
+        "Newest records that such a rule takes where there is no query.", "C-121", seed=10, ge=0
+    )
+    rule_limit: Int = knob(
+        "Most records that a rule of injection with mode full or summary takes: the newest.", "ours", ge=0
+    )
+    summary_mode_tokens: Int = knob(
+        "Most of a record that enters in short, by a rule with mode summary.", "ours", unit="tokens", ge=1
     )
     note_search_limit: Int = knob("Most notes picked for a query: the most relevant.", "C-121", seed=20, ge=0)
     note_min_similarity: Real = knob(

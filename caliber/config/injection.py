@@ -5,6 +5,7 @@ Source: C-156, C-160 to C-165, C-465, K-065.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -17,6 +18,8 @@ from caliber.config.memories import MemoryName, MemoryRef
 
 RULES_MAX: Final = 256
 FILTER_CHARS: Final = 65_536
+CONVERSATION: Final = "turn_buffer"
+"""The memory whose rule says which turns of the open scope enter: one rule, as there is one conversation."""
 
 
 class InjectionKind(StrEnum):
@@ -76,3 +79,27 @@ class InjectionRule(Section):
     filter: Annotated[Text, Field(min_length=1, max_length=FILTER_CHARS)] | None = knob(
         "Which records, as a condition of the language.", "C-161", optional=True
     )
+
+
+_SECTION_OF: Final = {"artifact": "artifacts", "note": "notes", "scope": "history", "turn_buffer": "user"}
+"""What the section of a memory is called in windows without rules."""
+
+
+def rule_names(rules: Sequence[InjectionRule]) -> list[tuple[str, str]]:
+    """Return what each rule is called, and what its section is.
+
+    A rule without a name is called as its memory, and its section as that memory's is without rules; the memory's
+    second such rule is ``<memory>_2``, and so is its section. The conversation has its section whatever rules say.
+    """
+    seen: dict[str, int] = {}
+    out = []
+    for rule in rules:
+        name = section = rule.name
+        if name is None:
+            count = seen[rule.memory] = seen.get(rule.memory, 0) + 1
+            name = rule.memory if count == 1 else f"{rule.memory}_{count}"
+            section = _SECTION_OF.get(rule.memory, name) if count == 1 else name
+        if rule.memory == CONVERSATION:
+            section = _SECTION_OF[CONVERSATION]
+        out.append((name, section or name))
+    return out

@@ -245,6 +245,8 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "relevance": "search",
             "relevant_limit": 20,
             "recency_fallback_limit": 10,
+            "rule_limit": 1_000,
+            "summary_mode_tokens": 64,
             "note_search_limit": 20,
             "note_min_similarity": 0.15,
             "notes_without_query": 10,

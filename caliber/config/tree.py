@@ -144,7 +144,7 @@ class CaliberConfig(Section):
         "What is remembered, beside what every store has.", "C-130"
     )
     injection_rules: Annotated[tuple[InjectionRule, ...], AsList, Field(max_length=RULES_MAX)] = knob(
-        "What of which memory enters windows; without any, what assembly says.", "C-465", later=True
+        "What of which memory enters windows; without any, what assembly says.", "C-465"
     )
 
     _hash: bytes | None = PrivateAttr(default=None)

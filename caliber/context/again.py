@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from caliber.config import CaliberConfig
-from caliber.context.candidates import members_of, pools_of
+from caliber.context.candidates import members_of, pool_of_rules, pools_of
 from caliber.context.facts import WindowFacts
-from caliber.context.inputs import AssemblyInputs
+from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import plan_of
 from caliber.context.scores import Flat, scorer_of
 from caliber.kernels.evaluator import Allowed
@@ -52,17 +52,22 @@ def asked_again(
         query_embedding=facts.query_embedding,
         space_id=facts.space_id,
         extra_sections=facts.extra_sections,
+        once=facts.once,
     )
 
 
-def score_now(inputs: AssemblyInputs, owners: RelationSnapshot, row: int, searcher: Searcher) -> ScoredNow | None:
+def score_now(
+    inputs: AssemblyInputs, owners: RelationSnapshot, row: int, searcher: Searcher, texts: TextSource
+) -> ScoredNow | None:
     """Return the relevance of one row, or None when nothing can be said of it: it may not enter, or has no vector."""
-    plan = plan_of(inputs.config)
+    plan = plan_of(inputs.config, inputs.once)
     kind = owners.relation.name
     rows = np.array([row], np.int64)
     if plan.config.assembly.relevance == "vector":
         return _similarity(inputs, owners, rows)
-    pools = {pool.kind: pool for pool in pools_of(inputs, plan, members_of(inputs, plan, searcher))}
+    members = members_of(inputs, plan, searcher)
+    found = pool_of_rules(inputs, plan, members, kind, row, texts) if plan.taking else None
+    pools = {pool.kind: pool for pool in pools_of(inputs, plan, members)} if found is None else {kind: found}
     pool = pools.get(kind)
     if pool is None:
         return None

@@ -31,7 +31,9 @@ from caliber.context.plan import (
     plan_of,
 )
 from caliber.context.record import pack_record
+from caliber.context.short import short_form
 from caliber.context.texts import (
+    Cut,
     FixedText,
     Said,
     artifact_text,
@@ -58,11 +60,11 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
     """
     config = inputs.config
     check_budget(inputs.max_tokens, config.token_budget)
-    plan = plan_of(config)
+    plan = plan_of(config, inputs.once)
     extra = extra_texts(plan, inputs.extra_sections)
     fixed = fixed_texts(plan, extra)
     reader = TurnReader(inputs.snapshot, texts, plan)
-    gathered = gather(inputs, plan, fixed, reader, searcher)
+    gathered = gather(inputs, plan, fixed, reader, searcher, texts)
     ranked, codes = rank(gathered.candidates, plan)
     said, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan)
     decided = _decide(ranked, codes, sizes, plan, inputs.max_tokens, reader, said)
@@ -84,6 +86,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
         extra_sections=extra,
         cut_offs=tuple(gathered.cut_offs),
         degraded=tuple(gathered.degraded),
+        once=inputs.once,
     )
     window = build_window(facts, decided, said, ranked.id_of)
     return Assembled(window, lambda: pack_record(facts, decided, said))
@@ -193,9 +196,26 @@ def _measure(
             relation = snapshot[RELATION_OF[kind]]
             rows = ranked[ROW][chosen].tolist()
             out.update(zip(chosen.tolist(), render(relation, rows, texts.texts(relation, rows)), strict=True))
+    short = _shorten(ranked, out, plan) if plan.taking else {}
     sizes[list(out)] = plan.measure(list(out.values()))
     row_of = ranked[ROW]
-    return Said(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist())), sizes
+    said = Said(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist()), shortened=short)
+    return said, sizes
+
+
+def _shorten(ranked: Candidates, texts: dict[int, str], plan: AssemblyPlan) -> dict[int, Cut]:
+    """Bring the texts of rules in mode summary into their short form; return where each was cut."""
+    brief = [section.index for section in plan.taking if section.rule is not None and section.rule.shortens]
+    out = {}
+    if brief:
+        limit = plan.config.assembly.summary_mode_tokens
+        section_of = ranked[SECTION]
+        for place in [place for place in texts if int(section_of[place]) in brief]:
+            cut = short_form(texts[place], limit, plan.estimator)
+            if cut is not None:
+                out[place] = cut
+                texts[place] = cut.of(texts[place])
+    return out
 
 
 def _say_turns(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnReader, said: Said) -> None:

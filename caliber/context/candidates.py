@@ -7,8 +7,10 @@ Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +33,10 @@ from caliber.context.columns import (
     VERSION,
     Candidates,
 )
-from caliber.context.inputs import AssemblyInputs
+from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import ARTIFACT, NOTE, RELATION_OF, SOURCES, SUMMARY, TURN, AssemblyPlan
 from caliber.context.scores import Scored, Scorer, scorer_of
+from caliber.context.taking import FILTER, Take, Taking
 from caliber.context.texts import FixedText
 from caliber.context.turns import TurnFacts, TurnReader
 from caliber.model.errors import InvalidValue, NotFound
@@ -48,6 +51,14 @@ if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
 
 
+_COLUMNS: Final = {
+    ARTIFACT: ("created_at", "token_count"),
+    NOTE: ("created_at", "token_count"),
+    SUMMARY: ("closed_at", "summary_tokens"),
+}
+"""When a record of a source was made, and how many tokens it counts."""
+
+
 @dataclass(slots=True)
 class Gathered:
     """The candidates of one assembly, unranked, and what was kept from becoming one."""
@@ -56,13 +67,16 @@ class Gathered:
     scope_id: ScopeId | None
     cut_offs: list[CutOff] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)
+    takes: list[Take] = field(default_factory=list)
+    """What each rule took."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The rows of one source."""
+    """The rows of one source, or of one rule."""
 
     source: int
+    section: int
     rows: NDArray[np.int64]
     created_us: NDArray[np.int64]
     stored_tokens: NDArray[np.int64]
@@ -88,6 +102,7 @@ def gather(
     fixed: tuple[FixedText, ...],
     reader: TurnReader,
     searcher: Searcher,
+    texts: TextSource,
 ) -> Gathered:
     """Return every candidate of an assembly.
 
@@ -99,18 +114,47 @@ def gather(
         raise NotFound(entity_type="trajectory", id=str(inputs.trajectory_id))
     cut_offs: list[CutOff] = []
     scopes = snapshot["scope"]
-    scope_rows = scopes.group("trajectory_id", key)
-    open_rows = scope_rows[scopes.column("closed_at")[scope_rows] == NEVER_US]
-    scope_id, turns = _current_turns(reader, plan, scopes, open_rows, cut_offs)
+    scope_id, open_turns = _current_scope(scopes, _open_scopes(scopes, inputs))
     members = members_of(inputs, plan, searcher)
-    scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
-    parts = [
-        _artifacts(inputs, plan, scorer, members, cut_offs),
-        _notes(inputs, plan, scorer, members, cut_offs),
-        _summaries(inputs, plan, scorer, members, cut_offs),
-    ]
+    rules = Taking(inputs, plan, texts, scope_id, lambda source: _eligible(inputs, members, source))
+    turns = _current_turns(reader, plan, rules, open_turns, cut_offs)
+    parts: list[_Part] = []
+    degraded: Sequence[str] = ()
+    if not plan.governed:
+        scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
+        parts = [
+            _artifacts(inputs, plan, scorer, members, cut_offs),
+            _notes(inputs, plan, scorer, members, cut_offs),
+            _summaries(inputs, plan, scorer, members, cut_offs),
+        ]
+        degraded = scorer.degraded
+    takes: list[Take] = []
+    if plan.taking:
+        takes = rules.take(searcher, _marked(inputs, parts))
+        parts += [_made_part(t.section.source, t.section.index, t.owners, t.rows, t.scored) for t in takes]
+        cut_offs += [cut for take in takes for cut in take.cut_offs]
+        degraded = degraded or rules.degraded
     candidates = _join(inputs, plan, fixed, turns, [part for part in parts if len(part.rows)])
-    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *scorer.degraded])
+    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *degraded], takes)
+
+
+def _marked(inputs: AssemblyInputs, parts: Sequence[_Part]) -> dict[int, NDArray[np.bool_]]:
+    """Return which rows have entered without a rule, by source."""
+    out = {}
+    for part in parts:
+        out[part.source] = marked = np.zeros(inputs.snapshot[RELATION_OF[part.source]].length, np.bool_)
+        marked[part.rows] = True
+    return out
+
+
+def _eligible(inputs: AssemblyInputs, members: Members, source: int) -> NDArray[np.bool_]:
+    """Return which rows of a source may enter a window at all."""
+    if source == NOTE:
+        return members.notes.visible
+    rows = members.summaries if source == SUMMARY else np.concatenate((members.own, *members.above))
+    allowed = np.zeros(inputs.snapshot[RELATION_OF[source]].length, np.bool_)
+    allowed[rows] = True
+    return allowed
 
 
 def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -> Members:
@@ -148,25 +192,62 @@ def pools_of(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> li
     return out
 
 
+def pool_of_rules(
+    inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, kind: str, row: int, texts: TextSource
+) -> Pool | None:
+    """Return what a search scores for the first rule that would ask it about a row, or None where none would."""
+    snapshot = inputs.snapshot
+    scopes = snapshot["scope"]
+    open_rows = _open_scopes(scopes, inputs)
+    rules = Taking(
+        inputs, plan, texts, _current_scope(scopes, open_rows)[0], lambda source: _eligible(inputs, members, source)
+    )
+    for section in plan.taking:
+        rule = section.rule
+        if rule is None or not rule.asks or RELATION_OF[section.source] != kind:
+            continue
+        allowed = rules.filtered(rule, section.source, snapshot[kind], _eligible(inputs, members, section.source))
+        if allowed[row]:
+            return Pool(kind, allowed, len(allowed))
+    return None
+
+
+def _open_scopes(scopes: RelationSnapshot, inputs: AssemblyInputs) -> NDArray[np.int64]:
+    rows: NDArray[np.int64] = scopes.group("trajectory_id", inputs.trajectory_id.bytes)
+    still_open: NDArray[np.int64] = rows[scopes.column("closed_at")[rows] == NEVER_US]
+    return still_open
+
+
 # --- the sources --------------------------------------------------------------------------------
 
 
-def _current_turns(
-    reader: TurnReader,
-    plan: AssemblyPlan,
-    scopes: RelationSnapshot,
-    open_rows: NDArray[np.int64],
-    cut_offs: list[CutOff],
-) -> tuple[ScopeId | None, TurnFacts]:
+def _current_scope(scopes: RelationSnapshot, open_rows: NDArray[np.int64]) -> tuple[ScopeId | None, bytes | None]:
+    """Return the newest open scope, if there is one, and its key."""
     if not len(open_rows):
-        return None, TurnFacts.none()
-    current = int(open_rows[np.argmax(scopes.column("sequence_number")[open_rows])])
-    scope_id = scopes.entity_id(current)
-    turns, considered = reader.gather(scope_id.bytes, plan.config.assembly.max_turns)
-    if len(turns) < considered:
+        return None, None
+    scope_id = scopes.entity_id(int(open_rows[np.argmax(scopes.column("sequence_number")[open_rows])]))
+    return ScopeId(scope_id), scope_id.bytes
+
+
+def _current_turns(
+    reader: TurnReader, plan: AssemblyPlan, rules: Taking, scope: bytes | None, cut_offs: list[CutOff]
+) -> TurnFacts:
+    if scope is None:
+        return TurnFacts.none()
+    limit, rule, keep = plan.config.assembly.max_turns, plan.user.rule, None
+    if rule is not None:
+        limit = min(limit, limit if rule.mode.count is None else rule.mode.count)
+        if rule.predicate is not None:
+            keep = partial(rules.filtered, rule, TURN, reader.turns)
+    turns, considered, through = reader.gather(scope, limit, keep)
+    name = None if rule is None else rule.name
+    if rule is not None and through < considered:
+        cut_offs.append(CutOff(SOURCES[TURN], FILTER, None, None, considered, name, through, rule.text))
+    if len(turns) < through:
         oldest = float(turns.numbers[0]) if len(turns) else None
-        cut_offs.append(CutOff(SOURCES[TURN], "newest", plan.config.assembly.max_turns, oldest, considered))
-    return ScopeId(scope_id), turns
+        kept = None if rule is None else len(turns)
+        cut_offs.append(CutOff(SOURCES[TURN], "newest", limit, oldest, through, name, kept))
+    return turns
 
 
 def _artifacts(
@@ -197,7 +278,14 @@ def _artifacts(
         kept = np.concatenate((kept, places))
     if len(kept) < len(rows):
         rows, scored = rows[kept], scored.at(kept)
-    return _Part(ARTIFACT, rows, artifacts.column("created_at")[rows], artifacts.column("token_count")[rows], scored)
+    return _Part(
+        ARTIFACT,
+        int(plan.section_of_source[ARTIFACT]),
+        rows,
+        artifacts.column("created_at")[rows],
+        artifacts.column("token_count")[rows],
+        scored,
+    )
 
 
 def _notes(
@@ -219,7 +307,14 @@ def _notes(
             rows = notes.evaluator.newest(allowed, notes.column("created_at"), notes.ties(), limit)
             cut_offs.append(_newest_cut(NOTE, notes.column("created_at"), rows, limit, considered))
         scored = scorer.score("note", notes, rows)
-    return _Part(NOTE, rows, notes.column("created_at")[rows], notes.column("token_count")[rows], scored)
+    return _Part(
+        NOTE,
+        int(plan.section_of_source[NOTE]),
+        rows,
+        notes.column("created_at")[rows],
+        notes.column("token_count")[rows],
+        scored,
+    )
 
 
 def _summaries(
@@ -233,7 +328,19 @@ def _summaries(
     kept = _kept(SUMMARY, age, scopes, rows, by, plan.config.assembly.summary_limit, cut_offs)
     if len(kept) < len(rows):
         rows, scored = rows[kept], scored.at(kept)
-    return _Part(SUMMARY, rows, scopes.column("closed_at")[rows], scopes.column("summary_tokens")[rows], scored)
+    return _default_part(SUMMARY, plan, scopes, rows, scored)
+
+
+def _default_part(
+    source: int, plan: AssemblyPlan, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored
+) -> _Part:
+    """Return the rows that a source brings without rules."""
+    return _made_part(source, int(plan.section_of_source[source]), owners, rows, scored)
+
+
+def _made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> _Part:
+    made, tokens = _COLUMNS[source]
+    return _Part(source, section, rows, owners.column(made)[rows], owners.column(tokens)[rows], scored)
 
 
 def _kept(
@@ -302,7 +409,7 @@ def _join(
         tie[place, 1] = place
     if len(turns):
         here = slice(at, at + len(turns))
-        _fill_rows(numbers[:, here], plan, TURN, inputs.snapshot["turn"], turns.rows)
+        _fill_rows(numbers[:, here], TURN, plan.user.index, inputs.snapshot["turn"], turns.rows)
         # A clock that went back must not make an old turn look new: ages never rise from turn to turn.
         created = np.maximum.accumulate(inputs.snapshot["turn"].column("created_at")[turns.rows])
         numbers[AGE_US, here] = inputs.now_us - created
@@ -316,7 +423,7 @@ def _join(
     for part in parts:
         here = slice(at, at + len(part.rows))
         snapshot = inputs.snapshot[RELATION_OF[part.source]]
-        _fill_rows(numbers[:, here], plan, part.source, snapshot, part.rows)
+        _fill_rows(numbers[:, here], part.source, part.section, snapshot, part.rows)
         numbers[STORED_TOKENS, here] = part.stored_tokens
         numbers[AGE_US, here] = inputs.now_us - part.created_us
         scored = part.scored
@@ -334,10 +441,10 @@ def _join(
 
 
 def _fill_rows(
-    numbers: NDArray[np.int64], plan: AssemblyPlan, source: int, snapshot: RelationSnapshot, rows: NDArray[np.int64]
+    numbers: NDArray[np.int64], source: int, section: int, snapshot: RelationSnapshot, rows: NDArray[np.int64]
 ) -> None:
     numbers[SOURCE] = source
-    numbers[SECTION] = plan.section_of_source[source]
+    numbers[SECTION] = section
     numbers[ORDINAL] = snapshot.column("ordinal")[rows]
     numbers[VERSION] = snapshot.column("version")[rows]
     numbers[ROW] = rows

@@ -19,10 +19,10 @@ from caliber.context.facts import WindowFacts
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import CODE_OF, SOURCES
 from caliber.context.record import Record, unpack_record
-from caliber.context.replayer import decide_again, decided_again, identity_of, plan_for
+from caliber.context.replayer import decide_again, decided_again, identity_of, plan_for, with_conditions
 from caliber.context.sources import Absence, why_absent
 from caliber.context.trace import Decided, trace
-from caliber.context.window import filled_sections, status_of, used_tokens
+from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
 from caliber.model.entities import Artifact, Note, Scope, Turn
 from caliber.model.enums import AssemblyAction, SourceType
 from caliber.model.time import from_us
@@ -112,7 +112,8 @@ def _all(explained: _Explained) -> dict[str, Any]:
             "used": used_tokens(explained.decided, sections),
             "by_section": by_section,
         },
-        "cut_offs": [_cut_off(item) for item in facts.cut_offs],
+        "cut_offs": [_cut_off(item) for item in with_conditions(facts.cut_offs, explained.decided.plan)],
+        "rules": _rules(explained, sections),
         "inputs": _inputs(explained),
     }
 
@@ -126,6 +127,7 @@ def _decision(explained: _Explained, decision: AssemblyDecision) -> dict[str, An
         "action": decision.action.value,
         "reason": decision.reason,
         "rule_id": decision.rule_id,
+        **({} if decision.rule is None else {"rule": decision.rule}),
         "relevance": decision.relevance,
         "breakdown": dict(decision.breakdown),
         "rank": decision.rank,
@@ -133,13 +135,45 @@ def _decision(explained: _Explained, decision: AssemblyDecision) -> dict[str, An
 
 
 def _cut_off(item: CutOff) -> dict[str, Any]:
-    return {
+    out = {
         "type": item.source_type.value,
         "filter": item.filter,
         "limit": item.limit,
         "cutoff_score": item.cutoff_score,
         "considered": item.considered,
     }
+    if item.rule is not None:
+        out |= {"rule": item.rule, "kept": item.kept}
+    if item.condition is not None:
+        out["condition"] = item.condition
+    return out
+
+
+def _rules(explained: _Explained, sections: list[FilledSection]) -> list[dict[str, Any]]:
+    """Return the rules of a window, best first, with what each brought and what that takes."""
+    decided = explained.decided
+    plan, brought = decided.plan, {item.section.index: item for item in sections}
+    out = []
+    for section in (*plan.taking, plan.user):
+        if section.rule is None:
+            continue
+        rule, filled = section.rule, brought.get(section.index)
+        out.append(
+            {
+                "rule": rule.name,
+                "memory": rule.memory,
+                "mode": rule.mode.shown,
+                "filter": rule.text,
+                "priority": rule.priority,
+                "section": section.name,
+                "max_tokens": section.cap_tokens,
+                "candidates": int(np.count_nonzero(decided.ranked[SECTION] == section.index)),
+                "included": 0 if filled is None else len(filled.places),
+                "tokens": 0 if filled is None else filled.tokens,
+                **({} if rule.origin is None else {"once": rule.origin}),
+            }
+        )
+    return out
 
 
 def _inputs(explained: _Explained) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.plan import Measures
+from caliber.context.rules import OneShot
 from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import CutOff, Position
 
@@ -37,3 +38,4 @@ class WindowFacts:
     extra_sections: Mapping[str, str]
     cut_offs: tuple[CutOff, ...]
     degraded: tuple[str, ...]
+    once: tuple[OneShot, ...] = ()

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from caliber.config import CaliberConfig
+from caliber.context.rules import OneShot
 from caliber.kernels.evaluator import Allowed
 from caliber.model.enums import SourceType
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
@@ -84,6 +85,8 @@ class AssemblyInputs:
     """How many more notes could have been candidates, of which the snapshot has none."""
     degraded: tuple[str, ...] = ()
     """What the caller could not give it."""
+    once: tuple[OneShot, ...] = ()
+    """Rules for this window alone."""
 
     @property
     def seen_notes(self) -> MaskedNotes:

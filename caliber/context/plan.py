@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
+from caliber.config.injection import CONVERSATION
+from caliber.context.rules import OneShot, RulePlan, rule_plans
 from caliber.kernels import Estimator, open_estimator
 from caliber.model.enums import SectionType, SourceType
 
@@ -56,8 +58,13 @@ _BUILT_IN: Final = (
     (SectionType.NOTES, NOTE),
     (SectionType.USER, TURN),
 )
+_SOURCE_OF: Final = {"artifact": ARTIFACT, "note": NOTE, "scope": SUMMARY, "turn_buffer": TURN}
+"""The source of each memory that rules can name."""
+
 # C-449: the order of sources, in which sections of equal priority follow one another.
 _SOURCE_ORDER: Final = (SYSTEM, PERSONA, EXTRA, TURN, ARTIFACT, NOTE, SUMMARY)
+_STEADINESS: Final = (SUMMARY, ARTIFACT, NOTE)
+"""Sources of records, first what changes least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,7 @@ class SectionPlan:
     header: str
     header_length: int
     compressible: bool
+    rule: RulePlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,10 @@ class AssemblyPlan:
     overheads: list[int]
     by_name: dict[str, SectionPlan] = field(repr=False)
     user: SectionPlan
+    taking: tuple[SectionPlan, ...] = ()
+    """The sections of rules that bring records, in the order in which they take them."""
+    governed: bool = False
+    """Whether records enter by rules only."""
 
     @cached_property
     def estimator(self) -> Estimator:
@@ -162,30 +174,57 @@ def estimator_of(config: CaliberConfig) -> Estimator:
     return open_estimator(tokens.estimator, bytes_per_token=tokens.bytes_per_token, vocabulary=tokens.vocabulary)
 
 
-def _sections(config: CaliberConfig) -> list[tuple[str, SectionType, int, str]]:
-    """Return name, type, source and header of each section a window can have, by index."""
-    named: list[tuple[str, SectionType, int]] = [(kind.value, kind, source) for kind, source in _BUILT_IN]
-    custom = [(name, SectionType.CUSTOM, EXTRA) for name, _ in config.section_priorities.custom]
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A section before it is measured."""
+
+    name: str
+    type: SectionType
+    source: int
+    header: str
+    rule: RulePlan | None = None
+
+
+def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
+    """Return each section a window can have, by index: the conversation's is the last."""
     headers = config.assembly.section_headers
-    return [
-        (name, kind, source, f"# {_TITLES.get(kind, name)}\n" if headers else "")
-        for name, kind, source in (*named[:2], *custom, *named[2:])
-    ]
+
+    def named(name: str, kind: SectionType, source: int, rule: RulePlan | None = None) -> _Named:
+        ordinary = rule is None or rule.section == kind.value
+        title = _TITLES.get(kind, name) if ordinary else name
+        return _Named(name, kind, source, f"# {title}\n" if headers else "", rule)
+
+    fixed = [named(kind.value, kind, source) for kind, source in _BUILT_IN[:2]]
+    custom = [named(name, SectionType.CUSTOM, EXTRA) for name, _ in config.section_priorities.custom]
+    records = [] if config.injection_rules else [named(kind.value, kind, source) for kind, source in _BUILT_IN[2:-1]]
+    bringing = [rule for rule in rules if rule.memory != CONVERSATION]
+    bringing.sort(key=lambda rule: (rule.origin is not None, _STEADINESS.index(_SOURCE_OF[rule.memory])))
+    brought = [named(rule.section, rule.type, _SOURCE_OF[rule.memory], rule) for rule in bringing]
+    spoken = next((rule for rule in rules if rule.memory == CONVERSATION and rule.origin is None), None)
+    kind, source = _BUILT_IN[-1]
+    return [*fixed, *custom, *records, *brought, named(kind.value, kind, source, spoken)]
 
 
-def section_count(config: CaliberConfig) -> int:
+def section_count(config: CaliberConfig, once: tuple[OneShot, ...] = ()) -> int:
     """Return how many sections a window can have."""
-    return len(_sections(config))
+    return len(_sections(config, _rules(config, once)))
 
 
 @lru_cache(maxsize=64)
-def plan_of(config: CaliberConfig) -> AssemblyPlan:
-    """Return the constants of a configuration, worked out at the first call.
+def _rules(config: CaliberConfig, once: tuple[OneShot, ...]) -> tuple[RulePlan, ...]:
+    return rule_plans(config, once) if once or config.injection_rules else ()
 
-    Raises: ExtraNotInstalled when its estimator needs what is not here.
+
+@lru_cache(maxsize=64)
+def plan_of(config: CaliberConfig, once: tuple[OneShot, ...] = ()) -> AssemblyPlan:
+    """Return the constants of a configuration, and of rules for one window, worked out at the first call.
+
+    Raises: ExtraNotInstalled when its estimator needs what is not here; MultipleErrors for a filter that does not
+    compile.
     """
     estimator = estimator_of(config)
-    lengths = estimator.lengths_of([config.assembly.separator, *(item[3] for item in _sections(config))]).tolist()
+    headers = [item.header for item in _sections(config, _rules(config, once))]
+    lengths = estimator.lengths_of([config.assembly.separator, *headers]).tolist()
     measures = Measures(
         estimator=estimator.name,
         numerator=estimator.numerator,
@@ -194,28 +233,30 @@ def plan_of(config: CaliberConfig) -> AssemblyPlan:
         separator=lengths[0] if estimator.additive else 0,
         headers=tuple(lengths[1:]),
     )
-    return plan_with(config, measures)
+    return plan_with(config, measures, once)
 
 
 @lru_cache(maxsize=64)
-def plan_with(config: CaliberConfig, measures: Measures) -> AssemblyPlan:
+def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ...] = ()) -> AssemblyPlan:
     """Return the constants of a configuration as an estimator measured it; the estimator need not be here."""
     assembly = config.assembly
     # A section's token count rounds up once: as much less than one token may be paid for nothing.
     slack = -(-(measures.numerator - 1) // measures.denominator)
+    rules = _rules(config, once)
     sections = [
         SectionPlan(
             index=index,
-            name=name,
-            type=kind,
-            source=source,
-            priority=config.section_priorities.of(name),
-            cap_tokens=assembly.section_cap(name),
-            header=header,
+            name=item.name,
+            type=item.type,
+            source=item.source,
+            priority=config.section_priorities.of(item.name) if item.rule is None else item.rule.priority,
+            cap_tokens=_cap(assembly.section_cap(item.name), item.rule),
+            header=item.header,
             header_length=measures.headers[index],
-            compressible=kind is not SectionType.ARTIFACTS,
+            compressible=item.type is not SectionType.ARTIFACTS,
+            rule=item.rule,
         )
-        for index, (name, kind, source, header) in enumerate(_sections(config))
+        for index, item in enumerate(_sections(config, rules))
     ]
     stable_first = assembly.order == "stable_first"
     by_priority = sorted(sections, key=lambda section: (-section.priority, _SOURCE_ORDER.index(section.source)))
@@ -227,7 +268,8 @@ def plan_with(config: CaliberConfig, measures: Measures) -> AssemblyPlan:
     ]
     of_source = np.zeros(len(SOURCES), np.int32)
     for section in sections:
-        of_source[section.source] = section.index
+        if section.rule is None:
+            of_source[section.source] = section.index
     overheads = [section.header_length + measures.separator + slack for section in sections]
     return AssemblyPlan(
         config=config,
@@ -248,4 +290,16 @@ def plan_with(config: CaliberConfig, measures: Measures) -> AssemblyPlan:
         overheads=overheads,
         by_name={section.name: section for section in sections},
         user=sections[-1],
+        taking=tuple(
+            next(section for section in sections if section.rule is rule)
+            for rule in rules
+            if rule.memory != CONVERSATION
+        ),
+        governed=bool(config.injection_rules),
     )
+
+
+def _cap(of_section: int | None, rule: RulePlan | None) -> int | None:
+    """Return the most tokens of a section: what its name is allowed, and what its rule is, whichever is less."""
+    caps = [cap for cap in (of_section, None if rule is None else rule.max_tokens) if cap is not None]
+    return min(caps) if caps else None

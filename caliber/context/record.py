@@ -17,7 +17,7 @@ import struct
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
@@ -44,13 +44,20 @@ from caliber.context.columns import (
 from caliber.context.facts import WindowFacts
 from caliber.context.fill import NO_RESERVE, Reserve
 from caliber.context.plan import INT32_MAX, RELATION_OF, SOURCES, TURN, Measures
+from caliber.context.recorded_rules import (
+    packed_cut_off,
+    packed_one_shot,
+    typed,
+    unpacked_cut_off,
+    unpacked_one_shot,
+)
 from caliber.context.texts import Cut, Said
 from caliber.context.trace import Decided
 from caliber.kernels import sha256_batch
-from caliber.model.enums import DecisionCode, SourceType
+from caliber.model.enums import DecisionCode
 from caliber.model.errors import StorageError
 from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
-from caliber.model.windows import CutOff, Position
+from caliber.model.windows import Position
 
 MAGIC: Final = b"CWR"
 FORMAT: Final = 3
@@ -77,7 +84,8 @@ class Record:
     the same after cuts.
     Units: ``ids`` and ``hashes`` by place in the canonical order, for what was included; ``cuts`` for what was cut, or
     None in a record that does not say where; ``counts`` as in ``Decided``; ``erased`` the places whose content was
-    forgotten, ``erased_sections`` whether texts of the caller's own were.
+    forgotten, ``erased_sections`` whether texts of the caller's own were; ``shortened`` says of records that entered in
+    short how much of them did.
     """
 
     facts: WindowFacts
@@ -92,6 +100,7 @@ class Record:
     counts: Mapping[int, int] | None
     erased: frozenset[int] = frozenset()
     erased_sections: bool = False
+    shortened: Mapping[int, Cut] = field(default_factory=dict)
 
     @property
     def known_cuts(self) -> Mapping[int, tuple[int, Cut]] | None:
@@ -189,7 +198,7 @@ def _column(values: NDArray[Any]) -> bytes:
 
 def _meta(facts: WindowFacts, decided: Decided, said: Said) -> dict[str, Any]:
     measures, counts = facts.measures, decided.counts
-    return {
+    out: dict[str, Any] = {
         "window": facts.window_id.hex,
         "trajectory": facts.trajectory_id.hex,
         "scope": None if facts.scope_id is None else facts.scope_id.hex,
@@ -219,8 +228,14 @@ def _meta(facts: WindowFacts, decided: Decided, said: Said) -> dict[str, Any]:
         "cut": [
             [place, int(decided.shown[place]), cut.characters, cut.dots] for place, cut in sorted(said.cuts.items())
         ],
-        "cut_offs": [[c.source_type.value, c.filter, c.limit, c.cutoff_score, c.considered] for c in facts.cut_offs],
+        "cut_offs": [packed_cut_off(item) for item in facts.cut_offs],
     }
+    # What rules of injection add is there where there are such rules.
+    if facts.once:
+        out["once"] = [packed_one_shot(shot) for shot in facts.once]
+    if said.shortened:
+        out["short"] = [[place, cut.characters, cut.dots] for place, cut in sorted(said.shortened.items())]
+    return out
 
 
 # --- unpacking ----------------------------------------------------------------------------------
@@ -264,7 +279,7 @@ def unpack_body(body: bytes) -> Record:
         vector = reader.take(reader.length())
         facts = _facts(meta, vector)
         filling = _filling(meta)
-        parts = tuple(_typed(name, str) for name in _typed(meta.get("parts", []), list))
+        parts = tuple(typed(name, str) for name in typed(meta.get("parts", []), list))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _broken("its inputs cannot be read") from error
     return _columns(reader, facts, filling, parts)
@@ -272,24 +287,15 @@ def unpack_body(body: bytes) -> Record:
 
 def _facts(meta: Any, vector: bytes) -> WindowFacts:
     def text(name: str) -> str:
-        out: str = _typed(meta[name], str)
+        out: str = typed(meta[name], str)
         return out
 
     def number(name: str) -> int:
-        out: int = _typed(meta[name], int)
+        out: int = typed(meta[name], int)
         return out
 
-    extra = _typed(meta["extra"], dict)
-    cut_offs = tuple(
-        CutOff(
-            SourceType(source),
-            _typed(name, str),
-            None if limit is None else _typed(limit, int),
-            None if score is None else float(score),
-            _typed(considered, int),
-        )
-        for source, name, limit, score, considered in _typed(meta["cut_offs"], list)
-    )
+    extra = typed(meta["extra"], dict)
+    cut_offs = tuple(unpacked_cut_off(typed(item, list)) for item in typed(meta["cut_offs"], list))
     query = meta["query"]
     embedding = np.frombuffer(vector, "<f4").astype(np.float32) if vector else None
     return WindowFacts(
@@ -304,24 +310,25 @@ def _facts(meta: Any, vector: bytes) -> WindowFacts:
         max_tokens=number("max_tokens"),
         now_us=number("now_us"),
         as_of_us=number("as_of_us"),
-        query=None if query is None else _typed(query, str),
+        query=None if query is None else typed(query, str),
         query_embedding=embedding,
         space_id=None if meta["space"] is None else SpaceId(uuid.UUID(hex=text("space"))),
-        extra_sections={_typed(name, str): _typed(value, str) for name, value in extra.items()},
+        extra_sections={typed(name, str): typed(value, str) for name, value in extra.items()},
         cut_offs=cut_offs,
-        degraded=tuple(_typed(reason, str) for reason in _typed(meta["degraded"], list)),
+        degraded=tuple(typed(reason, str) for reason in typed(meta["degraded"], list)),
+        once=tuple(unpacked_one_shot(*typed(item, list)) for item in typed(meta.get("once", []), list)),
     )
 
 
 def _measures(raw: Any) -> Measures:
-    name, numerator, denominator, additive, separator, headers = _typed(raw, list)
+    name, numerator, denominator, additive, separator, headers = typed(raw, list)
     out = Measures(
-        _typed(name, str),
-        _typed(numerator, int),
-        _typed(denominator, int),
-        _typed(additive, bool),
-        _typed(separator, int),
-        tuple(_typed(header, int) for header in _typed(headers, list)),
+        typed(name, str),
+        typed(numerator, int),
+        typed(denominator, int),
+        typed(additive, bool),
+        typed(separator, int),
+        tuple(typed(header, int) for header in typed(headers, list)),
     )
     if min(out.numerator, out.denominator) < 1 or min(out.separator, *out.headers) < 0:
         raise ValueError("no estimator measures like this")
@@ -338,34 +345,34 @@ class _Filling:
     counts: Mapping[int, int] | None = None
     erased: frozenset[int] = frozenset()
     erased_sections: bool = False
+    shortened: Mapping[int, Cut] = field(default_factory=dict)
 
 
 def _filling(meta: Any) -> _Filling:
-    rows = [tuple(_typed(row, list)) for row in _typed(meta["cut"], list)]
+    rows = [tuple(typed(row, list)) for row in typed(meta["cut"], list)]
     if "measures" not in meta:
-        return _Filling({_typed(place, int): _typed(size, int) for place, size in rows}, None)
-    total, sections = _typed(meta["reserve"], list)
+        return _Filling({typed(place, int): typed(size, int) for place, size in rows}, None)
+    total, sections = typed(meta["reserve"], list)
     counts = meta["counts"]
-    erased, sections_too = _typed(meta.get("erased", [[], False]), list)
-    cuts = {_typed(place, int): Cut(_typed(characters, int), _typed(dots, bool)) for place, _, characters, dots in rows}
+    erased, sections_too = typed(meta.get("erased", [[], False]), list)
+    cuts = {typed(place, int): Cut(typed(characters, int), typed(dots, bool)) for place, _, characters, dots in rows}
+    short = {
+        typed(place, int): Cut(typed(characters, int), typed(dots, bool))
+        for place, characters, dots in typed(meta.get("short", []), list)
+    }
     out = _Filling(
-        cut={_typed(place, int): _typed(size, int) for place, size, _, _ in rows},
+        cut={typed(place, int): typed(size, int) for place, size, _, _ in rows},
         cuts=cuts,
-        reserve=Reserve(_typed(total, int), tuple((_typed(s, int), _typed(n, int)) for s, n in sections)),
-        counts=None if counts is None else {_typed(s, int): _typed(n, int) for s, n in _typed(counts, list)},
-        erased=frozenset(_typed(place, int) for place in _typed(erased, list)),
-        erased_sections=_typed(sections_too, bool),
+        reserve=Reserve(typed(total, int), tuple((typed(s, int), typed(n, int)) for s, n in sections)),
+        counts=None if counts is None else {typed(s, int): typed(n, int) for s, n in typed(counts, list)},
+        erased=frozenset(typed(place, int) for place in typed(erased, list)),
+        erased_sections=typed(sections_too, bool),
+        shortened=short,
     )
     held = (out.reserve.total, *(length for _, length in out.reserve.sections), *(out.counts or {}).values())
-    if min(held) < 0 or any(cut.characters < 0 for cut in cuts.values()):
+    if min(held) < 0 or any(cut.characters < 0 for cut in (*cuts.values(), *short.values())):
         raise ValueError("nothing is filled like this")
     return out
-
-
-def _typed(value: Any, kind: type[Any]) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"expected {kind.__name__}")
-    return value
 
 
 def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling, names: tuple[str, ...]) -> Record:
@@ -426,6 +433,7 @@ def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling, names: tupl
         counts=filling.counts,
         erased=filling.erased,
         erased_sections=filling.erased_sections,
+        shortened=filling.shortened,
     )
 
 

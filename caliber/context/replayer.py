@@ -15,16 +15,18 @@ from numpy.typing import NDArray
 from caliber.config import CaliberConfig
 from caliber.context.assembler import check_budget, fixed_texts
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, rank
+from caliber.context.facts import WindowFacts
 from caliber.context.fill import Filled, fill
 from caliber.context.inputs import ContentSource
-from caliber.context.plan import RELATION_OF, SOURCES, TURN, AssemblyPlan, Measures, plan_of, plan_with, section_count
+from caliber.context.plan import RELATION_OF, SOURCES, TURN, AssemblyPlan, plan_of, plan_with, section_count
 from caliber.context.record import UNMEASURED, Record, content_hash, unpack_record
+from caliber.context.taking import FILTER
 from caliber.context.texts import Said, TurnText, text_of_content, turn_of_content
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, cut_texts
 from caliber.model.enums import DecisionCode
 from caliber.model.errors import InvalidValue, NotFound, StorageError
-from caliber.model.windows import ContextWindow
+from caliber.model.windows import ContextWindow, CutOff
 
 
 def replay(record: bytes, config: CaliberConfig, contents: ContentSource) -> ContextWindow:
@@ -35,7 +37,7 @@ def replay(record: bytes, config: CaliberConfig, contents: ContentSource) -> Con
     """
     kept = unpack_record(record)
     plan = plan_for(kept, config)
-    facts = replace(kept.facts, measures=plan.measures)
+    facts = replace(kept.facts, measures=plan.measures, cut_offs=with_conditions(kept.facts.cut_offs, plan))
     filled = decide_again(kept, plan)
     said = _said(kept, plan, contents)
 
@@ -44,6 +46,15 @@ def replay(record: bytes, config: CaliberConfig, contents: ContentSource) -> Con
 
     shown = cut_texts(plan, kept.ranked, kept.sizes, filled, said, kept.known_cuts)
     return build_window(facts, decided_again(kept, plan, filled, shown), said, id_of)
+
+
+def with_conditions(cut_offs: tuple[CutOff, ...], plan: AssemblyPlan) -> tuple[CutOff, ...]:
+    """Return cut-offs by rules with the filters that they are by, which the configuration keeps."""
+    texts = {section.rule.name: section.rule.text for section in plan.sections if section.rule is not None}
+    return tuple(
+        replace(item, condition=texts.get(item.rule)) if item.rule is not None and item.filter == FILTER else item
+        for item in cut_offs
+    )
 
 
 def decided_again(record: Record, plan: AssemblyPlan, filled: Filled, shown: NDArray[np.int64]) -> Decided:
@@ -59,7 +70,7 @@ def plan_for(record: Record, config: CaliberConfig) -> AssemblyPlan:
     """
     if config.hash.hex() != record.facts.config_hash:
         raise InvalidValue(field="config", reason="the window was assembled under another configuration")
-    plan = _measured(record.facts.measures, config)
+    plan = _measured(record.facts, config)
     sections = record.ranked[SECTION]
     if len(sections):
         if int(sections.min()) < 0 or int(sections.max()) >= len(plan.sections):
@@ -71,13 +82,14 @@ def plan_for(record: Record, config: CaliberConfig) -> AssemblyPlan:
     return plan
 
 
-def _measured(measures: Measures, config: CaliberConfig) -> AssemblyPlan:
+def _measured(facts: WindowFacts, config: CaliberConfig) -> AssemblyPlan:
     """Return the constants of a configuration as they were measured then, whatever counts tokens here and now."""
+    measures = facts.measures
     if measures == UNMEASURED:
-        return plan_of(config)
-    if len(measures.headers) != section_count(config):
+        return plan_of(config, facts.once)
+    if len(measures.headers) != section_count(config, facts.once):
         raise StorageError("a window's record has other sections than its configuration")
-    return plan_with(config, measures)
+    return plan_with(config, measures, facts.once)
 
 
 def decide_again(record: Record, plan: AssemblyPlan) -> Filled:
@@ -139,7 +151,9 @@ def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
             turns[place] = turn_of_content(content)
             out[place] = turns[place].text
         else:
-            out[place] = text_of_content(source, content)
+            text = text_of_content(source, content)
+            short = record.shortened.get(place)
+            out[place] = text if short is None else short.of(text)
         if content_hash(out[place]) != record.hashes[place]:
             raise _gone(record, place, "what it said then was not kept")
     return Said(out, lambda places: [turns[place] for place in places])

@@ -83,15 +83,35 @@ def scorer_of(
 
     Raises: InvalidVector
     """
+    pools: Sequence[Pool] = ()
+
+    def wanted() -> Sequence[Pool]:
+        nonlocal pools
+        pools = pools_of()
+        return pools
+
+    scorer, found = judge(inputs, plan, wanted, searcher)
+    if found is None:
+        return scorer
+    return BySearch({pool.kind: item for pool, item in zip(pools, found, strict=True)}, pools, scorer.degraded)
+
+
+def judge(
+    inputs: AssemblyInputs, plan: AssemblyPlan, pools_of: Callable[[], Sequence[Pool]], searcher: Searcher
+) -> tuple[Flat | BySimilarity, list[Relevance] | None]:
+    """Return what a search makes of each pool, or what scores records where no search does.
+
+    Raises: InvalidVector
+    """
     neutral = np.float32(plan.config.assembly.neutral_relevance)
     vector, mismatch = _compared(inputs)
     if plan.config.assembly.relevance == "vector":
         if vector is not None or mismatch:
-            return BySimilarity(inputs, plan, vector)
-        return Flat(_ONE) if inputs.query is None else Flat(neutral, (NO_EMBEDDING,))
+            return BySimilarity(inputs, plan, vector), None
+        return (Flat(_ONE) if inputs.query is None else Flat(neutral, (NO_EMBEDDING,))), None
     text = inputs.query or ""
     if inputs.query_embedding is None and not text.strip():
-        return Flat(_ONE)
+        return Flat(_ONE), None
     missing = MISMATCH if mismatch else inputs.without_vector or NO_EMBEDDING
     request = Request(
         snapshot=inputs.snapshot,
@@ -108,10 +128,10 @@ def scorer_of(
     )
     pools = pools_of()
     found, without = searcher.relevance(request, pools)
-    degraded = () if without is None else (without,)
+    flat = Flat(neutral, () if without is None else (without,))
     if any(item.scores.any() for item in found) or (vector is not None and _has_vectors(inputs, pools)):
-        return BySearch({pool.kind: item for pool, item in zip(pools, found, strict=True)}, pools, degraded)
-    return Flat(neutral, degraded)
+        return flat, found
+    return flat, None
 
 
 def _compared(inputs: AssemblyInputs) -> tuple[Floats | None, bool]:
@@ -164,7 +184,7 @@ class BySearch:
     def score(self, relation: str, owners: RelationSnapshot, rows: Rows) -> Scored:  # noqa: ARG002
         """Return the relevance of the rows of a pool, which they must be."""
         found = self._found.get(relation)
-        return Scored(np.zeros(len(rows), np.float32)) if found is None else _scored(found)
+        return Scored(np.zeros(len(rows), np.float32)) if found is None else found_scored(found)
 
     def pick(self, notes: RelationSnapshot, allowed: NDArray[np.bool_]) -> Picked | None:  # noqa: ARG002
         """Return the notes that were found, best first."""
@@ -174,10 +194,11 @@ class BySearch:
             return Picked(nothing, Scored(np.empty(0, np.float32)), "relevance_limit", None)
         full = len(found.rows) == self._pools["note"].limit
         worst = float(found.scores[-1]) if full else None
-        return Picked(found.rows, _scored(found), "relevance_limit" if full else "not_found", worst)
+        return Picked(found.rows, found_scored(found), "relevance_limit" if full else "not_found", worst)
 
 
-def _scored(found: Relevance) -> Scored:
+def found_scored(found: Relevance) -> Scored:
+    """Return what a search found as relevance."""
     return Scored(np.minimum(found.scores, _ONE), None, found.parts)
 
 
@@ -212,13 +233,16 @@ class BySimilarity:
 
     def pick(self, notes: RelationSnapshot, allowed: NDArray[np.bool_]) -> Picked | None:
         """Return the most similar notes."""
+        return self.nearest(notes, allowed, self._assembly.note_search_limit, self._assembly.note_min_similarity)
+
+    def nearest(self, owners: RelationSnapshot, allowed: NDArray[np.bool_], limit: int, least: float) -> Picked | None:
+        """Return the records most similar to the query, from a similarity on; None where it cannot be compared."""
         if self._query is None:
             return None
-        limit, least = self._assembly.note_search_limit, self._assembly.note_min_similarity
-        vectors = None if self._space is None else self._snapshot.vectors.get(("note", self._space))
+        vectors = None if self._space is None else self._snapshot.vectors.get((owners.relation.name, self._space))
         rows, similarity = np.empty(0, np.int64), np.empty(0, np.float32)
         if vectors is not None and limit:
-            rows, similarity = vectors.best(self._query, notes, allowed, limit, least)
+            rows, similarity = vectors.best(self._query, owners, allowed, limit, least)
         full = len(rows) == limit and len(rows)
         name = "similarity_limit" if full or not limit else "min_similarity"
         worst = float(similarity[-1]) if full else float(least)

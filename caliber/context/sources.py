@@ -12,11 +12,13 @@ from typing import Any, Final
 
 from caliber.context.again import ScoredNow
 from caliber.context.facts import WindowFacts
-from caliber.context.plan import AssemblyPlan
+from caliber.context.plan import CODE_OF, NOTE, RELATION_OF, AssemblyPlan
+from caliber.context.rules import failing, values_of, variables_of
 from caliber.model.entities import Artifact, Note, Scope, Turn
 from caliber.model.enums import SourceType
 from caliber.model.time import from_us
 from caliber.model.windows import CutOff
+from caliber.schema.relations import BY_NAME
 
 _OF_SEARCH: Final = ("relevance_limit", "not_found")
 """What keeps back where a search says what is relevant."""
@@ -40,21 +42,92 @@ def why_absent(
     if _made(entity) > now:
         return _filtered("created_later", f"it was written at {_made(entity).isoformat()}, after the window")
     cuts = [item for item in facts.cut_offs if item.source_type is kind]
+    unruled = [item for item in cuts if item.rule is None]
     absence: Absence | None
-    if isinstance(entity, Note):
-        absence = _note_filter(entity, facts, now) or _note_cut(entity, plan, cuts, score)
-    elif isinstance(entity, Artifact):
-        absence = (
-            _artifact_filter(entity, facts, now, cuts) or _cut(entity.created_at, cuts) or _search_cut(cuts, score)
-        )
-    elif isinstance(entity, Turn):
-        absence = _turn_filter(entity, facts) or _cut(entity.turn_number, cuts)
+    if plan.governed and not (kind is SourceType.TURN and plan.user.rule is None):
+        absence = _lifecycle(entity, facts, now, []) if not isinstance(entity, Artifact) else None
+        absence = absence or _by_rules(entity, CODE_OF[kind], facts, plan, cuts, score)
+        absence = absence or _lifecycle(entity, facts, now, [])
+    elif isinstance(entity, Note):
+        absence = _lifecycle(entity, facts, now, cuts) or _note_cut(entity, plan, unruled, score)
     else:
-        absence = _scope_filter(entity, facts, now) or _cut(entity.sequence_number, cuts) or _search_cut(cuts, score)
+        absence = _lifecycle(entity, facts, now, cuts) or _cut(_age(entity), unruled)
+        if absence is None and not isinstance(entity, Turn):
+            absence = _search_cut(unruled, score)
     if absence is not None:
         return absence
     reason = "nothing about it explains this any more: it must have been changed, hidden or embedded since the window"
     return Absence("changed_since", reason)
+
+
+def _lifecycle(entity: Any, facts: WindowFacts, now: datetime, cuts: list[CutOff]) -> Absence | None:
+    """Return what kept a record out before any limit: where it belongs, and whether it was in force."""
+    if isinstance(entity, Note):
+        return _note_filter(entity, facts, now)
+    if isinstance(entity, Artifact):
+        return _artifact_filter(entity, facts, now, cuts)
+    if isinstance(entity, Turn):
+        return _turn_filter(entity, facts)
+    return _scope_filter(entity, facts, now)
+
+
+def _age(entity: Any) -> datetime | int:
+    if isinstance(entity, Turn):
+        return entity.turn_number
+    if isinstance(entity, Scope):
+        return entity.sequence_number
+    return _made(entity)
+
+
+# --- rules ---------------------------------------------------------------------------------------
+
+
+def _by_rules(
+    entity: Any, source: int, facts: WindowFacts, plan: AssemblyPlan, cuts: list[CutOff], score: ScoredNow | None
+) -> Absence | None:
+    """Return what each rule that could have brought a record did with it."""
+    rules = [section.rule for section in (*plan.taking, plan.user) if section.source == source and section.rule]
+    if not rules:
+        return _filtered("no_rule", f"records enter by rules only, and none brings any {RELATION_OF[source]}")
+    values = values_of(BY_NAME[RELATION_OF[source]], entity)
+    at = facts.as_of_us if source == NOTE else facts.now_us
+    variables = variables_of(facts.trajectory_id, facts.scope_id, facts.principal, at)
+    told: list[Absence] = []
+    for rule in rules:
+        reason = failing(rule.predicate, values, variables) if rule.predicate is not None else ""
+        if reason:
+            numbers = {"rule": rule.name, "condition": rule.text}
+            told.append(Absence("filtered", f"the rule {rule.name} filters it: {reason}", "rule", numbers))
+            continue
+        mine = [item for item in cuts if item.rule == rule.name]
+        cut = _cut(_age(entity), mine) or _search_cut(mine, score) or _similarity_cut(mine, score)
+        if cut is not None:
+            reason = f"the rule {rule.name} ({rule.mode.shown}) left it out: {cut.reason}"
+            told.append(Absence("cut_off", reason, cut.filter, {**cut.numbers, "rule": rule.name}))
+    if not told or (isinstance(entity, Artifact) and all(item.verdict == "cut_off" for item in told)):
+        other = _lifecycle(entity, facts, from_us(facts.now_us), [])
+        if other is not None or not told:
+            return other
+    first = next((item for item in told if item.verdict == "cut_off"), told[0])
+    if len(told) == 1:
+        return first
+    return Absence(first.verdict, "; ".join(item.reason for item in told), first.filter, first.numbers)
+
+
+def _similarity_cut(cuts: list[CutOff], now: ScoredNow | None) -> Absence | None:
+    """Return whether a rule's relevance, or the limit on the most similar, kept a record out."""
+    for cut in cuts:
+        if cut.filter not in ("min_relevance", "min_similarity", "similarity_limit"):
+            continue
+        if now is None:
+            known = "its relevance to the query is not known any more"
+        elif cut.filter == "similarity_limit":
+            known = f"as everything is now, its relevance is {now.score:.4f}"
+        else:
+            known = f"as everything is now, its relevance is {now.score:.4f}, and the rule asks for {cut.cutoff_score}"
+        reason = f"{cut.kept} of {cut.considered} were near enough to the query; {known}"
+        return Absence("cut_off", reason, cut.filter, {"score": None if now is None else now.score, **_bar(cut)})
+    return None
 
 
 def _made(entity: Any) -> datetime:

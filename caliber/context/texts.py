@@ -84,7 +84,8 @@ class Said:
     """The texts of a window, by place in the canonical order.
 
     ``texts`` holds at least what is included, as it enters; ``whole`` what was cut, as it was before; ``parts`` gives
-    turns in parts, for messages; ``cut_turns`` those turns that were cut; ``cuts`` where each text was cut.
+    turns in parts, for messages; ``cut_turns`` those turns that were cut; ``cuts`` where each text was cut;
+    ``shortened`` what entered in short because its rule says so, before any cut.
     """
 
     texts: dict[int, str]
@@ -92,6 +93,7 @@ class Said:
     whole: dict[int, str] = field(default_factory=dict)
     cut_turns: dict[int, TurnText] = field(default_factory=dict)
     cuts: dict[int, Cut] = field(default_factory=dict)
+    shortened: dict[int, Cut] = field(default_factory=dict)
 
     def cut(self, place: int, cut: Cut) -> None:
         """Let a text enter cut."""

@@ -60,6 +60,16 @@ class Decided:
 
     def reason(self, place: int) -> str:
         """Return why a candidate is, or is not, in the window."""
+        rule = self.rule(place)
+        reason = self._reason(place)
+        return reason if rule is None else f"rule {rule}: {reason}"
+
+    def rule(self, place: int) -> str | None:
+        """Return the name of the rule that brought a candidate."""
+        rule = self.plan.sections[int(self.ranked[SECTION][place])].rule
+        return None if rule is None else rule.name
+
+    def _reason(self, place: int) -> str:
         plan, tokens = self.plan, self.tokens(place)
         code = DecisionCode(int(self.filled.codes[place]))
         source = int(self.ranked[SOURCE][place])
@@ -123,6 +133,7 @@ def trace(decided: Decided, id_of: Callable[[int], uuid.UUID | None], now_us: in
                 relevance=relevances[place],
                 rank=place,
                 breakdown=ranked.breakdown(place),
+                rule=decided.rule(place),
             )
         )
     return tuple(out)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,8 @@ _VERSION_SHIFT: Final = 33
 _PARTS_BIT: Final = 1 << 32
 _LENGTH_MASK: Final = _PARTS_BIT - 1
 _FIRST_ENTRIES: Final = 1_024
+Keep = Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
+"""Says of some rows which are kept. Shapes: ``bool[length of the mirror]``"""
 ROLE_LABELS: Final = tuple(f"{role.value}: " for role in TurnRole)
 """What stands before a turn that is nothing but its role and content, by the code of the role's column."""
 
@@ -66,29 +68,48 @@ class TurnReader:
         self._role_at, self._name_at = at("role"), at("name")
         self._calls_at, self._answer_at = at("tool_calls"), at("tool_call_id")
 
-    def gather(self, scope: bytes, limit: int) -> tuple[TurnFacts, int]:
-        """Return the newest ``limit`` turns of a scope, and how many it has.
+    def gather(self, scope: bytes, limit: int, keep: Keep | None = None) -> tuple[TurnFacts, int, int]:
+        """Return the newest ``limit`` turns of a scope, how many it has, and how many of them ``keep`` lets through.
 
-        A result whose call the limit cut off is cut off too.
+        A result whose call the limit cut off is cut off too; a call and its results are kept together or not at all.
         """
         rows = self.turns.group("scope_id", scope)
-        considered = len(rows)
-        if not considered or not limit:
-            return TurnFacts.none(), considered
+        considered = through = len(rows)
+        if not considered:
+            return TurnFacts.none(), 0, 0
         numbers = self.turns.column("turn_number")[rows]
         if (numbers[1:] < numbers[:-1]).any():  # a turn was rewritten after others had been added
             order = np.argsort(numbers, kind="stable")
             rows, numbers = rows[order], numbers[order]
+        if keep is not None:
+            kept = self._kept(rows, keep)
+            rows, numbers = rows[kept], numbers[kept]
+            through = len(rows)
+        if not through or not limit:
+            return TurnFacts.none(), considered, through
         rows, numbers = rows[-limit:], numbers[-limit:]
         lengths, has_parts = self._measure(rows)
         groups = np.full(len(rows), -1, np.int64)
         if has_parts.any():
             missing = self._group(rows, has_parts, groups)
-            if missing and len(rows) < considered:
+            if missing and len(rows) < through:
                 known = np.ones(len(rows), np.bool_)
                 known[missing] = False
                 rows, numbers, groups, lengths = rows[known], numbers[known], groups[known], lengths[known]
-        return TurnFacts(rows, numbers, groups, lengths), considered
+        return TurnFacts(rows, numbers, groups, lengths), considered, through
+
+    def _kept(self, rows: NDArray[np.int64], keep: Keep) -> NDArray[np.bool_]:
+        """Return which of a scope's turns are kept, of groups those that are kept whole."""
+        among = np.zeros(self.turns.length, np.bool_)
+        among[rows] = True
+        kept = keep(among)[rows]
+        _, has_parts = self._measure(rows)
+        if has_parts.any() and not kept.all():
+            groups = np.full(len(rows), -1, np.int64)
+            self._group(rows, has_parts, groups)
+            broken = np.unique(groups[~kept & (groups >= 0)])
+            kept &= ~np.isin(groups, broken)
+        return kept
 
     def _group(self, rows: NDArray[np.int64], has_parts: NDArray[np.bool_], groups: NDArray[np.int64]) -> list[int]:
         """Fill in the group of each turn; return the places of results whose call is missing here.

@@ -71,17 +71,25 @@ class AssemblyDecision:
     rank: int
     breakdown: Mapping[str, float] = field(default_factory=dict, hash=False)
     """What each part of a search adds to the relevance; empty where no search made it."""
+    rule: str | None = None
+    """The rule of injection that brought it; None where no rule did."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """What a source's limit or filter kept from becoming a candidate (O-15)."""
+    """What a source's limit or filter kept from becoming a candidate (O-15).
+
+    ``rule`` names the rule of injection whose it is, with how many it kept; ``condition`` is that rule's filter.
+    """
 
     source_type: SourceType
     filter: str
     limit: int | None
     cutoff_score: float | None
     considered: int
+    rule: str | None = None
+    kept: int | None = None
+    condition: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

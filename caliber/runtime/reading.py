@@ -270,7 +270,7 @@ class Reader:
         if found is None or facts.config_hash != engine.config.hash.hex():
             return None
         mask = self._notes.over(snapshot["note"])
-        return score_now(asked_again(facts, snapshot, engine.config, mask), *found, engine.searcher)
+        return score_now(asked_again(facts, snapshot, engine.config, mask), *found, engine.searcher, engine.memory)
 
     def _similarity(self, record_id: uuid.UUID, space_id: SpaceId, query: NDArray[np.float32]) -> float | None:
         """Return the similarity of a record's present vector to a query, or None when it has none."""

@@ -361,7 +361,7 @@ class World:
         if found is None:
             return None
         return score_now(
-            asked_again(facts, self.memory.snapshot, self.config, None), *found, self.searcher(self.config)
+            asked_again(facts, self.memory.snapshot, self.config, None), *found, self.searcher(self.config), self.memory
         )
 
     def searcher(self, config: CaliberConfig) -> Searcher:

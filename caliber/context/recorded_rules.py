@@ -1,0 +1,54 @@
+"""What a window's record says of limits and of rules, in plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caliber.config.injection import InjectionKind
+from caliber.context.rules import OneShot
+from caliber.model.enums import SourceType
+from caliber.model.windows import CutOff
+
+
+def typed(value: Any, kind: type[Any]) -> Any:
+    """Return a value that must be of a type. Raises: TypeError."""
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}")
+    return value
+
+
+def packed_cut_off(item: CutOff) -> list[Any]:
+    """Return a cut-off as plain data; a rule's filter itself is in the configuration."""
+    packed = [item.source_type.value, item.filter, item.limit, item.cutoff_score, item.considered]
+    return packed if item.rule is None else [*packed, item.rule, item.kept]
+
+
+def unpacked_cut_off(item: list[Any]) -> CutOff:
+    """Return what ``packed_cut_off`` packed. Raises: TypeError, ValueError."""
+    source, name, limit, score, considered, *by_rule = item
+    rule, kept = by_rule or (None, None)
+    return CutOff(
+        SourceType(source),
+        typed(name, str),
+        None if limit is None else typed(limit, int),
+        None if score is None else float(score),
+        typed(considered, int),
+        None if rule is None else typed(rule, str),
+        None if kept is None else typed(kept, int),
+    )
+
+
+def packed_one_shot(shot: OneShot) -> list[Any]:
+    """Return a rule of one window as plain data."""
+    return [shot.memory, shot.kind.value, shot.count, shot.min_relevance, shot.origin]
+
+
+def unpacked_one_shot(memory: Any, kind: Any, count: Any, least: Any, origin: Any) -> OneShot:
+    """Return what ``packed_one_shot`` packed. Raises: TypeError, ValueError."""
+    return OneShot(
+        typed(memory, str),
+        InjectionKind(kind),
+        None if count is None else typed(count, int),
+        None if least is None else float(least),
+        typed(origin, str),
+    )

@@ -1,0 +1,195 @@
+"""Rules of injection as an assembly follows them: each a section of its own, its filter compiled.
+
+A configuration without rules has none of this, and imports no language.
+
+Source: C-160 to C-165, C-217 to C-225, C-465, K-065, docs/decisions/0166.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from caliber.config import CaliberConfig
+from caliber.config.injection import InjectionKind, InjectionMode, InjectionRule, rule_names
+from caliber.model.enums import SectionType
+from caliber.model.time import from_us
+from caliber.schema.memories import BUILT_IN
+from caliber.schema.predicate import All, Comparison, Either, Predicate, Variable, holds
+from caliber.schema.relation import Relation
+
+_AGENT: Final = "agent:"
+SECTION_OF: Final = {
+    "artifact": SectionType.ARTIFACTS,
+    "note": SectionType.NOTES,
+    "scope": SectionType.HISTORY,
+    "turn_buffer": SectionType.USER,
+}
+"""The kind of section that a memory's records make; those of any other make a custom one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneShot:
+    """A rule for one window: what a trigger asked for. ``origin`` says who asked, for explanations."""
+
+    memory: str
+    kind: InjectionKind
+    count: int | None
+    min_relevance: float | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class RulePlan:
+    """One rule. ``section`` names its section; ``text`` is its filter as written, ``predicate`` what that says.
+
+    ``origin`` is set for a rule of one window.
+    """
+
+    name: str
+    memory: str
+    section: str
+    type: SectionType
+    mode: InjectionMode
+    priority: int
+    max_tokens: int | None
+    text: str | None
+    predicate: Predicate | None
+    origin: str | None = None
+
+    @property
+    def kind(self) -> InjectionKind:
+        """The mode's kind."""
+        return self.mode.kind
+
+    @property
+    def shortens(self) -> bool:
+        """Whether its records enter in their short form; the summary of a scope is one as it is."""
+        return self.kind is InjectionKind.SUMMARY and self.memory != "scope"
+
+    @property
+    def asks(self) -> bool:
+        """Whether what it takes depends on the query."""
+        return self.kind in (InjectionKind.TOP_K, InjectionKind.RELEVANT)
+
+
+def rule_plans(config: CaliberConfig, once: Iterable[OneShot] = ()) -> tuple[RulePlan, ...]:
+    """Return the rules of a configuration, best first: by priority, then as declared; those of one window come last.
+
+    Raises: MultipleErrors for a filter that does not compile.
+    """
+    declared = config.injection_rules
+    out = [_plan(rule, name, section) for rule, (name, section) in zip(declared, rule_names(declared), strict=True)]
+    taken = {name for rule in out for name in (rule.name, rule.section)}
+    shots = list(_shots(config, out, once, taken))
+    return tuple(sorted([*out, *shots], key=lambda rule: -rule.priority))
+
+
+def _plan(rule: InjectionRule, name: str, section: str) -> RulePlan:
+    predicate = None
+    if rule.filter is not None:
+        from caliber.dsl.filters import compile_filter
+
+        predicate = compile_filter(rule.filter, BUILT_IN[rule.memory], name=f"the filter of rule {name}")
+    kind = SECTION_OF.get(rule.memory, SectionType.CUSTOM)
+    return RulePlan(name, rule.memory, section, kind, rule.mode, rule.priority, rule.max_tokens, rule.filter, predicate)
+
+
+def _shots(
+    config: CaliberConfig, standing: Iterable[RulePlan], once: Iterable[OneShot], taken: set[str]
+) -> Iterator[RulePlan]:
+    best: dict[str, int] = {}
+    for rule in standing:
+        best[rule.memory] = max(rule.priority, best.get(rule.memory, 0))
+    for shot in once:
+        name = base = f"once_{shot.memory}"
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{base}_{number}"
+        taken.add(name)
+        kind = SECTION_OF.get(shot.memory, SectionType.CUSTOM)
+        ordinary = kind.value if kind is not SectionType.CUSTOM else SectionType.NOTES.value
+        priority = best.get(shot.memory, config.section_priorities.of(ordinary))
+        mode = InjectionMode(kind=shot.kind, count=shot.count, min_relevance=shot.min_relevance)
+        yield RulePlan(name, shot.memory, name, kind, mode, priority, None, None, None, shot.origin)
+
+
+def values_of(relation: Relation, entity: Any) -> dict[str, Any]:
+    """Return what an entity has in each column of its relation."""
+    spread = {column: (item.field, name) for item in relation.composites for name, column in item.parts}
+    out = {}
+    for column in relation.columns:
+        place, name = spread.get(column.name, (None, column.name))
+        owner = entity if place is None else getattr(entity, place, None)
+        out[column.name] = getattr(owner, name, None)
+    return out
+
+
+# --- asking one record ---------------------------------------------------------------------------
+
+
+def variables_of(
+    trajectory_id: uuid.UUID, scope_id: uuid.UUID | None, principal: str, now_us: int
+) -> Mapping[Variable, Any]:
+    """Return what the variables of filters stand for in one window.
+
+    ``now_us`` is the instant at which records must be in force: valid time for notes, the clock for all else.
+    """
+    return {
+        Variable.NOW: from_us(now_us),
+        Variable.TRAJECTORY: trajectory_id,
+        Variable.SCOPE: scope_id,
+        Variable.AGENT: _agent(principal),
+    }
+
+
+def _agent(principal: str) -> uuid.UUID | None:
+    """Return the id of the agent that a principal is, if it has the form of one."""
+    if not principal.startswith(_AGENT):
+        return None
+    try:
+        return uuid.UUID(principal.removeprefix(_AGENT))
+    except ValueError:
+        return None
+
+
+def failing(predicate: Predicate, record: Mapping[str, Any], variables: Mapping[Variable, Any]) -> str:
+    """Return in words which comparisons keep one record out, or nothing if none does."""
+    from caliber.kernels.patterns import matches
+
+    if holds(predicate, record, variables, matches):
+        return ""
+    match predicate:
+        case All(conditions):
+            first = next(item for item in conditions if not holds(item, record, variables, matches))
+            return failing(first, record, variables)
+        case Either(conditions):
+            return ", and ".join(failing(item, record, variables) for item in conditions)
+        case Comparison(column, operator, value):
+            own = record[column]
+            wanted = variables[value] if isinstance(value, Variable) else value
+            shown = _shown(wanted)
+            if isinstance(value, Variable):
+                shown = f"{value.value} ({shown})"
+            return f"{column} {_shown(own)} is not {operator.value} {shown}"
+
+
+_SHOWN_CHARS: Final = 120
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        text = value if len(value) <= _SHOWN_CHARS else value[: _SHOWN_CHARS - 1] + "…"
+        return f'"{text}"'
+    if isinstance(value, bytes):
+        return _shown(value.decode("utf-8", "replace"))
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat())
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_shown(item) for item in value) + "]"
+    return str(value)

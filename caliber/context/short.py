@@ -1,0 +1,35 @@
+"""The short form of a record: its first sentences, as many as fit. No provider is asked: the same text gives the same.
+
+Source: C-220, docs/decisions/0166.
+"""
+
+from __future__ import annotations
+
+from caliber.context.texts import Cut
+from caliber.kernels import Estimator
+from caliber.kernels.tokens import ELLIPSIS, truncate_to_tokens
+
+
+def short_form(text: str, limit: int, estimator: Estimator) -> Cut | None:
+    """Return where a text ends in its short form of at most ``limit`` tokens, or None where it is short already.
+
+    A first sentence that is too long is cut itself, and ends in dots.
+    """
+    from caliber.llm.sentences import iter_sentences
+
+    def tokens(end: int) -> int:
+        length = int(estimator.lengths_of([text[:end]])[0])
+        return -(-length * estimator.denominator // estimator.numerator)
+
+    if tokens(len(text)) <= limit:
+        return None
+    end = 0
+    for sentence in iter_sentences(text):
+        if tokens(sentence.end) > limit:
+            break
+        end = sentence.end
+    if end:
+        return Cut(end, False)
+    cut = truncate_to_tokens(text, limit, estimator=estimator)
+    dots = not text.startswith(cut)
+    return Cut(len(cut) - len(ELLIPSIS) * dots, dots)

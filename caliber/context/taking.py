@@ -1,0 +1,237 @@
+"""What rules of injection take: filters first, then the mode, then what a better rule has taken already.
+
+Each rule is judged by itself: the ten most relevant records of a filter are the same ten whatever other rules there
+are. A record that several rules would take enters with the best of them.
+
+Source: C-217 to C-222, C-465, O-15, docs/decisions/0166.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.config.injection import InjectionKind
+from caliber.context.inputs import AssemblyInputs, TextSource
+from caliber.context.plan import ARTIFACT, NOTE, RELATION_OF, SOURCES, SUMMARY, AssemblyPlan, SectionPlan
+from caliber.context.rules import RulePlan, variables_of
+from caliber.context.scores import BySimilarity, Flat, Scored, found_scored, judge
+from caliber.model.ids import ScopeId
+from caliber.model.windows import CutOff
+from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.predicates import mask
+from caliber.search.request import Pool, Relevance
+
+if TYPE_CHECKING:
+    from caliber.search.searcher import Searcher
+
+_AGE: Final = {NOTE: "created_at", ARTIFACT: "created_at", SUMMARY: "sequence_number"}
+"""The column that grows with time, by source."""
+
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+FILTER: Final = "filter"
+"""What a cut-off by a rule's own filter is called; ``condition`` says which."""
+TAKEN: Final = "taken_by:"
+"""What a cut-off in favour of a better rule begins with."""
+_NOTHING: Final = Scored(np.empty(0, np.float32))
+_ONE: Final = np.float32(1)
+_LEAST: Final = -1.0
+"""The least similarity there is."""
+
+
+@dataclass(slots=True)
+class Take:
+    """What one rule takes. ``considered`` could have entered, of which the filter let ``through``."""
+
+    section: SectionPlan
+    rule: RulePlan
+    owners: RelationSnapshot
+    considered: int
+    through: int
+    rows: Rows
+    scored: Scored
+    cut_offs: list[CutOff] = field(default_factory=list)
+
+    def cut(self, name: str, limit: int | None, score: float | None, considered: int, kept: int) -> None:
+        """Record what was kept back, once for all of it."""
+        kind = SOURCES[self.section.source]
+        text = self.rule.text if name == FILTER else None
+        self.cut_offs.append(CutOff(kind, name, limit, score, considered, self.rule.name, kept, text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A rule, and the rows that its filter lets through."""
+
+    section: SectionPlan
+    rule: RulePlan
+    owners: RelationSnapshot
+    considered: int
+    allowed: Bools
+    count: int
+
+
+class Taking:
+    """The rules of one assembly at work. ``eligible`` says which rows of a source may enter at all."""
+
+    def __init__(
+        self,
+        inputs: AssemblyInputs,
+        plan: AssemblyPlan,
+        texts: TextSource,
+        scope_id: ScopeId | None,
+        eligible: Callable[[int], Bools],
+    ) -> None:
+        self._inputs = inputs
+        self._plan = plan
+        self._texts = texts
+        self._scope_id = scope_id
+        self._eligible = eligible
+        self.degraded: Sequence[str] = ()
+
+    def filtered(self, rule: RulePlan, source: int, owners: RelationSnapshot, among: Bools) -> Bools:
+        """Return which rows a rule's filter lets through."""
+        if rule.predicate is None:
+            return among
+        inputs = self._inputs
+        at = inputs.as_of_us if source == NOTE else inputs.now_us
+        variables = variables_of(inputs.trajectory_id, self._scope_id, inputs.principal, at)
+        return mask(rule.predicate, owners, variables, self._texts.texts, among)
+
+    def take(self, searcher: Searcher, claimed: dict[int, Bools]) -> list[Take]:
+        """Return what each rule takes. ``claimed`` marks the rows that have entered already, and is added to."""
+        asked = [self._ask(section) for section in self._plan.taking]
+        out = [self._taken(item, *found) for item, found in zip(asked, self._judged(asked, searcher), strict=True)]
+        owner: dict[int, NDArray[np.int32]] = {}
+        for at, take in enumerate(out):
+            self._claim(at, take, out, claimed, owner)
+        return out
+
+    def _ask(self, section: SectionPlan) -> _Asked:
+        rule = section.rule
+        assert rule is not None
+        owners = self._inputs.snapshot[RELATION_OF[section.source]]
+        eligible = self._eligible(section.source)
+        allowed = self.filtered(rule, section.source, owners, eligible)
+        considered = int(np.count_nonzero(eligible))
+        count = considered if allowed is eligible else int(np.count_nonzero(allowed))
+        return _Asked(section, rule, owners, considered, allowed, count)
+
+    def _judged(
+        self, asked: Sequence[_Asked], searcher: Searcher
+    ) -> Iterator[tuple[Flat | BySimilarity, Relevance | None]]:
+        """Yield for each rule what scores its records, and what a search found of them if one judges."""
+        asking = [item for item in asked if item.rule.asks]
+        flat = Flat(_ONE)
+        if not asking:
+            yield from ((flat, None) for _ in asked)
+            return
+        searched = [item for item in asking if item.count and self._most(item)]
+        scorer, found = judge(
+            self._inputs,
+            self._plan,
+            lambda: [Pool(item.owners.relation.name, item.allowed, self._most(item)) for item in searched],
+            searcher,
+        )
+        self.degraded = scorer.degraded
+        by_item = {} if found is None else {id(item): one for item, one in zip(searched, found, strict=True)}
+        nothing = None if found is None else Relevance(np.empty(0, np.int64), np.empty(0, np.float32), {})
+        for item in asked:
+            yield (scorer, by_item.get(id(item), nothing)) if item.rule.asks else (flat, None)
+
+    def _most(self, item: _Asked) -> int:
+        """Return how many records a rule that asks takes at most."""
+        if item.rule.kind is InjectionKind.TOP_K:
+            return min(item.rule.mode.count or 0, item.count)
+        return min(self._plan.config.assembly.relevant_limit, item.count)
+
+    def _taken(self, item: _Asked, scorer: Flat | BySimilarity, found: Relevance | None) -> Take:
+        take = Take(item.section, item.rule, item.owners, item.considered, item.count, np.empty(0, np.int64), _NOTHING)
+        if item.section.source == NOTE:
+            take.considered += self._inputs.unread_notes
+        if item.count < take.considered and item.rule.predicate is not None:
+            take.cut(FILTER, None, None, take.considered, item.count)
+        if found is not None:
+            self._searched(take, item, found)
+        elif item.rule.asks and isinstance(scorer, BySimilarity):
+            self._similar(take, item, scorer)
+        else:
+            self._newest(take, item, scorer)
+        return take
+
+    # --- the modes -------------------------------------------------------------------------------
+
+    def _searched(self, take: Take, item: _Asked, found: Relevance) -> None:
+        scored = found_scored(found)
+        rows, limit = found.rows, self._most(item)
+        name = "relevance_limit" if len(rows) >= limit else "not_found"
+        worst = float(scored.relevance[-1]) if len(rows) and len(rows) >= limit else None
+        least = item.rule.mode.min_relevance
+        if least is not None:
+            near = np.flatnonzero(scored.relevance >= np.float32(least))
+            if len(near) < len(rows):
+                rows, scored, name, worst = rows[near], scored.at(near), "min_relevance", float(least)
+        self._keep(take, item, rows, scored, (name, limit, worst))
+
+    def _similar(self, take: Take, item: _Asked, scorer: BySimilarity) -> None:
+        least = item.rule.mode.min_relevance
+        limit = self._most(item)
+        picked = scorer.nearest(item.owners, item.allowed, limit, _LEAST if least is None else least)
+        if picked is None:
+            self._newest(take, item, scorer)
+            return
+        self._keep(take, item, picked.rows, picked.scored, (picked.filter, limit, picked.worst))
+
+    def _newest(self, take: Take, item: _Asked, scorer: Flat | BySimilarity) -> None:
+        """Take the newest: where a rule takes all, and where nothing says what is relevant."""
+        assembly, mode = self._plan.config.assembly, item.rule.mode
+        if item.rule.kind is InjectionKind.TOP_K:
+            limit = mode.count or 0
+        elif item.rule.kind is InjectionKind.RELEVANT:
+            limit = assembly.recency_fallback_limit
+        else:
+            limit = assembly.rule_limit
+        age = item.owners.column(_AGE[item.section.source])
+        rows = np.flatnonzero(item.allowed)
+        if len(rows) > limit:
+            rows = item.owners.evaluator.newest(item.allowed, age, item.owners.ties(), limit)
+        name, bar = "newest", float(age[rows[-1]]) if len(rows) and len(rows) < item.count else None
+        scored = scorer.score(item.owners.relation.name, item.owners, rows)
+        if mode.min_relevance is not None:
+            near = np.flatnonzero(scored.relevance >= np.float32(mode.min_relevance))
+            if len(near) < len(rows):
+                rows, scored, name, bar = rows[near], scored.at(near), "min_relevance", mode.min_relevance
+        self._keep(take, item, rows, scored, (name, limit, bar))
+
+    def _keep(self, take: Take, item: _Asked, rows: Rows, scored: Scored, limit: tuple[str, int, float | None]) -> None:
+        take.rows, take.scored = rows, scored
+        if len(rows) < item.count:
+            take.cut(*limit, item.count, len(rows))
+
+    # --- one record, one rule --------------------------------------------------------------------
+
+    def _claim(
+        self, at: int, take: Take, every: Sequence[Take], claimed: dict[int, Bools], owner: dict[int, NDArray[np.int32]]
+    ) -> None:
+        source = take.section.source
+        marked = claimed.get(source)
+        if marked is None:
+            marked = claimed[source] = np.zeros(take.owners.length, np.bool_)
+        by = owner.setdefault(source, np.full(take.owners.length, -1, np.int32))
+        lost = marked[take.rows]
+        if lost.any():
+            before = len(take.rows)
+            for other in np.unique(by[take.rows[lost]]).tolist():
+                name = every[other].rule.name if other >= 0 else SOURCES[source].value
+                count = int(np.count_nonzero(by[take.rows[lost]] == other))
+                take.cut(TAKEN + name, None, None, before, before - count)
+            kept = np.flatnonzero(~lost)
+            take.rows, take.scored = take.rows[kept], take.scored.at(kept)
+        marked[take.rows] = True
+        by[take.rows] = at

@@ -1,0 +1,211 @@
+"""What holds for every window under rules: any rules, any records, any budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.context_world import Contents, World, searching
+
+from caliber.config.injection import InjectionKind
+from caliber.context import explain, replay
+from caliber.context.assembler import plan_of
+from caliber.context.rules import OneShot, failing, values_of, variables_of
+from caliber.model.enums import ArtifactType, AssemblyAction, NoteType, SourceType, TurnRole
+from caliber.model.errors import BudgetTooSmall
+from caliber.schema.relations import BY_NAME
+
+words = st.text("ab é漢.\n", max_size=40).map(lambda text: "tea " + text)
+vectors = st.one_of(st.none(), st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4))
+grades = st.sampled_from([0.2, 0.5, 0.9])
+records = st.fixed_dictionaries(
+    {
+        "notes": st.lists(st.tuples(words, vectors, grades, st.sampled_from(list(NoteType)[:3])), max_size=8),
+        "artifacts": st.lists(st.tuples(words, vectors, st.sampled_from(list(ArtifactType)[:3])), max_size=6),
+        "summaries": st.lists(words, max_size=3),
+        "turns": st.lists(st.tuples(words, st.sampled_from([TurnRole.USER, TurnRole.ASSISTANT])), max_size=6),
+        "calls": st.integers(0, 2),
+    }
+)
+FILTERS = {
+    "note": [
+        "confidence > 0.4",
+        'note_type = "fact" or confidence < 0.3',
+        'content contains "a" and valid_until > now()',
+        'content ~ "b+"',
+    ],
+    "artifact": ['artifact_type = "fact"', "trajectory_id = current_trajectory", 'artifact_type != "fact"'],
+    "scope": ["sequence > 0", 'summary contains "a"', "trajectory_id = current_trajectory"],
+    "turn_buffer": ['role = "user"', "turn_number > 2", 'role != "tool"'],
+}
+modes = st.one_of(
+    st.just({"kind": "full"}),
+    st.just({"kind": "summary"}),
+    st.integers(1, 4).map(lambda count: {"kind": "top_k", "count": count}),
+    st.sampled_from([0.0, 0.3, 0.8]).map(lambda least: {"kind": "relevant", "min_relevance": least}),
+)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for _ in range(draw(st.integers(1, 5))):
+        memory = draw(st.sampled_from(list(FILTERS)))
+        mode = draw(modes)
+        if memory == "turn_buffer":
+            if any(item["memory"] == memory for item in out) or mode["kind"] in ("summary", "relevant"):
+                continue
+        rule = {"memory": memory, "mode": mode, "priority": draw(st.integers(0, 3))}
+        if draw(st.booleans()):
+            rule["filter"] = draw(st.sampled_from(FILTERS[memory]))
+        if draw(st.booleans()):
+            rule["max_tokens"] = draw(st.integers(1, 60))
+        out.append(rule)
+    return out
+
+
+shots = st.lists(
+    st.sampled_from(["note", "artifact", "scope"]).map(
+        lambda memory: OneShot(memory, InjectionKind.TOP_K, 2, None, "a test")
+    ),
+    max_size=2,
+)
+knobs = st.fixed_dictionaries(
+    {
+        "assembly.order": st.sampled_from(["priority", "stable_first"]),
+        "assembly.fill_ratio": st.sampled_from([0.5, 1.0]),
+        "assembly.overflow_policy": st.sampled_from(["truncate", "exclude"]),
+        "assembly.truncate_min_tokens": st.integers(1, 20),
+        "assembly.relevance": st.sampled_from(["search", "vector"]),
+        "assembly.rule_limit": st.integers(0, 6),
+        "assembly.relevant_limit": st.integers(0, 4),
+        "assembly.recency_fallback_limit": st.integers(0, 4),
+        "assembly.summary_mode_tokens": st.integers(1, 12),
+        "assembly.section_max_tokens": st.just({}),
+        "tokens.estimator": st.sampled_from(["bytes", "calibrated"]),
+        "min_relevance_threshold": st.sampled_from([0.0, 0.5]),
+    }
+)
+calls = st.fixed_dictionaries(
+    {
+        "max_tokens": st.integers(1, 400),
+        "query": st.sampled_from([None, "tea a", "nothing known"]),
+        "query_embedding": vectors,
+    }
+)
+_SOURCES = {
+    "note": SourceType.NOTE,
+    "artifact": SourceType.ARTIFACT,
+    "scope": SourceType.SCOPE_SUMMARY,
+    "turn_buffer": SourceType.TURN,
+}
+
+
+def build(memory: dict[str, Any]) -> Any:
+    world = World()
+    with world.at_once():
+        world.open_space(4)
+        for text, vector, grade, kind in memory["notes"]:
+            world.note(text, vector, confidence=grade, note_type=kind)
+        for text, vector, type_ in memory["artifacts"]:
+            world.artifact(text, vector, artifact_type=type_)
+        for text in memory["summaries"]:
+            world.scope(summary=text)
+        world.scope_id = world.scope()
+        for text, role in memory["turns"]:
+            world.turn(text, role)
+        for _ in range(memory["calls"]):
+            world.tool_turns("one", "two")
+    return world
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=60)
+@given(records, programs(), shots, knobs, calls)
+def test_every_window_under_rules_keeps_its_promises(
+    memory: dict[str, Any], rules: list[dict[str, Any]], once: list[OneShot], options: dict[str, Any], call: Any
+) -> None:
+    # C-050, C-160, C-161, C-219, C-221, C-222, C-465, issue item 5
+    world = build(memory)
+    try:
+        config = world.config = searching(injection_rules=rules, **options)
+        try:
+            assembled = world.assemble(once=tuple(once), **call)
+        except BudgetTooSmall:
+            return
+        _check(world, config, assembled, tuple(once))
+    finally:
+        world.close()
+
+
+def _check(world: Any, config: Any, assembled: Any, once: tuple[OneShot, ...]) -> None:
+    window, plan = assembled.window, plan_of(config, once)
+    facts_of = {section.name: section for section in plan.sections}
+
+    # the budget, and each rule's own
+    assert window.used_tokens <= window.max_tokens
+    for section in window.sections:
+        cap = facts_of[section.name].cap_tokens
+        assert cap is None or section.token_count <= cap
+
+    # a record at most once, and no record without a rule
+    shown = [item.id for section in window.sections for item in section.sources]
+    assert len(set(shown)) == len(shown)
+    candidates = [(item.source_type, item.ordinal) for item in window.assembly_trace]
+    assert len(set(candidates)) == len(candidates)
+    for item in window.assembly_trace:
+        assert (
+            plan.user.rule is not None
+            or (item.rule is None) is (item.source_type is SourceType.TURN)
+            or not rules(plan)
+        )
+
+    # no filter is violated
+    by_name = {section.rule.name: section.rule for section in plan.sections if section.rule is not None}
+    snapshot = world.memory.snapshot
+    for item in window.assembly_trace:
+        rule = None if item.rule is None else by_name[item.rule]
+        if rule is None or rule.predicate is None:
+            continue
+        owners, row = snapshot.locate(item.target_id.bytes)
+        values = values_of(BY_NAME[owners.relation.name], world.memory.entity(owners, row))
+        variables = variables_of(window.trajectory_id, window.scope_id, "human:owner", world.clock.now_us() + 1_000_000)
+        assert not failing(rule.predicate, values, variables)
+        assert item.source_type is _SOURCES[rule.memory]
+
+    # modes: as many as they may, as near as they must
+    for section in plan.taking:
+        mine = [item for item in window.assembly_trace if item.rule == section.rule.name]
+        mode = section.rule.mode
+        assert mode.count is None or len(mine) <= mode.count
+        if mode.min_relevance is not None:
+            assert all(np.float32(item.relevance) >= np.float32(mode.min_relevance) for item in mine)
+
+    # the record: the same bytes, and an answer for every record
+    again = replay(assembled.record, config, Contents(world))
+    assert (again.text, again.sections, again.assembly_trace, again.cut_offs, again.to_messages()) == (
+        window.text,
+        window.sections,
+        window.assembly_trace,
+        window.cut_offs,
+        window.to_messages(),
+    )
+    included = {item.target_id for item in window.assembly_trace if item.action is not AssemblyAction.EXCLUDE}
+    for name in ("note", "artifact", "scope", "turn"):
+        relation = snapshot[name]
+        for row in range(relation.length):
+            record_id = relation.entity_id(row)
+            told = explain(
+                assembled.record,
+                config,
+                Contents(world),
+                exclusion=record_id,
+                score_now=lambda *asked: world.score_now(*asked),
+            )
+            assert (told["verdict"] == "included") is (record_id in included)
+            assert told["verdict"] != "changed_since"
+
+
+def rules(plan: Any) -> bool:
+    return bool(plan.governed)

@@ -1,0 +1,378 @@
+"""Rules of injection: what each takes, what competes, what is said of it; and that a window under them replays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support import context_world as kit
+from support.context_world import Contents, content, section
+
+from caliber.config.injection import InjectionKind
+from caliber.context import explain, replay
+from caliber.context.rules import OneShot
+from caliber.model.enums import AssemblyAction, NoteType, SectionType, TurnRole
+from caliber.model.errors import MultipleErrors
+from caliber.model.time import from_us
+from caliber.schema.relations import NOTE
+
+
+@pytest.fixture
+def world() -> Iterator[Any]:
+    made = kit.World()
+    yield made
+    made.close()
+
+
+def rule(memory: str, mode: Any = "full", priority: int = 50, **more: Any) -> dict[str, Any]:
+    """A rule as a file has it; a mode is its kind, or its kind and number."""
+    kind, number = (mode, None) if isinstance(mode, str) else mode
+    form: dict[str, Any] = {"kind": kind}
+    if number is not None:
+        form["count" if kind == "top_k" else "min_relevance"] = number
+    return {"memory": memory, "mode": form, "priority": priority, **more}
+
+
+def ruled(*rules: dict[str, Any], **overrides: Any) -> Any:
+    """Records judged by vectors that a test writes down."""
+    return kit.config_of(injection_rules=list(rules), **overrides)
+
+
+def searched(*rules: dict[str, Any], **overrides: Any) -> Any:
+    """Records judged by a search."""
+    return kit.searching(injection_rules=list(rules), **overrides)
+
+
+def taken(window: Any, name: str) -> list[Any]:
+    """The ids in a section, in the order of reading."""
+    found = section(window, name)
+    return [] if found is None else [item.id for item in found.sources]
+
+
+def same_again(world: Any, config: Any, assembled: Any) -> None:
+    again = replay(assembled.record, config, Contents(world))
+    window = assembled.window
+    assert (again.text, again.sections, again.assembly_trace, again.cut_offs) == (
+        window.text,
+        window.sections,
+        window.assembly_trace,
+        window.cut_offs,
+    )
+
+
+# --- what enters ---------------------------------------------------------------------------------
+
+
+def test_records_enter_by_rules_only_and_each_rule_has_its_section(world: Any) -> None:
+    # C-160, C-222, C-465
+    world.turn("hello")
+    world.note("tests use make")
+    world.artifact("x = 1")
+    config = ruled(rule("note"))
+    assembled = world.assemble(config=config)
+    window = assembled.window
+    assert [item.name for item in window.sections] == ["notes", "user"]
+    assert window.text == "# Notes\n- build (fact): tests use make\n\n# Conversation\nuser: hello"
+    (brought,) = [item for item in window.assembly_trace if item.rule is not None]
+    assert (brought.rule, brought.rule_id, brought.relevance) == ("note", "standard_inclusion", 1.0)
+    assert brought.reason.startswith("rule note: included at rank")  # C-225
+    same_again(world, config, assembled)
+
+
+def test_a_rule_has_its_own_name_priority_and_cap(world: Any) -> None:
+    # C-160, C-219
+    world.note("decided: make", note_type=NoteType.FACT)
+    world.note("likes tea", note_type=NoteType.PREFERENCE)
+    config = ruled(
+        rule("note", priority=40, filter='note_type = "fact"'),
+        rule("note", priority=95, name="wishes", max_tokens=12, filter='note_type = "preference"'),
+        **{"assembly.order": "priority", "assembly.section_max_tokens": {"notes": 30}},
+    )
+    window = world.window(config=config)
+    assert [(item.name, item.section_type, item.priority) for item in window.sections] == [
+        ("wishes", SectionType.NOTES, 95),
+        ("notes", SectionType.NOTES, 40),
+    ]
+    assert window.text.startswith("# wishes\n- build (preference): likes tea")
+    assert section(window, "wishes").token_count <= 12
+    longer = ruled(rule("note", max_tokens=30), **{"assembly.section_max_tokens": {"notes": 3}})
+    assert section(world.window(config=longer), "notes") is None  # the smaller cap holds
+
+
+def test_a_filter_sees_the_window_it_is_asked_for(world: Any) -> None:
+    # C-161, C-164, C-220, C-221: now() is valid time for notes
+    now = from_us(world.clock.now_us())
+    old = world.note("holds no longer", valid_until=now + timedelta(hours=1))
+    kept = world.note("holds for good")
+    config = ruled(rule("note", filter="valid_until > now()"))
+    assert set(taken(world.window(config=config), "notes")) == {old, kept}
+    later = world.clock.now_us() + 3_600_000_000
+    assert taken(world.window(config=config, now_us=later, as_of_us=later), "notes") == [kept]
+    mine = world.artifact("ours")
+    parent = world.trajectory_id
+    world.trajectory_id = world.trajectory(parent)
+    world.scope_id = world.scope()
+    its = world.artifact("its own")
+    everything = world.window(config=ruled(rule("artifact")))
+    assert set(taken(everything, "artifacts")) == {mine, its}
+    own = ruled(rule("artifact", filter="trajectory_id = current_trajectory and scope_id = current_scope"))
+    assert taken(world.window(config=own), "artifacts") == [its]
+
+
+def test_full_takes_the_newest_under_its_limit(world: Any) -> None:
+    # C-220, O-15
+    notes = [world.note(f"number {at}") for at in range(5)]
+    config = ruled(rule("note"), **{"assembly.rule_limit": 3})
+    window = world.window(config=config, query="number 0")
+    assert taken(window, "notes") == [*reversed(notes[2:])]
+    (cut,) = window.cut_offs
+    assert (cut.rule, cut.filter, cut.limit, cut.considered, cut.kept) == ("note", "newest", 3, 5, 3)
+
+
+def test_top_k_takes_the_most_relevant_or_the_newest(world: Any) -> None:
+    # C-156, C-220
+    tea = world.note("tea is made with hot water")
+    others = [world.note(f"nothing of that, {at}") for at in range(4)]
+    config = searched(rule("note", ("top_k", 2)))
+    found = world.window(config=config, query="hot tea")
+    assert taken(found, "notes") == [tea]
+    assert [(cut.filter, cut.kept) for cut in found.cut_offs] == [("not_found", 1)]
+    assert taken(world.window(config=config), "notes") == [others[3], others[2]]
+
+
+def test_relevant_takes_what_is_near_enough(world: Any) -> None:
+    # C-156, C-196, C-220
+    world.open_space(4)
+    near = world.note("near", [1, 0, 0, 0])
+    nearish = world.note("nearish", [0.8, 0.6, 0, 0])
+    world.note("far", [0, 1, 0, 0])
+    world.note("without a vector")
+    options = {"assembly.relevance": "vector"}
+    call = {"query": "x", "query_embedding": [1, 0, 0, 0]}
+    assert taken(world.window(config=ruled(rule("note", ("relevant", 0.7)), **options), **call), "notes") == [
+        near,
+        nearish,
+    ]
+    strict = ruled(rule("note", ("relevant", 0.9)), **options)
+    window = world.window(config=strict, **call)
+    assert taken(window, "notes") == [near]
+    assert [(cut.filter, cut.cutoff_score, cut.kept) for cut in window.cut_offs] == [("min_similarity", 0.9, 1)]
+    few = ruled(rule("note", ("relevant", 0.7)), **options, **{"assembly.relevant_limit": 1})
+    assert taken(world.window(config=few, **call), "notes") == [near]
+    assert len(taken(world.window(config=strict), "notes")) == 4  # nothing is asked: the newest
+    fewer = ruled(rule("note", ("relevant", 0.9)), **options, **{"assembly.recency_fallback_limit": 2})
+    assert len(taken(world.window(config=fewer), "notes")) == 2
+
+
+def test_relevant_goes_by_the_search_score_where_a_search_judges(world: Any) -> None:
+    # C-156, C-220
+    tea = world.note("hot tea with hot water is tea")
+    weak = world.note("water, and a great many other words about all kinds of things that nobody asked for")
+    low = searched(rule("note", ("relevant", 0.0)))
+    both = world.window(config=low, query="hot tea water")
+    assert taken(both, "notes") == [tea, weak]
+    between = section(both, "notes").sources[1].relevance + 0.01
+    high = searched(rule("note", ("relevant", between)))
+    window = world.window(config=high, query="hot tea water")
+    assert taken(window, "notes") == [tea]
+    assert [cut.filter for cut in window.cut_offs] == ["min_relevance"]
+
+
+def test_summary_brings_the_first_sentences(world: Any) -> None:
+    # C-220
+    world.note("The tests use make. " + "More about it follows here. " * 30)
+    world.note("Short.")
+    world.artifact("word " * 400)
+    world.scope(summary="We began. " + "And went on. " * 30, closed=True)
+    rules = [rule("note", "summary"), rule("artifact", "summary"), rule("scope", "summary")]
+    config = ruled(*rules, **{"assembly.summary_mode_tokens": 12})
+    assembled = world.assemble(config=config)
+    window = assembled.window
+    assert content(window, "notes") == "# Notes\n- build (fact): Short.\n\n- build (fact): The tests use make."
+    assert content(window, "artifacts").endswith("word...\n\n")
+    assert len(content(window, "artifacts")) < 70
+    assert content(window, "history").count("And went on.") == 30  # a summary is short already
+    same_again(world, config, assembled)
+
+
+# --- competing -----------------------------------------------------------------------------------
+
+
+def test_a_record_enters_once_by_the_best_rule(world: Any) -> None:
+    # C-217, O-15
+    one, two = world.note("one", confidence=0.9), world.note("two", confidence=0.2)
+    config = ruled(
+        rule("note", priority=10, name="rest"),
+        rule("note", priority=20, name="sure", filter="confidence > 0.5"),
+        rule("note", priority=20, name="sure_too", filter="confidence > 0.5"),
+    )
+    assembled = world.assemble(config=config)
+    window = assembled.window
+    assert (taken(window, "sure"), taken(window, "sure_too"), taken(window, "rest")) == ([one], [], [two])
+    assert [(cut.rule, cut.filter, cut.considered, cut.kept, cut.condition) for cut in window.cut_offs] == [
+        ("sure", "filter", 2, 1, "confidence > 0.5"),
+        ("sure_too", "filter", 2, 1, "confidence > 0.5"),
+        ("sure_too", "taken_by:sure", 1, 0, None),
+        ("rest", "taken_by:sure", 2, 1, None),
+    ]
+    same_again(world, config, assembled)
+
+
+# --- the conversation ----------------------------------------------------------------------------
+
+
+def test_a_rule_says_how_the_conversation_enters(world: Any) -> None:
+    # C-465
+    for at in range(6):
+        world.turn(f"turn {at}")
+    config = ruled(rule("turn_buffer", ("top_k", 2), priority=7))
+    window = world.window(config=config)
+    assert content(window, "user") == "# Conversation\nuser: turn 4\n\nuser: turn 5"
+    assert section(window, "user").priority == 7
+    assert [(cut.rule, cut.filter, cut.limit, cut.kept) for cut in window.cut_offs] == [("turn_buffer", "newest", 2, 2)]
+    assert {item.rule for item in window.assembly_trace} == {"turn_buffer"}
+    capped = ruled(rule("turn_buffer", max_tokens=20))
+    assert section(world.window(config=capped), "user").token_count <= 20
+
+
+def test_a_filter_keeps_calls_and_their_results_together(world: Any) -> None:
+    # K-075, C-465
+    world.turn("look it up")
+    world.tool_turns("42")
+    world.turn("thanks")
+    config = ruled(rule("turn_buffer", filter='role != "tool"'))
+    assembled = world.assemble(config=config)
+    assert content(assembled.window, "user") == "# Conversation\nuser: look it up\n\nuser: thanks"
+    (cut,) = assembled.window.cut_offs
+    assert (cut.filter, cut.considered, cut.kept, cut.condition) == ("filter", 4, 2, 'role != "tool"')
+    same_again(world, config, assembled)
+    answers = [turn for turn in world.window().to_messages() if turn["role"] == TurnRole.TOOL]
+    assert len(answers) == 1
+
+
+# --- explaining ----------------------------------------------------------------------------------
+
+
+def why(world: Any, config: Any, assembled: Any, record: Any) -> dict[str, Any]:
+    return explain(
+        assembled.record, config, Contents(world), exclusion=record, score_now=lambda *asked: world.score_now(*asked)
+    )
+
+
+def test_explain_names_the_comparison_that_failed(world: Any) -> None:
+    # C-298, issue item 5
+    doubtful = world.note("perhaps", confidence=0.3, entity="Ada")
+    world.note("surely", confidence=0.9, entity="Ada")
+    config = world.config = ruled(
+        rule("note", filter="confidence > 0.5 and valid_until > now()"),
+        rule("note", priority=10, filter='entity = "Bob" or entity = "Eve"', name="people"),
+    )
+    assembled = world.assemble()
+    told = why(world, config, assembled, doubtful)
+    assert told["verdict"] == "filtered"
+    assert told["reason"] == (
+        "the rule note filters it: confidence 0.3 is not > 0.5; "
+        'the rule people filters it: entity "Ada" is not = "Bob", and entity "Ada" is not = "Eve"'
+    )
+    artifact = world.artifact("x")
+    assembled = world.assemble()
+    told = why(world, config, assembled, artifact)
+    assert (told["verdict"], told["filter"]) == ("filtered", "no_rule")
+    whole = explain(assembled.record, config, Contents(world))
+    assert [(item["rule"], item["mode"], item["included"]) for item in whole["rules"]] == [
+        ("note", "full", 1),
+        ("people", "full", 0),
+    ]
+    assert whole["cut_offs"][0]["condition"] == "confidence > 0.5 and valid_until > now()"
+    json.dumps(whole)
+
+
+def test_explain_says_which_limit_of_which_rule_it_was(world: Any) -> None:
+    # C-298
+    notes = [world.note(f"tea {word} now") for word in ("alone", "first", "second", "third")]
+    config = world.config = searched(rule("note", ("top_k", 2), filter="confidence > 0.5"))
+    told = why(world, config, world.assemble(), notes[0])
+    assert (told["verdict"], told["rule"], told["filter"]) == ("cut_off", "note", "newest")
+    assert told["reason"].startswith("the rule note (top_k(2)) left it out: only the newest 2 of 4 were considered")
+    told = why(world, config, world.assemble(query="tea second third"), notes[1])
+    assert (told["verdict"], told["filter"]) == ("cut_off", "relevance_limit")
+    assert 0 < told["score"] < told["cutoff_score"]
+    near = searched(rule("note", ("relevant", 0.99)))
+    world.config = near
+    told = why(world, near, world.assemble(query="tea second third"), notes[1])
+    assert (told["verdict"], told["filter"]) == ("cut_off", "min_relevance")
+    assert "were near enough to the query; as everything is now, its relevance is" in told["reason"]
+
+
+def test_a_window_replays_after_its_sources_changed(world: Any) -> None:
+    # design section 5
+    note = world.note("as it was. " * 40)
+    config = ruled(rule("note", "summary", filter='content contains "was"'), **{"assembly.summary_mode_tokens": 20})
+    assembled = world.assemble(config=config)
+    world.change(NOTE, note, content="another", confidence=0.1)
+    same_again(world, config, assembled)
+
+
+# --- rules for one window ------------------------------------------------------------------------
+
+
+def test_a_rule_for_one_window_adds_to_what_is_there(world: Any) -> None:
+    # K-065
+    notes = [world.note(f"number {at}") for at in range(4)]
+    shot = OneShot("note", InjectionKind.FULL, None, None, "policy greet at task_start")
+    config = world.config = kit.config_of(**{"assembly.notes_without_query": 1})
+    assembled = world.assemble(once=(shot,))
+    window = assembled.window
+    assert taken(window, "notes") == [notes[3]]
+    assert taken(window, "once_note") == [notes[2], notes[1], notes[0]]
+    assert [(cut.rule, cut.filter) for cut in window.cut_offs] == [(None, "newest"), ("once_note", "taken_by:note")]
+    same_again(world, config, assembled)
+    (told,) = explain(assembled.record, config, Contents(world))["rules"]
+    assert (told["rule"], told["once"]) == ("once_note", "policy greet at task_start")
+    governed = ruled(rule("note", ("top_k", 1), priority=33))
+    both = world.assemble(config=governed, once=(shot, replace(shot, kind=InjectionKind.TOP_K, count=2)))
+    assert taken(both.window, "notes") == [notes[3]]
+    assert taken(both.window, "once_note") == [notes[2], notes[1], notes[0]]
+    assert section(both.window, "once_note").priority == 33
+    same_again(world, governed, both)
+
+
+# --- what a configuration refuses ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ([rule("nobody")], "there is no such memory"),
+        ([rule("turn_buffer"), rule("turn_buffer", name="b")], "there is one conversation"),
+        ([rule("turn_buffer", "summary")], "word for word"),
+        ([rule("note", name="system")], "the section system is not a rule's"),
+        ([rule("note"), rule("artifact", name="notes")], "called notes"),
+        ([rule("note"), rule("note"), rule("artifact", name="note_2")], "called note_2"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused(rules: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(MultipleErrors) as error:
+        ruled(*rules)
+    assert said in str(error.value)
+
+
+def test_a_filter_that_does_not_compile_names_its_rule(world: Any) -> None:
+    config = ruled(rule("note", filter="confidence > "))
+    with pytest.raises(MultipleErrors) as error:
+        world.window(config=config)
+    assert "the filter of rule note" in str(error.value)
+
+
+def test_every_inclusion_is_in_the_trace_by_its_rule(world: Any) -> None:
+    # issue item 5
+    for at in range(3):
+        world.note(f"note {at}")
+        world.artifact(f"artifact {at}")
+    window = world.window(config=ruled(rule("note", ("top_k", 2)), rule("artifact", name="outputs")))
+    included = [item for item in window.assembly_trace if item.action is not AssemblyAction.EXCLUDE]
+    assert sorted(str(item.rule) for item in included) == ["note"] * 2 + ["outputs"] * 3
