@@ -218,17 +218,25 @@ def _tokens(estimator: str, vocabulary: str | None) -> Iterator[ConfigError]:
 def _caps(
     caps: Mapping[str, int] | None, custom: tuple[tuple[str, int], ...], rules: tuple[InjectionRule, ...]
 ) -> Iterator[ConfigError]:
-    known = {*SECTION_NAMES, *(name for name, _ in custom), *(section for _, section in rule_names(rules))}
+    ruled = rule_names(rules) if _all(rules, InjectionRule) else []
+    known = {*SECTION_NAMES, *(name for name, _ in custom), *(section for _, section in ruled)}
     for name in caps or ():
         if name not in known:
             reason = "there is no such section; known are " + ", ".join(sorted(map(readable, known)))
             yield wrong("assembly.section_max_tokens", name, reason)
 
 
+def _all(values: Any, kind: type[Any]) -> bool:
+    """Return whether definitions are what they should be; if not, that is reported by itself."""
+    return isinstance(values, tuple) and all(isinstance(item, kind) for item in values)
+
+
 @check("injection_rules", "memories", "section_priorities.custom")
 def _rules(
     rules: tuple[InjectionRule, ...], memories: tuple[MemoryConfig, ...], custom: tuple[tuple[str, int], ...]
 ) -> Iterator[ConfigError]:
+    if not (_all(rules, InjectionRule) and _all(memories, MemoryConfig)):
+        return
     known = {*BUILT_IN, *(memory.name for memory in memories)}
     used = {name: f"the section {name} is not a rule's" for name in ("system", "persona", "user")}
     used |= {name: f"section_priorities.custom has a section {name}" for name, _ in custom}

@@ -175,6 +175,7 @@ _allow(
 )
 _allow(
     SHOWN,
+    context__rules="_SHOWN_CHARS",
     dsl__printer="LINE_CHARS",
     dsl__source="_LINE_CHARS _SUGGESTED_FROM",
     llm__embedding="_SHOWN",

@@ -31,6 +31,9 @@ BARE: dict[str, Any] = {
 }
 
 
+NOTES: dict[str, Any] = {"memory": "note", "mode": {"kind": "full"}, "priority": 70}
+"""A rule that brings the newest notes."""
+
 # --- what is looked at -----------------------------------------------------------------------------
 
 
@@ -131,6 +134,10 @@ def foreign(world: World) -> None:
 def long_note(world: World) -> None:
     world.turn("hi")
     world.note("word " * 30)
+
+
+def in_sentences(world: World) -> None:
+    world.note("One is here. Two is here. Three is here.")
 
 
 def full(world: World) -> None:
@@ -252,6 +259,34 @@ CASES = (
             **{knob: value for knob, value in BARE.items() if knob != "vector"},
             "embedding_provider": {"provider_type": "hash", "model": "test", "dimensions": 4, "options": {}},
         },
+    ),
+    case(
+        "assembly.relevant_limit",
+        window_of(vectors, ids("notes"), **BY_VECTOR),
+        (1, [1]),
+        (2, [1, 2]),
+        injection_rules=[{**NOTES, "mode": {"kind": "relevant", "min_relevance": 0.5}}],
+    ),
+    case(
+        "assembly.recency_fallback_limit",
+        window_of(vectors, ids("notes")),
+        (1, [3]),
+        (2, [3, 2]),
+        injection_rules=[{**NOTES, "mode": {"kind": "relevant", "min_relevance": 0.5}}],
+    ),
+    case("assembly.rule_limit", window_of(vectors, ids("notes")), (1, [3]), (2, [3, 2]), injection_rules=[NOTES]),
+    case(
+        "assembly.summary_mode_tokens",
+        window_of(in_sentences, items("notes")),
+        (32, ["One is here."]),
+        (45, ["One is here. Two is here."]),
+        injection_rules=[{**NOTES, "mode": {"kind": "summary"}}],
+    ),
+    case(
+        "injection_rules",
+        window_of(everything, names),
+        ([NOTES], ["user", "notes"]),
+        ([{**NOTES, "memory": "artifact", "name": "made"}], ["user", "made"]),
     ),
     case("assembly.note_search_limit", window_of(vectors, ids("notes"), **BY_VECTOR), (1, [1]), (2, [1, 2])),
     case("assembly.note_min_similarity", window_of(vectors, ids("notes"), **BY_VECTOR), (0.9, [1]), (0.5, [1, 2])),
