@@ -17,14 +17,12 @@ from pydantic import BaseModel, TypeAdapter
 
 from caliber.config.context import SECTION_NAMES
 from caliber.config.faults import section_in, wrong
-from caliber.config.injection import CONVERSATION, InjectionKind, InjectionRule, rule_names
-from caliber.config.memories import MemoryConfig
+from caliber.config.injection import InjectionRule, rule_names
 from caliber.config.search import WEIGHT_TOLERANCE
 from caliber.config.secret import readable
 from caliber.config.tenancy import TenancyConfig
 from caliber.model.enums import ContextPersistence, EmbedMode, PrincipalKind, VectorIndexType
 from caliber.model.errors import ConfigError, IncompatibleOptions, InternalError, InvalidConfigValue, MissingRequired
-from caliber.schema.memories import BUILT_IN
 
 HALFVEC_MAX: Final = 4_000  # pgvector indexes up to here; above it only exact search is possible (C-493)
 PGVECTOR_MAX: Final = 16_000  # pgvector stores no more
@@ -215,49 +213,13 @@ def _tokens(estimator: str, vocabulary: str | None) -> Iterator[ConfigError]:
 
 
 @check("assembly.section_max_tokens", "section_priorities.custom", "injection_rules")
-def _caps(
-    caps: Mapping[str, int] | None, custom: tuple[tuple[str, int], ...], rules: tuple[InjectionRule, ...]
-) -> Iterator[ConfigError]:
-    ruled = rule_names(rules) if _all(rules, InjectionRule) else []
-    known = {*SECTION_NAMES, *(name for name, _ in custom), *(section for _, section in ruled)}
+def _caps(caps: Mapping[str, int] | None, custom: tuple[tuple[str, int], ...], rules: Any) -> Iterator[ConfigError]:
+    ruled = rules if isinstance(rules, tuple) and all(isinstance(rule, InjectionRule) for rule in rules) else ()
+    known = {*SECTION_NAMES, *(name for name, _ in custom), *(section for _, section in rule_names(ruled))}
     for name in caps or ():
         if name not in known:
             reason = "there is no such section; known are " + ", ".join(sorted(map(readable, known)))
             yield wrong("assembly.section_max_tokens", name, reason)
-
-
-def _all(values: Any, kind: type[Any]) -> bool:
-    """Return whether definitions are what they should be; if not, that is reported by itself."""
-    return isinstance(values, tuple) and all(isinstance(item, kind) for item in values)
-
-
-@check("injection_rules", "memories", "section_priorities.custom")
-def _rules(
-    rules: tuple[InjectionRule, ...], memories: tuple[MemoryConfig, ...], custom: tuple[tuple[str, int], ...]
-) -> Iterator[ConfigError]:
-    if not (_all(rules, InjectionRule) and _all(memories, MemoryConfig)):
-        return
-    known = {*BUILT_IN, *(memory.name for memory in memories)}
-    used = {name: f"the section {name} is not a rule's" for name in ("system", "persona", "user")}
-    used |= {name: f"section_priorities.custom has a section {name}" for name, _ in custom}
-    conversations = 0
-    for at, (rule, (name, section)) in enumerate(zip(rules, rule_names(rules), strict=True)):
-        path = f"injection_rules[{at}]"
-        if rule.memory not in known:
-            reason = "there is no such memory; known are " + ", ".join(sorted(known))
-            yield wrong(f"{path}.memory", rule.memory, reason)
-        if rule.memory == CONVERSATION:
-            conversations += 1
-            if conversations > 1:
-                yield wrong(f"{path}.memory", rule.memory, "there is one conversation, and another rule has it")
-            if rule.mode.kind not in (InjectionKind.FULL, InjectionKind.TOP_K):
-                reason = "a conversation enters word for word: full, or top_k for its newest turns"
-                yield wrong(f"{path}.mode.kind", rule.mode.kind.value, reason)
-            continue
-        for label in dict.fromkeys((name, section)):
-            if label in used:
-                yield wrong(f"{path}.name", label, f"{used[label]}; give the rule another name")
-            used[label] = f"another rule is, or has a section, called {label}"
 
 
 @check("pcp.anti_sprawl.vocabulary_enforcement", "pcp.anti_sprawl.vocabulary")

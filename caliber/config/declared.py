@@ -15,7 +15,7 @@ import pydantic
 
 from caliber.config.checks import check
 from caliber.config.faults import wrong
-from caliber.config.injection import InjectionRule
+from caliber.config.injection import CONVERSATION, InjectionKind, InjectionRule, rule_names
 from caliber.config.knobs import Section
 from caliber.config.memories import MemoryConfig
 from caliber.config.policies import PolicyAction, PolicyConfig, PolicyTarget
@@ -169,6 +169,37 @@ def _injected(memories: Any, rules: Any) -> Iterator[ConfigError]:
     for at, rule in enumerate(_sound(InjectionRule, rules)):
         if rule is not None and rule.memory not in known:
             yield wrong(f"injection_rules[{at}].memory", rule.memory, _unknown("memory", rule.memory, known))
+
+
+@check("injection_rules", "section_priorities.custom")
+def _rule_sections(rules: Any, custom: tuple[tuple[str, int], ...]) -> Iterator[ConfigError]:
+    sound = _sound(InjectionRule, rules)
+    declared = [rule for rule in sound if rule is not None]
+    if len(declared) < len(sound):
+        return  # without the broken ones, others would be called otherwise
+    used = {name: f"the section {name} is no rule's" for name in ("system", "persona", "user")}
+    used |= {name: f"section_priorities.custom has a section {name}" for name, _ in custom}
+    for at, (rule, names) in enumerate(zip(declared, rule_names(declared), strict=True)):
+        if rule.memory == CONVERSATION:
+            continue
+        for name in dict.fromkeys(names):
+            if name in used:
+                yield wrong(f"injection_rules[{at}].name", name, f"{used[name]}; give this rule another name")
+            used[name] = f"another rule, or its section, is called {name}"
+
+
+@check("injection_rules")
+def _conversation(rules: Any) -> Iterator[ConfigError]:
+    spoken = [
+        (at, rule) for at, rule in enumerate(_sound(InjectionRule, rules)) if rule and rule.memory == CONVERSATION
+    ]
+    for number, (at, rule) in enumerate(spoken):
+        path, kind = f"injection_rules[{at}]", rule.mode.kind
+        if number:
+            yield wrong(f"{path}.memory", rule.memory, "there is one conversation, and another rule has it")
+        if kind not in (InjectionKind.FULL, InjectionKind.TOP_K):
+            reason = "a conversation enters word for word: full, or top_k for its newest turns"
+            yield wrong(f"{path}.mode.kind", kind.value, reason)
 
 
 @check("injection_rules", "token_budget")

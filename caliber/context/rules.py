@@ -15,8 +15,9 @@ from typing import Any, Final
 from caliber.config import CaliberConfig
 from caliber.config.injection import InjectionKind, InjectionMode, InjectionRule, rule_names
 from caliber.model.enums import SectionType
+from caliber.model.errors import InvalidConfigValue
 from caliber.model.time import from_us
-from caliber.schema.memories import BUILT_IN
+from caliber.schema.memory_types import MemoryType
 from caliber.schema.predicate import All, Comparison, Either, Predicate, Variable, holds
 from caliber.schema.relation import Relation
 
@@ -81,18 +82,25 @@ def rule_plans(config: CaliberConfig, once: Iterable[OneShot] = ()) -> tuple[Rul
     Raises: MultipleErrors for a filter that does not compile.
     """
     declared = config.injection_rules
-    out = [_plan(rule, name, section) for rule, (name, section) in zip(declared, rule_names(declared), strict=True)]
+    own = {memory.name: memory.declared for memory in config.memories}
+    out = [
+        _plan(rule, *names, own.get(rule.memory)) for rule, names in zip(declared, rule_names(declared), strict=True)
+    ]
     taken = {name for rule in out for name in (rule.name, rule.section)}
     shots = list(_shots(config, out, once, taken))
     return tuple(sorted([*out, *shots], key=lambda rule: -rule.priority))
 
 
-def _plan(rule: InjectionRule, name: str, section: str) -> RulePlan:
+def _plan(rule: InjectionRule, name: str, section: str, declared: MemoryType | None) -> RulePlan:
+    if rule.memory not in SECTION_OF:
+        reason = f"windows cannot be made of it; rules can name {', '.join(SECTION_OF)}"
+        raise InvalidConfigValue(field=f"rule {name}", value=rule.memory, reason=reason)
     predicate = None
     if rule.filter is not None:
         from caliber.dsl.filters import compile_filter
+        from caliber.schema.binding import binding_of
 
-        predicate = compile_filter(rule.filter, BUILT_IN[rule.memory], name=f"the filter of rule {name}")
+        predicate = compile_filter(rule.filter, binding_of(declared, rule.memory), name=f"the filter of rule {name}")
     kind = SECTION_OF.get(rule.memory, SectionType.CUSTOM)
     return RulePlan(name, rule.memory, section, kind, rule.mode, rule.priority, rule.max_tokens, rule.filter, predicate)
 

@@ -347,12 +347,12 @@ def test_a_rule_for_one_window_adds_to_what_is_there(world: Any) -> None:
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ([rule("nobody")], "there is no such memory"),
+        ([rule("nobody")], "there is no memory nobody"),
         ([rule("turn_buffer"), rule("turn_buffer", name="b")], "there is one conversation"),
         ([rule("turn_buffer", "summary")], "word for word"),
-        ([rule("note", name="system")], "the section system is not a rule's"),
-        ([rule("note"), rule("artifact", name="notes")], "called notes"),
-        ([rule("note"), rule("note"), rule("artifact", name="note_2")], "called note_2"),
+        ([rule("note", name="system")], "the section system is no rule's"),
+        ([rule("note"), rule("artifact", name="notes")], "is called notes"),
+        ([rule("note"), rule("note"), rule("artifact", name="note_2")], "is called note_2"),
     ],
 )
 def test_rules_that_cannot_be_are_refused(rules: list[dict[str, Any]], said: str) -> None:
