@@ -105,19 +105,32 @@ def conditions_of(pairs: Sequence[str]) -> dict[str, Any]:
 @click.option(
     "--filter", "filters", multiple=True, metavar="NAME=VALUE", help="Keep records with this value; repeatable."
 )
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    help="Keep records it holds for, such as 'confidence > 0.5 and valid_until > now()'.",
+)
 @click.option("--explain", "explained", is_flag=True, help="Say how QUERY was understood and what made each score.")
 @with_settings
 def search(
-    settings: Settings, query: str, kinds: tuple[str, ...], limit: int | None, filters: tuple[str, ...], explained: bool
+    settings: Settings,
+    query: str,
+    kinds: tuple[str, ...],
+    limit: int | None,
+    filters: tuple[str, ...],
+    where: str | None,
+    explained: bool,
 ) -> int:
     """Search memory by words, meaning, links, names and days; an empty QUERY lists what is recent and important.
 
     "Quotes" look for a phrase, a trailing * for the beginning of words. `scope` stands for the summaries of closed
     scopes. Exit code 1 when memory could not be searched as asked.
     """
-    conditions = conditions_of(filters)
+    if filters and where is not None:
+        raise Mistake("--filter and --where exclude each other", "say all of it with --where, joined by `and`")
+    conditions = conditions_of(filters) or where
     with settings.memory() as memory:
-        found = memory.search(query, kinds=kinds or None, limit=limit, filter=conditions or None)
+        found = memory.search(query, kinds=kinds or None, limit=limit, filter=conditions)
         records = [show.peek(memory, hit.id) for hit in found.hits]
         hits = [
             (hit, show.label(record), show.trust_of(record)) for hit, record in zip(found.hits, records, strict=True)

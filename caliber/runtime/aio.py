@@ -49,6 +49,7 @@ from caliber.model.schedules import ScheduledRule
 from caliber.model.time import Clock
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import opening
+from caliber.runtime.aio_memories import AsyncMemory
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.configured import ConfigSource
 from caliber.runtime.writing import Id
@@ -324,6 +325,10 @@ class AsyncCaliber:
         """See ``Caliber.get``."""
         return await self._run(self._memory.get, id)
 
+    def memory(self, name: str) -> AsyncMemory:
+        """See ``Caliber.memory``; it does not wait for anything."""
+        return AsyncMemory(self._memory.memory(name), self._run)
+
     async def assemble_context(
         self,
         trajectory_id: Id,
@@ -355,7 +360,7 @@ class AsyncCaliber:
         *,
         kinds: Sequence[str] | None = None,
         limit: int | None = None,
-        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
+        filter: Mapping[str, Any] | str | None = None,  # noqa: A002  (the pinned name)
         as_of: datetime | None = None,
         consistency: ReadConsistency | str | None = None,
         deadline_ms: int | None = None,
@@ -378,7 +383,7 @@ class AsyncCaliber:
         *,
         kinds: Sequence[str] | None = None,
         limit: int | None = None,
-        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
+        filter: Mapping[str, Any] | str | None = None,  # noqa: A002  (the pinned name)
         as_of: datetime | None = None,
         consistency: ReadConsistency | str | None = None,
         deadline_ms: int | None = None,

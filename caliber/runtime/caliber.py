@@ -26,6 +26,7 @@ from caliber.model.schedules import ScheduledRule
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import figures
 from caliber.runtime.engine import Engine
+from caliber.runtime.memories import Memory, memory
 from caliber.runtime.named import Tables
 from caliber.runtime.reading import Reader
 from caliber.runtime.schedules import Scheduler
@@ -56,6 +57,13 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         Raises: NotFound, also for what the principal may not see.
         """
         return self._reader.get(inputs.as_uuid(id, "id"))
+
+    def memory(self, name: str) -> Memory:
+        """Return the records of one memory, ``note`` or ``turn_buffer``, to find, count and search them by themselves.
+
+        Raises: InvalidValue for a name that no memory has.
+        """
+        return memory(self._engine, self._principal, self._reader, name)
 
     def assemble_context(
         self,
@@ -92,16 +100,17 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         *,
         kinds: Sequence[str] | None = None,
         limit: int | None = None,
-        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
+        filter: Mapping[str, Any] | str | None = None,  # noqa: A002  (the pinned name)
         as_of: datetime | None = None,
         consistency: ReadConsistency | str | None = None,
         deadline_ms: int | None = None,
     ) -> SearchResult:
         """Search notes, artifacts, turns and summaries by words, meaning, links, names and days.
 
-        ``filter`` maps columns to a value or a list of values; k hits come back whenever k records match. An empty
-        query gives what is recent and important. When a leg is out of order the others answer, and the status says
-        ``degraded``.
+        ``filter`` maps columns to a value or a list of values, or is a condition in words: ``"confidence > 0.5 and
+        valid_until > now()"``, where ``now()`` is ``as_of``; without ``kinds`` those it can be asked of are searched.
+        k hits come back whenever k records match. An empty query gives what is recent and important. When a leg is out
+        of order the others answer, and the status says ``degraded``.
 
         Raises: InputError kinds.
         """
@@ -121,7 +130,7 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         *,
         kinds: Sequence[str] | None = None,
         limit: int | None = None,
-        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
+        filter: Mapping[str, Any] | str | None = None,  # noqa: A002  (the pinned name)
         as_of: datetime | None = None,
         consistency: ReadConsistency | str | None = None,
         deadline_ms: int | None = None,

@@ -43,6 +43,7 @@ from caliber.resident.frame import FRAME
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime.behind import WriteBehind
 from caliber.runtime.embedder import Embedder
+from caliber.runtime.filters import Filters
 from caliber.runtime.full_text import open_stored_search
 from caliber.runtime.hearing import Hearing
 from caliber.runtime.reembedding import enter_space
@@ -59,6 +60,7 @@ from caliber.runtime.space_provider import (
 from caliber.runtime.stored_records import StoredRecords
 from caliber.runtime.support import refusals
 from caliber.runtime.vector_index import open_index
+from caliber.schema.memories import OF_RELATION
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING
 from caliber.search.searcher import Searcher
 from caliber.storage.moved import MOVED
@@ -117,6 +119,7 @@ class Engine:
             )
             self.store.follow(self.memory)
             self.searcher = Searcher(self.memory, config.search)
+            self.filters = Filters(OF_RELATION.__getitem__)
             self.stored_search = open_stored_search(self.store, self.memory, config)
             self.records = None if self.stored_search is None else StoredRecords(self.store, self.stored_search, config)
             self.memory.on_failure = self.record_error

@@ -66,7 +66,7 @@ class Reader:
         self._engine = engine
         self._principal = principal
         self._notes = NoteMask(principal)
-        self.searching = Searching(engine, self._notes)
+        self.searching = Searching(engine, principal, self._notes)
 
     # --- windows ---------------------------------------------------------------------------------
 
@@ -295,10 +295,12 @@ class Reader:
             raise NotFound(entity_type="record", id=record_id)
         return snapshot, *found
 
-    def get(self, record_id: uuid.UUID) -> Any:
-        """Return one record, counting its use."""
+    def get(self, record_id: uuid.UUID, only: str | None = None) -> Any:
+        """Return one record, of relation ``only`` if that is given, counting its use."""
         engine = self._engine
         _, relation, row = self.locate(record_id)
+        if only is not None and relation.relation.name != only:
+            raise NotFound(entity_type=only, id=record_id)
         entity = engine.memory.entity(relation, row)
         if engine.config.validation_mode is ValidationMode.ALWAYS:
             check_stored(entity)

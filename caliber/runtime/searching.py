@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.visibility import NoteMask
+from caliber.model.access import Principal
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import EntityType, ReadConsistency, ResultStatus, SpaceState
 from caliber.model.errors import CaliberError, InvalidValue, LlmError, Unavailable, VectorError
@@ -25,11 +26,13 @@ from caliber.model.windows import Position, SearchHit, SearchResult, Understood
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.engine import Engine
+from caliber.runtime.filters import variables
 from caliber.search import filters
 from caliber.search.candidates import Asked
 from caliber.search.filters import Found
 from caliber.search.request import Outcome, Request
 from caliber.search.stored import NOT_RESIDENT
+from caliber.search.where import Where
 from caliber.trajectory import inputs
 
 T = TypeVar("T")
@@ -125,8 +128,9 @@ def _not_ours(snapshot: ResidentSnapshot, configured: EmbeddingSpace) -> str:
 class Searching:
     """The searches of one principal."""
 
-    def __init__(self, engine: Engine, notes: NoteMask) -> None:
+    def __init__(self, engine: Engine, principal: Principal, notes: NoteMask) -> None:
         self._engine = engine
+        self._principal = principal
         self._notes = notes
 
     def search_many(
@@ -135,7 +139,7 @@ class Searching:
         *,
         kinds: Sequence[str] | None,
         limit: int | None,
-        conditions: Mapping[str, Any] | None,
+        conditions: Mapping[str, Any] | str | None,
         as_of: datetime | None,
         consistency: ReadConsistency | str | None,
         deadline_ms: int | None,
@@ -156,7 +160,15 @@ class Searching:
             snapshot, vectors = in_one_space(engine, consistency, lambda at: self.embedded_many(queries, at))
         deadline.check("the query was embedded")
         now = engine.clock.now_us()
-        given = inputs.as_mapping(conditions, "filter")
+        at_us = now if as_of is None else to_us(as_of, "as_of")
+        given: dict[str, Any] = {}
+        where = None
+        if isinstance(conditions, str):
+            predicates = engine.filters.of(conditions, wanted, named=kinds is not None)
+            where = Where(predicates, variables(self._principal, at_us))
+            wanted = tuple(predicates)
+        else:
+            given = inputs.as_mapping(conditions, "filter")
         space = engine.searched(snapshot)
         out = []
         within = functools.partial(deadline.check, "the database was searched")
@@ -171,9 +183,10 @@ class Searching:
                     limit=count,
                     conditions=given,
                     notes=self._notes,
-                    as_of_us=now if as_of is None else to_us(as_of, "as_of"),
+                    as_of_us=at_us,
                     now_us=now,
                     check=within,
+                    where=where,
                 )
                 out.append(self._answered(asked, search, deadline))
         return out
@@ -214,6 +227,8 @@ class Searching:
             notes=asked.notes,
             as_of_us=asked.as_of_us,
             now_us=asked.now_us,
+            where=asked.where,
+            texts=self._engine.memory.texts,
         )
         return self._engine.searcher.search(request), snapshot.position
 

@@ -46,3 +46,6 @@ BUILT_IN: dict[str, BuiltIn] = {
     "turn_buffer": BuiltIn(BY_NAME["turn"], {"id": "turn_id"}, _CONTENT),
 }
 """By name; a memory of another name is a relation of its own."""
+
+OF_RELATION: dict[str, BuiltIn] = {memory.relation.name: memory for memory in BUILT_IN.values()}
+"""By the name of the relation, which is what searches call a kind."""

@@ -25,8 +25,9 @@ from caliber.model.entities import EmbeddingSpace
 from caliber.model.time import from_us
 from caliber.schema.relations import BY_NAME
 from caliber.search.filters import encoded_filter
+from caliber.search.where import Where
 from caliber.storage.codec import Row, dump_json
-from caliber.storage.full_text import PART_MARK, filterable
+from caliber.storage.full_text import PART_MARK, filter_names
 from caliber.storage.plan import Plan
 from caliber.storage.session import StatementSession
 from caliber.storage.vector_index import Near, VectorIndexes
@@ -63,10 +64,14 @@ class Asked:
     now_us: int
     check: Callable[[], None] | None = None
     """Called between statements; raises when the time of the call is up."""
+    where: Where | None = None
 
 
 class Sight:
-    """What one principal sees of the store in one session, and the statements to ask for it."""
+    """What one principal sees of the store in one session, and the statements to ask for it.
+
+    ``among`` are the ordinals of the records that a filter of the language lets through, by kind.
+    """
 
     def __init__(
         self,
@@ -74,6 +79,7 @@ class Sight:
         statements: Mapping[str, Plan],
         asked: Asked,
         indexes: VectorIndexes | None = None,
+        among: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self._session = session
         self._statements = statements
@@ -83,9 +89,10 @@ class Sight:
         self.now_us = asked.now_us
         lists = [row[0] for row in self.ask("search.readers_note")]
         self.seen = dump_json([json.loads(text) for text in asked.notes.among(lists)])
-        self._filters = {kind: encoded_filter(kind, asked.conditions) for kind in asked.kinds}
+        among = {} if among is None else among
+        self._filters = {kind: encoded_filter(kind, asked.conditions, among.get(kind)) for kind in asked.kinds}
         self.kinds = tuple(kind for kind in asked.kinds if self._filters[kind] is not None)
-        self.filtered = bool(asked.conditions)
+        self.filtered = bool(asked.conditions) or bool(among)
         self.figures = {kind: Figures(*self.ask(f"search.figures_{kind}", *self.of(kind))[0]) for kind in self.kinds}
 
     def ask(self, statement: str, *parameters: Any) -> list[Row]:
@@ -172,7 +179,7 @@ def by_words(sight: Sight, terms: Mapping[str, float], settings: SearchConfig, o
     best: dict[tuple[str, int], float] = {}
     others: dict[tuple[str, int], float] = {}
     for kind in sight.kinds:
-        every = (None,) * len(filterable(BY_NAME[kind]))
+        every = (None,) * len(filter_names(BY_NAME[kind]))
         _best(sight, kind, terms, settings, sight.filters(kind), best)
         if sight.filtered and kind in ("turn", "note"):
             _best(sight, kind, terms, settings, every, others)

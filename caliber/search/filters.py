@@ -182,10 +182,12 @@ def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
     return value
 
 
-def encoded_filter(kind: str, conditions: Mapping[str, Any]) -> tuple[str | None, ...] | None:
+def encoded_filter(
+    kind: str, conditions: Mapping[str, Any], among: Sequence[int] | None = None
+) -> tuple[str | None, ...] | None:
     """Return conditions as the parameters of a database: a JSON list of values for each column, None for no condition.
 
-    None where the kind lacks a column. Values that no row can have are left out.
+    None where the kind lacks a column. Values that no row can have are left out. ``among`` are ordinals, the last.
     """
     relation = BY_NAME[kind]
     columns = stored_filterable(relation)
@@ -198,7 +200,7 @@ def encoded_filter(kind: str, conditions: Mapping[str, Any]) -> tuple[str | None
             continue
         values = [_stored(relation.column(name), value) for value in _values(conditions[name])]
         out.append(dump_json([value for value in values if value is not None]))
-    return tuple(out)
+    return (*out, None if among is None else dump_json(among))
 
 
 def _stored(column: Column, value: Any) -> str | int | float | None:

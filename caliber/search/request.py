@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.predicates import Texts
 from caliber.search.filters import Found, SeenNotes
 from caliber.search.query import Query
 from caliber.search.stored_figures import StoredFigures
+from caliber.search.where import Where, held_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,9 @@ class Request:
     now_us: int
     figures: StoredFigures | None = None
     """The query, and what is counted over the whole store, where the snapshot holds only a part of it."""
+    where: Where | None = None
+    texts: Texts = held_texts
+    """Reads what a filter compares of texts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,8 @@ class Searcher:
                 if meeting is None:
                     continue
                 allowed = meeting
+            if request.where is not None:
+                allowed = sight.holding(owners, request.where, request.texts)
             out.append(Searched(kind, owners, sight, allowed, self.keywords.of(owners)))
         return out
 

@@ -24,6 +24,7 @@ from caliber.model.windows import Position
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.vectors import VectorSnapshot
+from caliber.schema.relations import BY_NAME
 from caliber.search import candidates as find
 from caliber.search.candidates import Asked, Candidates, Sight
 from caliber.search.filters import KINDS, check_filter
@@ -135,7 +136,7 @@ class StoredSearch:
         check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
         settings, searcher = self._settings, self.searcher()
         statements = self.full_text.statements
-        sight = Sight(session, statements, asked, self._store.vector_index)
+        sight = Sight(session, statements, asked, self._store.vector_index, self._let_through(session, asked))
         found = Candidates(settings.candidates_max)
         figures = None
         if asked.text.strip():
@@ -153,7 +154,8 @@ class StoredSearch:
         request = self._request(sight, asked, position, rows, figures)
         if figures is not None and figures.linked:
             seeds = max(_SEEDS, settings.graph.seeds)
-            best = searcher.search(dataclasses.replace(request, limit=max(seeds, asked.limit), conditions={})).found
+            unfiltered = dataclasses.replace(request, limit=max(seeds, asked.limit), conditions={}, where=None)
+            best = searcher.search(unfiltered).found
             ids = [hit.relation.entity_id(hit.row) for hit in best[:seeds]]
             edges, reached = find.linked_rows(sight, ids, settings.graph.depth, found.most)
             for kind, more in reached.items():
@@ -161,6 +163,20 @@ class StoredSearch:
             rows["edge"] = edges
             request = self._request(sight, asked, position, rows, figures)
         return searcher.search(request)
+
+    def _let_through(self, session: StatementSession, asked: Asked) -> dict[str, list[int]]:
+        """Return the ordinals of the records that a filter of the language lets through, by kind.
+
+        All of them: what is left open after a limit would be records too few.
+        """
+        if asked.where is None:
+            return {}
+        return {
+            kind: self._store.filter(asked.where.predicates[kind], BY_NAME[kind]).ordinals(
+                session, asked.where.variables, check=asked.check
+            )
+            for kind in asked.kinds
+        }
 
     # --- a mirror of what was found --------------------------------------------------------------
 
@@ -200,6 +216,7 @@ class StoredSearch:
             as_of_us=asked.as_of_us,
             now_us=asked.now_us,
             figures=figures,
+            where=asked.where,
         )
 
 

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from caliber.kernels import KeywordSnapshot
 from caliber.kernels.evaluator import LEAST_INSTANT, MOST_INSTANT, Allowed
 from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.resident.predicates import Texts, mask
 from caliber.search.filters import SeenNotes, alive, allowed_by
+from caliber.search.where import Where
 
 Bools = NDArray[np.bool_]
 
@@ -85,10 +87,25 @@ class VisibleRows:
             known = allowed_by(self.visible, owners, conditions)
             if known is not None:
                 known.flags.writeable = False
-                if len(self._filtered) >= _FILTERS:
-                    self._filtered.clear()
-                self._filtered[key] = known
+                self._keep(key, known)
         return known
+
+    def holding(self, owners: RelationSnapshot, where: Where, texts: Texts) -> Bools:
+        """Return for which of the rows a filter of the language holds, read-only; no other row is read."""
+        kind = owners.relation.name
+        key = where.key(kind)
+        known = None if key is None else self._filtered.get(key)
+        if known is None:
+            known = mask(where.predicates[kind], owners, where.variables, texts, self.visible)
+            known.flags.writeable = False
+            if key is not None:
+                self._keep(key, known)
+        return known
+
+    def _keep(self, key: object, allowed: Bools) -> None:
+        if len(self._filtered) >= _FILTERS:
+            self._filtered.clear()
+        self._filtered[key] = allowed
 
     def lengths(self, words: KeywordSnapshot) -> int:
         """Return how many terms the texts in sight hold: whole numbers, so the sum is exact in any order."""

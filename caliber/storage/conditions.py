@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -38,6 +38,8 @@ class StoredFilter:
     relation: Relation
     predicate: Predicate
     plan: Plan
+    numbers: Plan
+    """As ``plan``, of ordinals alone."""
     values: tuple[Any, ...]
     exact: bool
 
@@ -45,7 +47,7 @@ class StoredFilter:
         self, session: StatementSession, variables: Mapping[Variable, Any], *, page_rows: int = 500
     ) -> Iterator[Row]:
         """Yield the rows that the predicate holds for, in order of ordinal, read in pages."""
-        parameters = [_stored(variables[item] if isinstance(item, Variable) else item) for item in self.values]
+        parameters = [bound_value(variables[item] if isinstance(item, Variable) else item) for item in self.values]
         after = _BEFORE_ALL
         while page := session.run(self.plan, (*parameters, after, page_rows)):
             yield from page if self.exact else (row for row in page if self._holds(row, variables))
@@ -53,8 +55,36 @@ class StoredFilter:
                 return
             after = page[-1][0]
 
+    def ordinals(
+        self,
+        session: StatementSession,
+        variables: Mapping[Variable, Any],
+        *,
+        check: Callable[[], None] | None = None,
+        page_rows: int = 10_000,
+    ) -> list[int]:
+        """Return the ordinals of the rows that the predicate holds for; ``check`` is called before each page."""
+        plan = self.numbers if self.exact else self.plan
+        page_rows = page_rows if self.exact else min(page_rows, 500)
+        parameters = [bound_value(variables[item] if isinstance(item, Variable) else item) for item in self.values]
+        out: list[int] = []
+        after = _BEFORE_ALL
+        while True:
+            if check is not None:
+                check()
+            page = session.run(plan, (*parameters, after, page_rows))
+            out += [row[0] for row in page if self.exact or self._holds(row, variables)]
+            if len(page) < page_rows:
+                return out
+            after = page[-1][0]
+
     def _holds(self, row: Row, variables: Mapping[Variable, Any]) -> bool:
-        return holds(self.predicate, _Record(self.relation, row), variables, matches)
+        return meets(self.predicate, self.relation, row, variables)
+
+
+def meets(predicate: Predicate, relation: Relation, row: Row, variables: Mapping[Variable, Any]) -> bool:
+    """Return whether a predicate holds for one row as the driver stores it."""
+    return holds(predicate, _Record(relation, row), variables, matches)
 
 
 class _Record(dict[str, Any]):
@@ -77,24 +107,38 @@ def compile_stored(predicate: Predicate, relation: Relation, dialect: Dialect) -
 
     Raises: InvalidValue for a filter with more values than a statement may bind
     """
-    words = _Words(relation, dialect)
+    words = Words(relation, dialect)
     condition = words.of(predicate)
     if len(words.values) > MOST_VALUES:
         raise InvalidValue(field="filter", reason=f"names more than {MOST_VALUES} values")
     after, limit = (dialect.placeholder(len(words.values) + at) for at in (1, 2))
-    names = codec_of(relation).names
-    selected = ", ".join(quote(name) for name in names)
-    sql = (
-        f"SELECT {selected} FROM {dialect.table(relation.name)} WHERE {quote('ordinal')} > {after} AND {condition}"
-        f" ORDER BY {quote('ordinal')} LIMIT {limit}"
-    )
-    digest = hashlib.sha256(sql.encode()).hexdigest()[:16]
     binds = (*(column for column, _ in words.values), "after", "limit")
-    plan = Plan(f"{relation.name}.filter_{digest}", sql, binds, names)
-    return StoredFilter(relation, predicate, plan, tuple(value for _, value in words.values), words.exact)
+
+    def plan(kind: str, names: tuple[str, ...]) -> Plan:
+        selected = ", ".join(quote(name) for name in names)
+        sql = (
+            f"SELECT {selected} FROM {dialect.table(relation.name)} WHERE {quote('ordinal')} > {after} AND {condition}"
+            f" ORDER BY {quote('ordinal')} LIMIT {limit}"
+        )
+        return Plan(f"{relation.name}.{kind}_{digest_of(sql)}", sql, binds, names)
+
+    values = tuple(value for _, value in words.values)
+    return StoredFilter(
+        relation,
+        predicate,
+        plan("filter", codec_of(relation).names),
+        plan("filter_ordinals", ("ordinal",)),
+        values,
+        words.exact,
+    )
 
 
-class _Words:
+def digest_of(sql: str) -> str:
+    """Return what names a statement by its text."""
+    return hashlib.sha256(sql.encode()).hexdigest()[:16]
+
+
+class Words:
     """Writes one condition; ``values`` are what it binds, in order, each with a column of its type."""
 
     def __init__(self, relation: Relation, dialect: Dialect) -> None:
@@ -146,7 +190,8 @@ def _joined(parts: Sequence[str], word: str) -> str:
     return parts[0]
 
 
-def _stored(value: Any) -> Any:
+def bound_value(value: Any) -> Any:
+    """Return a value of a filter as statements bind it."""
     if isinstance(value, uuid.UUID):
         return value.bytes
     if isinstance(value, datetime):

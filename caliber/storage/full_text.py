@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from caliber.schema.relation import Relation, Residence
+from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
 from caliber.storage.codec import Row
 from caliber.storage.plan import Plan
@@ -24,6 +24,8 @@ TEXTS: Final[tuple[Relation, ...]] = (NOTE, ARTIFACT, TURN, SCOPE)
 
 PART_MARK: Final = "^"
 """Stands before a token that is a part of a word as it is spelt, and no term: what beginnings of words find."""
+
+ORDINAL: Final = "ordinal"
 
 Progress = Callable[[int, int], None]
 """Told how many rows are done, and of how many."""
@@ -135,6 +137,16 @@ def filterable(relation: Relation) -> tuple[str, ...]:
     )
 
 
+def filter_names(relation: Relation) -> tuple[str, ...]:
+    """Return what the statements of a relation take filters for: its columns, and the ordinals a filter let through."""
+    return (*filterable(relation), ORDINAL)
+
+
+def filter_type(relation: Relation, name: str) -> ColumnType:
+    """Return the type of what a filter of the statements names."""
+    return ColumnType.INT if name == ORDINAL else relation.column(name).type
+
+
 def _of(relation: Relation) -> dict[str, Irregular]:
     """Return the statements that search one relation.
 
@@ -143,7 +155,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     find only what is in force and may be seen.
     """
     name = relation.name
-    filters = tuple(f"filter_{column}" for column in filterable(relation))
+    filters = tuple(f"filter_{name}" for name in filter_names(relation))
     sight = ("seen", "at_us")
     return {
         f"search.readers_{name}": Irregular((), results=("visible_to",)),

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from caliber.model.entities import Event
 from caliber.schema.catalog import Catalog
+from caliber.schema.predicate import Predicate
+from caliber.schema.relation import Column, Relation
 from caliber.storage.bulk.protocol import BulkStore
 from caliber.storage.care import Care, Stages
+from caliber.storage.conditions import StoredFilter
 from caliber.storage.erasing import Eraser
 from caliber.storage.feed import Feed
 from caliber.storage.full_text import FullText
+from caliber.storage.listing import Listing
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
@@ -110,6 +114,21 @@ class Store(BulkStore, Protocol):
 
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         """Run ``work`` in a write transaction and return its result once it is durable."""
+        ...
+
+    def filter(self, predicate: Predicate, relation: Relation) -> StoredFilter:
+        """Return a predicate over a relation that has ordinals as the database is asked for it. Raises: InvalidValue"""
+        ...
+
+    def listing(
+        self,
+        relation: Relation,
+        predicate: Predicate | None,
+        order_by: Column | None = None,
+        *,
+        descending: bool = False,
+    ) -> Listing:
+        """Return what lists the records of a relation that a predicate holds for, in an order. Raises: InvalidValue"""
         ...
 
     def read(self) -> AbstractContextManager[StatementSession]:

@@ -14,7 +14,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import codec_of
-from caliber.storage.full_text import FULL_TEXT, TEXTS, filterable
+from caliber.storage.full_text import FULL_TEXT, ORDINAL, TEXTS, filter_names, filter_type
 from caliber.storage.plan import Plan, quote
 
 # As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. Each parameter is
@@ -46,6 +46,8 @@ _ANY_OF: Final = {
     ColumnType.FLOAT: "{mark}::jsonb @> to_jsonb({column})",
     ColumnType.INSTANT: "{mark}::jsonb @> to_jsonb((extract(epoch FROM {column}) * 1000000)::bigint)",
 }
+# There may be as many as there are records.
+_AMONG: Final = "{column} IN (SELECT value::bigint FROM jsonb_array_elements_text({mark}::jsonb) AS them (value))"
 
 
 def in_sight(kind: str, seen: str = "$2", at: str = "$3", row: str = "o") -> str:
@@ -56,8 +58,9 @@ def in_sight(kind: str, seen: str = "$2", at: str = "$3", row: str = "o") -> str
 def filters(relation: Relation, first: int) -> str:
     """Return the conditions of every column that can be filtered by; one whose parameter is NULL holds."""
     parts = []
-    for at, name in enumerate(filterable(relation), start=first):
-        any_of = _ANY_OF[relation.column(name).type].format(column=f"o.{quote(name)}", mark=f"${at}")
+    for at, name in enumerate(filter_names(relation), start=first):
+        spelt = _AMONG if name == ORDINAL else _ANY_OF[filter_type(relation, name)]
+        any_of = spelt.format(column=f"o.{quote(name)}", mark=f"${at}")
         parts.append(f"(${at}::jsonb IS NULL OR {any_of})")
     return " AND ".join(parts)
 

@@ -31,9 +31,12 @@ from caliber.backends.postgres.writer import Limits, PostgresWriter
 from caliber.model.enums import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, MissingRequired, TransactionFailed, Unavailable
 from caliber.schema.memory_types import MemoryType
-from caliber.schema.relation import Relation
+from caliber.schema.predicate import Predicate
+from caliber.schema.relation import Column, Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
+from caliber.storage.conditions import StoredFilter, compile_stored
 from caliber.storage.full_text import FULL_TEXT, TEXTS, FullText
+from caliber.storage.listing import Listing
 from caliber.storage.memory_migrations import catalog_of, check_declared, declared_in
 from caliber.storage.memory_steps import MigrationPlan, Wanted
 from caliber.storage.moved import elsewhere
@@ -138,7 +141,7 @@ class PostgresStore:
         else:
             self._pool = LentPool(connection_pool, self._arrived, timeout_ms=settings.pool_timeout_ms)
         try:
-            dialect = self._open(settings, declared_in(config))
+            self._dialect = dialect = self._open(settings, declared_in(config))
             self.feed = SnapshotFeed(self._own, identity)
         except BaseException:
             self._pool.close()
@@ -237,6 +240,19 @@ class PostgresStore:
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         self._check_open()
         return self._writer.write(work, deadline_ms=deadline_ms)
+
+    def filter(self, predicate: Predicate, relation: Relation) -> StoredFilter:
+        return compile_stored(predicate, relation, self._dialect)
+
+    def listing(
+        self,
+        relation: Relation,
+        predicate: Predicate | None,
+        order_by: Column | None = None,
+        *,
+        descending: bool = False,
+    ) -> Listing:
+        return Listing(relation, predicate, self._dialect, order_by, descending=descending)
 
     @contextmanager
     def read(self) -> Iterator[StatementSession]:

@@ -20,7 +20,7 @@ from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import DistanceMetric
 from caliber.model.errors import InternalError
 from caliber.schema.relation import Relation
-from caliber.storage.full_text import TEXTS, filterable
+from caliber.storage.full_text import TEXTS, filter_names
 from caliber.storage.plan import Plan, quote
 
 VECTOR_MAX: Final = 2_000
@@ -102,7 +102,7 @@ def _nearest(relation: Relation, space: Space, dialect: PostgresDialect) -> Plan
         f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM {dialect.table('embedding')} AS e"
         f" {looked_up(relation, dialect, f'o.{key} = e.owner_id', 5)}"
         f" WHERE {_where(space, kind, 'e.')} ORDER BY {distance} LIMIT $4::bigint",
-        ("query", "seen", "at_us", "limit", *(f"filter_{name}" for name in filterable(relation))),
+        ("query", "seen", "at_us", "limit", *(f"filter_{name}" for name in filter_names(relation))),
         ("place", "ordinal", "key", "vector"),
     )
 
@@ -130,7 +130,7 @@ def _few(relation: Relation, dialect: PostgresDialect) -> Plan:
         f" SELECT e.ordinal, met.ordinal, met.{key}, e.vector FROM met JOIN {dialect.table('embedding')} AS e"
         f" ON e.owner_id = met.{key} AND e.space_id = $1::uuid"
         " UNION ALL SELECT NULL, count(*), NULL, NULL FROM met",
-        ("space_id", "seen", "at_us", "limit", *(f"filter_{name}" for name in filterable(relation))),
+        ("space_id", "seen", "at_us", "limit", *(f"filter_{name}" for name in filter_names(relation))),
         ("place", "ordinal", "key", "vector"),
     )
 

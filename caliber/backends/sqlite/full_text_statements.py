@@ -12,7 +12,7 @@ from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.trajectory import NEVER_US
 from caliber.storage.codec import codec_of
-from caliber.storage.full_text import FULL_TEXT, TEXTS, filterable
+from caliber.storage.full_text import FULL_TEXT, TEXTS, filter_names, filter_type
 from caliber.storage.plan import Plan, quote
 
 # As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. A parameter that a
@@ -41,9 +41,9 @@ def _in_sight(kind: str, seen: str = "?2", at: str = "?3", row: str = "o") -> st
 def _filters(relation: Relation, first: int) -> str:
     """Return the conditions of every column that can be filtered by; one whose parameter is NULL holds."""
     parts = []
-    for at, name in enumerate(filterable(relation), start=first):
+    for at, name in enumerate(filter_names(relation), start=first):
         column = f"o.{quote(name)}"
-        if relation.column(name).type is ColumnType.UUID:
+        if filter_type(relation, name) is ColumnType.UUID:
             column = f"hex({column})"
         parts.append(f"(?{at} IS NULL OR {column} IN (SELECT value FROM json_each(?{at})))")
     return " AND ".join(parts)

@@ -35,9 +35,12 @@ from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.enums import ContextPersistence
 from caliber.model.errors import IncompatibleOptions, Unavailable
-from caliber.schema.relation import Relation
+from caliber.schema.predicate import Predicate
+from caliber.schema.relation import Column, Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
+from caliber.storage.conditions import StoredFilter, compile_stored
 from caliber.storage.feed import SequenceFeed
+from caliber.storage.listing import Listing
 from caliber.storage.memory_migrations import catalog_of, check_declared, declared_in
 from caliber.storage.moved import elsewhere
 from caliber.storage.plan import plans_of
@@ -134,6 +137,19 @@ class SqliteStore:
 
         with self.read() as session:
             yield from bulk.read(session, self.plans[relation.name], batch_rows)
+
+    def filter(self, predicate: Predicate, relation: Relation) -> StoredFilter:
+        return compile_stored(predicate, relation, DIALECT)
+
+    def listing(
+        self,
+        relation: Relation,
+        predicate: Predicate | None,
+        order_by: Column | None = None,
+        *,
+        descending: bool = False,
+    ) -> Listing:
+        return Listing(relation, predicate, DIALECT, order_by, descending=descending)
 
     @contextmanager
     def read(self) -> Iterator[StatementSession]:

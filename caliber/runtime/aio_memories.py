@@ -1,0 +1,95 @@
+"""``Caliber.memory(name)`` for asyncio: the same calls with ``async``. Source: O-4, K-206."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from caliber.model.windows import SearchResult
+from caliber.runtime.memories import Memory
+
+
+class AsyncMemory:
+    """``Memory`` with ``async`` methods; each means what its namesake there means."""
+
+    def __init__(self, memory: Memory, run: Callable[..., Awaitable[Any]]) -> None:
+        self._memory = memory
+        self._run = run
+
+    @property
+    def name(self) -> str:
+        """See ``Memory.name``."""
+        return self._memory.name
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """See ``Memory.fields``."""
+        return self._memory.fields
+
+    @property
+    def Record(self) -> type[Any]:  # noqa: N802  (a class)
+        """See ``Memory.Record``."""
+        return self._memory.Record
+
+    async def get(self, id: uuid.UUID | str) -> Any:  # noqa: A002  (as ``Memory.get``)
+        """See ``Memory.get``."""
+        return await self._run(self._memory.get, id)
+
+    async def find(
+        self,
+        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
+        *,
+        order_by: str | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        after: Any = None,
+        in_force: bool = True,
+        **equal: Any,
+    ) -> list[Any]:
+        """See ``Memory.find``."""
+        found: list[Any] = await self._run(
+            self._memory.find,
+            filter,
+            order_by=order_by,
+            descending=descending,
+            limit=limit,
+            after=after,
+            in_force=in_force,
+            **equal,
+        )
+        return found
+
+    async def count(
+        self,
+        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``find``)
+        *,
+        in_force: bool = True,
+        **equal: Any,
+    ) -> int:
+        """See ``Memory.count``."""
+        count: int = await self._run(self._memory.count, filter, in_force=in_force, **equal)
+        return count
+
+    async def search(
+        self,
+        query: str,
+        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``Caliber.search``)
+        *,
+        limit: int | None = None,
+        as_of: datetime | None = None,
+        deadline_ms: int | None = None,
+    ) -> SearchResult:
+        """See ``Memory.search``."""
+        result: SearchResult = await self._run(
+            self._memory.search, query, filter, limit=limit, as_of=as_of, deadline_ms=deadline_ms
+        )
+        return result
+
+    async def insert(self, *record: Any, **fields: Any) -> Any:
+        """See ``Memory.insert``."""
+        return await self._run(self._memory.insert, *record, **fields)
+
+    def __repr__(self) -> str:
+        return f"AsyncMemory({self.name})"
