@@ -87,9 +87,9 @@ class AsyncMemory:
         )
         return result
 
-    async def insert(self, *record: Any, **fields: Any) -> Any:
+    async def insert(self, record: Mapping[str, Any] | None = None, **fields: Any) -> Any:
         """See ``Memory.insert``."""
-        return await self._run(self._memory.insert, *record, **fields)
+        return await self._run(self._memory.insert, record, **fields)
 
     def __repr__(self) -> str:
         return f"AsyncMemory({self.name})"

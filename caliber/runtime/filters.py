@@ -76,7 +76,7 @@ class Filters:
         faults: list[ConfigError] = []
         # What fits none is compiled for the nearest, which says what is wrong.
         for kind in fitting or [min(kinds, key=lambda kind: len(lacking[kind]))]:
-            predicate, found = compile_condition(source, condition, self._memory_of(kind))
+            predicate, found, _ = compile_condition(source, condition, self._memory_of(kind))
             faults += found
             if predicate is not None:
                 out[kind] = predicate

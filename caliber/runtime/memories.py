@@ -32,6 +32,7 @@ from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.search.filters import KINDS
 from caliber.storage.codec import Row, codec_of, decoder_of
+from caliber.storage.conditions import PAGE_ROWS
 from caliber.storage.listing import Behind
 from caliber.trajectory import inputs
 
@@ -151,7 +152,7 @@ class Memory:
             deadline_ms=deadline_ms,
         )[0]
 
-    def insert(self, *_: Any, **__: Any) -> Any:
+    def insert(self, record: Mapping[str, Any] | None = None, **fields: Any) -> Any:  # noqa: ARG002
         """Raise InvalidValue: what every store has is written by calls of its own, which it names."""
         call = _WRITTEN_BY[self._name]
         raise InvalidValue(field="memory", reason=f"{self._name} is written by {call}(...), not by insert")
@@ -211,7 +212,7 @@ class Memory:
         listing = engine.store.listing(self._relation, predicate, order, descending=descending)
         known = variables(self._principal, engine.clock.now_us())
         with engine.store.read() as session:
-            pages = 500 if most is None else min(500, most)
+            pages = PAGE_ROWS if most is None else min(PAGE_ROWS, most)
             rows = (row for row in listing.rows(session, known, behind, page_rows=pages) if self._may_see(row))
             return [decode(row) for row in itertools.islice(rows, most)]
 

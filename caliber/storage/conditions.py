@@ -27,6 +27,10 @@ from caliber.storage.session import StatementSession
 
 MOST_VALUES: Final = 30_000
 """SQLite binds at most 32,766 values, PostgreSQL 65,535."""
+PAGE_ROWS: Final = 500
+"""Records read at once."""
+NUMBERS: Final = 10_000
+"""Ordinals read at once."""
 _SIGNS: Final = {Operator.UNEQUAL: "<>"}
 _BEFORE_ALL: Final = -(2**63)
 
@@ -44,7 +48,7 @@ class StoredFilter:
     exact: bool
 
     def rows(
-        self, session: StatementSession, variables: Mapping[Variable, Any], *, page_rows: int = 500
+        self, session: StatementSession, variables: Mapping[Variable, Any], *, page_rows: int = PAGE_ROWS
     ) -> Iterator[Row]:
         """Yield the rows that the predicate holds for, in order of ordinal, read in pages."""
         parameters = [bound_value(variables[item] if isinstance(item, Variable) else item) for item in self.values]
@@ -61,11 +65,10 @@ class StoredFilter:
         variables: Mapping[Variable, Any],
         *,
         check: Callable[[], None] | None = None,
-        page_rows: int = 10_000,
     ) -> list[int]:
         """Return the ordinals of the rows that the predicate holds for; ``check`` is called before each page."""
         plan = self.numbers if self.exact else self.plan
-        page_rows = page_rows if self.exact else min(page_rows, 500)
+        page_rows = NUMBERS if self.exact else PAGE_ROWS
         parameters = [bound_value(variables[item] if isinstance(item, Variable) else item) for item in self.values]
         out: list[int] = []
         after = _BEFORE_ALL

@@ -16,7 +16,7 @@ from caliber.model.errors import InvalidValue
 from caliber.schema.predicate import Predicate, Variable
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.codec import Row, codec_of
-from caliber.storage.conditions import MOST_VALUES, Words, bound_value, digest_of, meets
+from caliber.storage.conditions import MOST_VALUES, PAGE_ROWS, Words, bound_value, digest_of, meets
 from caliber.storage.plan import Dialect, Plan, quote
 from caliber.storage.session import StatementSession
 
@@ -62,7 +62,7 @@ class Listing:
         variables: Mapping[Variable, Any],
         behind: Behind | None = None,
         *,
-        page_rows: int = 500,
+        page_rows: int = PAGE_ROWS,
         check: Callable[[], None] | None = None,
     ) -> Iterator[Row]:
         """Yield the rows, read in pages; ``check`` is called before each."""

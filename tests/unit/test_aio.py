@@ -16,7 +16,9 @@ from caliber import EntityRef, EntityType
 from caliber.config import CaliberConfig
 from caliber.model.errors import NotFound, Unavailable
 from caliber.runtime.aio import AsyncCaliber
+from caliber.runtime.aio_memories import AsyncMemory
 from caliber.runtime.caliber import Caliber
+from caliber.runtime.memories import Memory
 
 ME = EntityRef(EntityType.AGENT, uuid.UUID(int=7))
 
@@ -34,11 +36,13 @@ def config(tmp_path: Path) -> CaliberConfig:
 
 def test_every_operation_is_there_with_the_same_parameters() -> None:
     """A method added to one face only would be missed by the other's users."""
-    own = {"acting_as", "on_event"}  # need no thread, or belong to the loop
-    for name, method in inspect.getmembers(Caliber, inspect.isfunction):
+    own = {"acting_as", "memory", "on_event"}  # need no thread, or belong to the loop
+    methods = [(AsyncCaliber, *item) for item in inspect.getmembers(Caliber, inspect.isfunction)]
+    methods += [(AsyncMemory, *item) for item in inspect.getmembers(Memory, inspect.isfunction)]
+    for face, name, method in methods:
         if name.startswith("_") or name in own:
             continue
-        twin = getattr(AsyncCaliber, name)
+        twin = getattr(face, name)
         assert inspect.iscoroutinefunction(twin), name
         assert list(inspect.signature(twin).parameters) == list(inspect.signature(method).parameters), name
 

@@ -109,7 +109,7 @@ _allow(
     search__full_text="_WORDS_KEPT",
     search__stored="_WORDS_KEPT",
     storage__bulk__load="KEYS_A_RECORD",
-    storage__conditions="StoredFilter.rows",
+    storage__conditions="PAGE_ROWS NUMBERS",
     storage__moving="_AT_ONCE",
     storage__unit_of_work="UnitOfWork.pages",
     tenancy__move="FEW",
