@@ -207,7 +207,7 @@ class RetentionConfig(Section):
     windows_ms: Retention = knob('Persisted windows; "forever" keeps them.', "design", unit="ms")
     events_ms: Retention = knob('Events; "forever" keeps them.', "design", unit="ms")
     changes_ms: Retention = knob('Change records that feed other processes; "forever" keeps them.', "design", unit="ms")
-    changes_keep_rows: Int = knob("Change records kept whatever their age.", "ours", unit="rows", ge=0)
+    changes_keep_rows: Int = knob("Newest change records, kept whatever their age.", "ours", unit="rows", ge=0)
     apply_every_ms: Duration = knob(
         "How often an open store applies these by itself; 0 leaves it to maintain().", "ours", unit="ms", ge=0
     )

@@ -1808,7 +1808,7 @@ INSERT INTO "tenant_a"."change" (writer, entries, created_at) VALUES ($1, $2, $3
 
 -- change.prune
 --   takes: older_than, keep_rows
-WITH newest AS (SELECT max(sequence) AS sequence FROM "tenant_a"."change"), doomed AS (SELECT old.sequence, old.xid FROM "tenant_a"."change" AS old, newest WHERE (old.created_at < $1 OR old.sequence <= newest.sequence - $2) AND old.sequence < newest.sequence AND old.xid < pg_snapshot_xmin(pg_current_snapshot())), noted AS (UPDATE "tenant_a"."feed" SET pruned_to = (SELECT xid FROM doomed ORDER BY xid DESC LIMIT 1) WHERE pruned_to < (SELECT xid FROM doomed ORDER BY xid DESC LIMIT 1)) DELETE FROM "tenant_a"."change" AS gone USING doomed WHERE gone.sequence = doomed.sequence;
+WITH doomed AS (SELECT old.sequence, old.xid FROM "tenant_a"."change" AS old WHERE old.created_at < $1 AND old.sequence <= (SELECT sequence FROM "tenant_a"."change" ORDER BY sequence DESC LIMIT 1 OFFSET greatest($2, 1)) AND old.xid < pg_snapshot_xmin(pg_current_snapshot())), noted AS (UPDATE "tenant_a"."feed" SET pruned_to = (SELECT xid FROM doomed ORDER BY xid DESC LIMIT 1) WHERE pruned_to < (SELECT xid FROM doomed ORDER BY xid DESC LIMIT 1)) DELETE FROM "tenant_a"."change" AS gone USING doomed WHERE gone.sequence = doomed.sequence;
 
 -- change.since
 --   takes: sequence

@@ -1623,7 +1623,7 @@ INSERT INTO change (writer, entries, created_at) VALUES (?1, ?2, ?3) RETURNING s
 
 -- change.prune
 --   takes: older_than, keep_rows
-DELETE FROM change WHERE (created_at < ?1 OR sequence <= (SELECT max(sequence) FROM change) - ?2) AND sequence < (SELECT max(sequence) FROM change);
+DELETE FROM change WHERE created_at < ?1 AND sequence <= (SELECT sequence FROM change ORDER BY sequence DESC LIMIT 1 OFFSET max(?2, 1));
 
 -- change.since
 --   takes: sequence

@@ -81,9 +81,8 @@ _TEXTS: Final = {
     "change.insert": "INSERT INTO {change} (writer, entries, created_at) VALUES ($1, $2, $3) RETURNING sequence",
     # Only what every transaction still under way began after: a reader that is not behind misses nothing.
     "change.prune": (
-        "WITH newest AS (SELECT max(sequence) AS sequence FROM {change}),"
-        " doomed AS (SELECT old.sequence, old.xid FROM {change} AS old, newest"
-        " WHERE (old.created_at < $1 OR old.sequence <= newest.sequence - $2) AND old.sequence < newest.sequence"
+        "WITH doomed AS (SELECT old.sequence, old.xid FROM {change} AS old WHERE old.created_at < $1"
+        " AND old.sequence <= (SELECT sequence FROM {change} ORDER BY sequence DESC LIMIT 1 OFFSET greatest($2, 1))"
         " AND old.xid < pg_snapshot_xmin(pg_current_snapshot())),"
         " noted AS (UPDATE {feed} SET pruned_to = (SELECT xid FROM doomed ORDER BY xid DESC LIMIT 1)"
         " WHERE pruned_to < (SELECT xid FROM doomed ORDER BY xid DESC LIMIT 1))"

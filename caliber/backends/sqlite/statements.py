@@ -78,8 +78,8 @@ _TEXTS = {
     "change.bounds": "SELECT coalesce(min(sequence), 0), coalesce(max(sequence), 0) FROM change",
     "change.insert": "INSERT INTO change (writer, entries, created_at) VALUES (?1, ?2, ?3) RETURNING sequence",
     "change.prune": (
-        "DELETE FROM change WHERE (created_at < ?1 OR sequence <= (SELECT max(sequence) FROM change) - ?2)"
-        " AND sequence < (SELECT max(sequence) FROM change)"
+        "DELETE FROM change WHERE created_at < ?1"
+        " AND sequence <= (SELECT sequence FROM change ORDER BY sequence DESC LIMIT 1 OFFSET max(?2, 1))"
     ),
     "content.at": (
         "SELECT body FROM content_version WHERE owner_type = ?1 AND owner_ordinal = ?2 AND owner_version >= ?3"

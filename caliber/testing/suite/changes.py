@@ -108,7 +108,9 @@ def test_changes_are_numbered_and_pruned_from_the_front(contract: Contract) -> N
     assert [row[0] for row in rows] == [third, fourth]
     assert bytes(rows[0][1]) == b"w" * 16
     assert list(unpack_changes(rows[0][2])) == [(10, UPSERT, 30, 1)]
-    assert store.write(lambda uow: uow.execute("change.prune", 25, 10)) == 2
+    assert store.write(lambda uow: uow.execute("change.prune", 25, 4)) == 0, "so many are kept whatever their age"
+    assert store.write(lambda uow: uow.execute("change.prune", 25, 3)) == 1
+    assert store.write(lambda uow: uow.execute("change.prune", 25, 0)) == 1, "what is young is kept however many"
     assert store.write(lambda uow: uow.execute("change.prune", 999, 0)) == 1, "the newest stays: it says where we are"
     assert ask("change.bounds") == [(fourth, fourth)]
     assert insert(50) > fourth

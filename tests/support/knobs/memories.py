@@ -1,0 +1,484 @@
+"""Knobs of memory, of what is written behind, of retention, and of vectors and who gives them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+import caliber
+from caliber.backends.sqlite.store import SqliteStore
+from caliber.config import CaliberConfig
+from caliber.kernels import uuid7
+from caliber.model.entities import Event
+from caliber.model.enums import EventFamily
+from caliber.model.errors import CaliberError, MultipleErrors, NotFound, StorageError, Unavailable
+from caliber.model.ids import EventId
+from caliber.model.time import FixedClock, from_us
+from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EMBEDDING, EVENT, TURN, USAGE
+from support.configs import DIMENSIONS, HASH_PROVIDER, policy
+from support.crowds import Gate, count, until
+from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place
+from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
+
+DAY_MS = 86_400_000
+MOMENT_S = 0.05
+"""How long what is never to happen is waited for."""
+
+
+def case(path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **also: Any) -> Case:
+    given = {name.replace("__", "."): value for name, value in also.items()}
+    return Case(path, see, one, other, {**NO_VECTORS, **given})
+
+
+def comes(condition: Callable[[], bool], *, expected: bool) -> bool:
+    """Return whether something comes true: waited for long where it is to, and a moment where it is not."""
+    until_s = time.monotonic() + (20 if expected else MOMENT_S)
+    while not condition() and time.monotonic() < until_s:
+        time.sleep(0.001)
+    return condition()
+
+
+# --- memory ------------------------------------------------------------------------------------------
+
+
+def texts_in_memory(config: CaliberConfig, place: Place) -> bool:
+    """Whether two megabytes of texts stay in memory."""
+    agent = Agent(place.open(config))
+    for number in range(4):
+        agent.keep(f"{number}" * 500_000)
+    agent.memory.search("x")
+    return bool(agent.memory.stats()["resident"]["text_bytes"] > 1_500_000)
+
+
+def segments(config: CaliberConfig, place: Place) -> int:
+    """In how many pieces a column of 70 turns lies."""
+    agent = Agent(place.open(config))
+    agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": "t"}] * 70)
+    agent.memory.search("t")
+    return len(agent.memory._engine.memory._generations["turn"].ordinals._segments)
+
+
+def beside_another(config: CaliberConfig, place: Place) -> tuple[caliber.Caliber, Any]:
+    """Return a handle, and a note that another handle has just written."""
+    memory = place.open(config)
+    return memory, Agent(place.open(config)).note("news").note_id
+
+
+def seen_at_once(config: CaliberConfig, place: Place) -> bool:
+    memory, note = beside_another(config, place)
+    return knows(memory, note)
+
+
+def knows(memory: caliber.Caliber, record: Any) -> bool:
+    try:
+        memory.get(record)
+    except NotFound:
+        return False
+    return True
+
+
+def seen_later(config: CaliberConfig, place: Place) -> bool:
+    memory, note = beside_another(config, place)
+    return comes(lambda: knows(memory, note), expected=config.resident.feed_poll_ms > 0)
+
+
+def words_known(config: CaliberConfig, place: Place) -> bool:
+    """Whether the words of a store are known though nobody has searched."""
+    agent = Agent(place.open(config))
+    agent.note("zeppelin")
+    agent.memory.close()
+    memory = place.open(config)
+    words = memory._engine.searcher.keywords.dictionary
+    return comes(lambda: len(words) > 0, expected=config.resident.warm_after_ms > 0)
+
+
+def rebuilt(config: CaliberConfig, place: Place) -> int:
+    """How often memory is rebuilt when half of 1,100 turns are deleted."""
+    agent = Agent(place.open(config))
+    agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": "t"}] * 1_100)
+    turns = agent.memory.storage.turns.list_by_scope(agent.scope_id)
+    agent.memory.search("t")  # memory takes over what was written when somebody reads
+
+    def work(uow: Any) -> None:
+        for turn in turns[:550]:
+            uow.delete(TURN, uow.get(TURN, turn.turn_id.bytes))
+
+    agent.memory._engine.write(work)
+    agent.memory.search("t")
+    return int(agent.memory.stats()["resident"]["compactions"])
+
+
+def evaluator(config: CaliberConfig, place: Place) -> str:
+    agent = Agent(place.open(config))
+    return str(agent.memory.assemble_context(agent.trajectory_id).evaluator)
+
+
+def code_in(config: CaliberConfig, place: Place) -> list[str]:
+    """Which folders there are for compiled code once a store is open whose loops are compiled; here there are none."""
+    patch = place.fixture("monkeypatch")
+    patch.setattr("caliber.kernels.evaluator._compiled", None)
+    patch.setattr("caliber.kernels.jit.compiled.SIGNATURES", {})
+    place.open(config)
+    return [name for name in ("one", "other") if (place.folder / name / "numba").is_dir()]
+
+
+def opened_wrong(config: CaliberConfig, place: Place) -> str:
+    """What is said when memory was not loaded as the store is."""
+    Agent(place.open(config)).note("a thing", confidence=0.9)
+
+    def follow(store: SqliteStore, memory: Any) -> None:
+        loaded(store, memory)
+        memory._generations["note"].arrays["confidence"].put(0, 0.123)
+
+    loaded = SqliteStore.follow
+    place.fixture("monkeypatch").setattr(SqliteStore, "follow", follow)
+    try:
+        place.open(config)
+    except StorageError:
+        return "refused"
+    finally:
+        place.fixture("monkeypatch").setattr(SqliteStore, "follow", loaded)
+    return "opened"
+
+
+# --- what is written behind --------------------------------------------------------------------------
+
+
+def event(config: CaliberConfig) -> Event:
+    return Event(EventId(uuid7()), EventFamily.TRACE, "caliber_seen", from_us(0))
+
+
+def room(config: CaliberConfig, place: Place) -> int:
+    """How many events are taken while none can be written."""
+    engine = place.open(config)._engine
+    engine.behind.flush()
+    gate = Gate(engine.store)
+    engine.behind.event(event(config))
+    with suppress(Unavailable):
+        engine.behind.flush(timeout_ms=0)
+    until(lambda: engine.behind._busy)
+    taken = 0
+    while engine.behind.offer(event(config)):
+        taken += 1
+    gate.open()
+    return taken
+
+
+def written_by_itself(config: CaliberConfig, place: Place) -> bool:
+    behind = place.open(config)._engine.behind
+    behind.flush()
+    behind.event(event(config))
+    return comes(lambda: not behind.waiting(), expected=config.write_behind.flush_interval_ms == 1)
+
+
+def closed_beside_a_writer(config: CaliberConfig, place: Place) -> str:
+    """What becomes of closing while another writes for a while."""
+    memory = caliber.open(config)
+    memory._engine.behind.flush()
+    gate = Gate(memory._engine.store)
+    memory._engine.behind.event(event(config))
+    threading.Timer(0.15, gate.open).start()
+    try:
+        memory.close()
+    except Unavailable:
+        return "given up"
+    return "drained"
+
+
+def windows_on_disk(config: CaliberConfig, place: Place) -> int:
+    agent = Agent(place.open(config))
+    agent.memory.assemble_context(agent.trajectory_id)
+    return count(agent.memory._engine.store, CONTEXT_WINDOW)
+
+
+def uses(config: CaliberConfig, place: Place) -> int:
+    agent = Agent(place.open(config))
+    agent.memory.get(agent.note("a thing").note_id)
+    agent.memory.flush()
+    return count(agent.memory._engine.store, USAGE)
+
+
+def events(config: CaliberConfig, place: Place) -> int:
+    agent = Agent(place.open(config))
+    return len(agent.memory.trace(agent.trajectory_id))
+
+
+# --- retention ---------------------------------------------------------------------------------------
+
+
+def left_after_two_days(what: str) -> Callable[[CaliberConfig, Place], int]:
+    """Return the observation of how much of something upkeep removes that is two days old."""
+
+    def see(config: CaliberConfig, place: Place) -> int:
+        clock = FixedClock()
+        agent = Agent(place.open(config, clock=clock, embedding_provider=CountingEmbeddings()))
+        agent.note("a thing")
+        agent.memory.assemble_context(agent.trajectory_id)
+        agent.memory.flush()
+        clock.advance(ms=2 * DAY_MS)
+        return min(agent.memory.maintain()[what], 1)
+
+    return see
+
+
+def windows_of_before(config: CaliberConfig, place: Place) -> int:
+    """How many windows upkeep removes of two days ago, when windows were to stay for a month."""
+    clock = FixedClock()
+    month = {"retention.windows_ms": "30d", "context_window_persistence.ttl_ms": "30d"}
+    agent = Agent(place.open(config.with_overrides(**month), clock=clock))
+    agent.memory.assemble_context(agent.trajectory_id)
+    agent.memory.close()
+    clock.advance(ms=2 * DAY_MS)
+    return place.open(config, clock=clock).maintain()["windows"]
+
+
+def changes_left(config: CaliberConfig, place: Place) -> int:
+    clock = FixedClock()
+    agent = Agent(place.open(config, clock=clock))
+    for number in range(5):
+        agent.note(f"note {number}")
+    agent.memory.flush()
+    clock.advance(ms=2 * DAY_MS)
+    agent.memory.maintain()
+    return count(agent.memory._engine.store, CHANGE)
+
+
+def applied_by_itself(config: CaliberConfig, place: Place) -> bool:
+    clock = FixedClock()
+    agent = Agent(place.open(config, clock=clock))
+    agent.memory.flush()
+    clock.advance(ms=2 * DAY_MS)
+    store = agent.memory._engine.store
+    return comes(lambda: not count(store, EVENT), expected=config.retention.apply_every_ms > 0)
+
+
+# --- who gets vectors --------------------------------------------------------------------------------
+
+
+class Batches(CountingEmbeddings):
+    """Remembers how many texts came at once, and how long each was."""
+
+    def __init__(self, dimensions: int = DIMENSIONS) -> None:
+        super().__init__(dimensions)
+        self.batches: list[int] = []
+
+    def embed_batch(self, texts: Sequence[str]) -> Any:
+        self.batches.append(len(texts))
+        return super().embed_batch(texts)
+
+
+def vectors(memory: caliber.Caliber) -> int:
+    return count(memory._engine.store, EMBEDDING)
+
+
+def one_of_each(kind: str) -> Callable[[CaliberConfig, Place], int]:
+    """Return the observation of whether a record of a kind has a vector once it is written."""
+
+    def see(config: CaliberConfig, place: Place) -> int:
+        agent = Agent(place.open(config, summarization_provider=ScriptedSummarizer()))
+        if kind == "turns":
+            agent.say("a turn")
+        elif kind == "notes":
+            agent.note("a note")
+        elif kind == "artifacts":
+            agent.keep("an artifact")
+        else:
+            agent.say("a turn")
+            agent.memory.close_scope(agent.scope_id)
+        return vectors(agent.memory)
+
+    return see
+
+
+def at_once(config: CaliberConfig, place: Place) -> list[int]:
+    provider = Batches()
+    agent = Agent(place.open(config, embedding_provider=provider))
+    agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": f"turn {at}"} for at in range(4)])
+    return provider.batches
+
+
+def tried_again(config: CaliberConfig, place: Place) -> bool:
+    """Whether the worker asks again soon after a provider failed."""
+    provider = Batches()
+    provider.failure = outage
+    agent = Agent(place.open(config, embedding_provider=provider))
+    agent.note("a note")
+    until(lambda: len(provider.batches) > 0)
+    found = comes(lambda: len(provider.batches) > 1, expected=config.embedding.worker_idle_ms == 1)
+    provider.failure = None
+    return found
+
+
+def filled(config: CaliberConfig, place: Place) -> bool:
+    """Whether records come to have vectors of the model that is configured now, and not when they were written."""
+    before = config.with_overrides(**{"embedding_provider.model": "before"})
+    agent = Agent(place.open(before))
+    for number in range(3):
+        agent.note(f"note {number}")
+    agent.memory.close()
+    memory = place.open(config)
+    settings = config.embedding
+    expected = settings.reembed == "behind" and settings.reembed_pause_ms < 1_000
+    return comes(lambda: vectors(memory) == 6, expected=expected)
+
+
+LONG = "one two three four. five six seven eight. nine ten eleven twelve."
+
+
+def pieces(config: CaliberConfig, place: Place) -> tuple[int, int]:
+    """How many pieces of a long text are embedded, and how many vectors it has."""
+    provider = CountingEmbeddings()
+    agent = Agent(place.open(config, embedding_provider=provider))
+    with suppress(CaliberError):
+        agent.note(LONG)
+    return len(provider.asked), vectors(agent.memory)
+
+
+def questions_asked(config: CaliberConfig, place: Place) -> int:
+    provider = CountingEmbeddings()
+    agent = Agent(place.open(config, embedding_provider=provider))
+    agent.memory.search("zeppelin")
+    agent.memory.search("zeppelin")
+    return len(provider.asked)
+
+
+# --- the space ---------------------------------------------------------------------------------------
+
+
+class Plane:
+    """Vectors of a plane that the texts themselves say."""
+
+    model_id = "plane"
+    dimensions = 2
+
+    def embed(self, text: str) -> Any:
+        return np.array([float(word) for word in text.rpartition(":")[2].split()], np.float32)
+
+    def embed_batch(self, texts: Sequence[str]) -> Any:
+        return np.stack([self.embed(text) for text in texts])
+
+
+def nearest(config: CaliberConfig, place: Place) -> str:
+    agent = Agent(place.open(config, embedding_provider=Plane()))
+    agent.note("1 0")
+    agent.note("3 3")
+    return str(agent.memory.search("1 0", limit=1).hits[0].content)
+
+
+def space_taken(config: CaliberConfig, place: Place) -> str:
+    """Whether a provider of 16 dimensions fits."""
+    try:
+        place.open(config, embedding_provider=CountingEmbeddings(16))
+    except MultipleErrors:
+        return "refused"
+    return "opened"
+
+
+def vector_case(path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **also: Any) -> Case:
+    given = {name.replace("__", "."): value for name, value in also.items()}
+    quiet = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
+    base = {"search.keyword.similar_words": "none", "policies": [], "summarization_provider": None}
+    return Case(path, see, one, other, {**base, **quiet, **given})
+
+
+HOUR = {"write_behind.flush_interval_ms": "1h"}
+NOTES = {"embedding.embed_notes": "commit"}
+CASES: tuple[Case, ...] = (
+    # --- memory
+    case("resident.resident_bytes", texts_in_memory, (1 << 20, False), (1 << 30, True)),
+    case("resident.read_consistency", seen_at_once, ("local", False), ("latest", True), storage__path=FILE),
+    case("resident.feed_poll_ms", seen_later, (0, False), (1, True), storage__path=FILE),
+    case("resident.warm_after_ms", words_known, (0, False), (1, True), storage__path=FILE),
+    case("resident.segment_rows", segments, (64, 2), (128, 1)),
+    case("resident.compact_dead_ratio", rebuilt, (0.3, 1), (1.0, 0)),
+    Case("resident.evaluator", evaluator, ("numpy", "numpy"), ("numba", "numba"), NO_VECTORS, needs=("numba",)),
+    case("resident.verify_on_open", opened_wrong, (False, "opened"), (True, "refused"), storage__path=FILE),
+    case(
+        "cache_dir",
+        code_in,
+        (lambda place: str(place.folder / "one"), ["one"]),
+        (lambda place: str(place.folder / "other"), ["other"]),
+        resident__evaluator="numba",
+    ),
+    # --- what is written behind
+    case("write_behind.queue_max", room, (1, 1), (3, 3)),
+    case("write_behind.flush_interval_ms", written_by_itself, ("1h", False), (1, True)),
+    case("write_behind.shutdown_ms", closed_beside_a_writer, (1, "given up"), ("20s", "drained")),
+    case("write_behind.window_durability", windows_on_disk, ("behind", 0), ("commit", 1), **HOUR),
+    case("write_behind.usage_enabled", uses, (False, 0), (True, 1)),
+    case("write_behind.trace_enabled", events, (False, 0), (True, 2)),
+    # --- retention
+    case(
+        "retention.windows_ms",
+        windows_of_before,
+        ("1d", 1),
+        ("3d", 0),
+        storage__path=FILE,
+        context_window_persistence__ttl_ms="12h",
+    ),
+    case("retention.events_ms", left_after_two_days("events"), ("1d", 1), ("3d", 0)),
+    case("retention.changes_ms", left_after_two_days("changes"), ("1d", 1), ("3d", 0), retention__changes_keep_rows=0),
+    case("retention.changes_keep_rows", changes_left, (1, 1), (2, 2), retention__changes_ms="1d"),
+    case("retention.apply_every_ms", applied_by_itself, (0, False), (1, True), retention__events_ms="1d"),
+    vector_case("embedding_cache_retention", left_after_two_days("embedding_cache"), ("1d", 1), ("3d", 0), **NOTES),
+    # --- who gets vectors
+    vector_case("embedding.embed_turns", one_of_each("turns"), ("off", 0), ("commit", 1)),
+    vector_case("embedding.embed_notes", one_of_each("notes"), ("off", 0), ("commit", 1)),
+    vector_case("embedding.embed_artifacts", one_of_each("artifacts"), ("off", 0), ("commit", 1)),
+    vector_case(
+        "embedding.embed_summaries",
+        one_of_each("summaries"),
+        ("off", 0),
+        ("commit", 1),
+        policies=[policy("scope_close", {"action": "summarize", "target": "turn_buffer"})],
+    ),
+    vector_case("embedding.batch_size", at_once, (2, [2, 2]), (4, [4]), embedding__embed_turns="commit"),
+    vector_case(
+        "embedding.worker_idle_ms",
+        tried_again,
+        (1, True),
+        ("1h", False),
+        embedding__embed_notes="behind",
+        llm_retry_config__max_retries=0,
+    ),
+    vector_case("embedding.reembed", filled, ("behind", True), ("manual", False), storage__path=FILE, **NOTES),
+    vector_case(
+        "embedding.reembed_pause_ms",
+        filled,
+        (0, True),
+        ("1h", False),
+        storage__path=FILE,
+        embedding__batch_size=1,
+        **NOTES,
+    ),
+    vector_case(
+        "embedding.long_text", pieces, ("truncate", (1, 1)), ("chunks", (3, 3)), embedding__long_text_tokens=8, **NOTES
+    ),
+    vector_case(
+        "embedding.long_text_tokens", pieces, (8, (3, 3)), (500, (1, 1)), embedding__long_text="chunks", **NOTES
+    ),
+    vector_case("embedding.cache_entries", questions_asked, (0, 2), (10, 1)),
+    # --- the space
+    Case(
+        "vector.dimensions",
+        space_taken,
+        (8, "refused"),
+        (16, "opened"),
+        {"search.keyword.similar_words": "none"},
+        beside=({"embedding_provider.dimensions": 8}, {"embedding_provider.dimensions": 16}),
+    ),
+    vector_case(
+        "vector.distance_metric",
+        nearest,
+        ("cosine", "1 0"),
+        ("inner_product", "3 3"),
+        embedding_provider={**HASH_PROVIDER, "dimensions": 2},
+        search__weights={"vector": 1.0, "keyword": 0.0, "graph": 0.0, "importance": 0.0},
+        **NOTES,
+    ),
+)
