@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
 from caliber.cli.failures import DONE, PROBLEM, Mistake, Problem
 from caliber.cli.settings import Settings, with_settings
+from caliber.config.parsing import MAX_BYTES
 
 
 @click.command()
@@ -56,7 +58,10 @@ def fmt(settings: Settings, files: tuple[Path, ...], check: bool) -> int:
 
 def _read(file: Path) -> str:
     try:
-        raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise Problem(f"{file} is larger than {MAX_BYTES} bytes", "give parts of it files of their own: include")
         return raw.decode("utf-8-sig")
     except FileNotFoundError:
         raise Mistake(f"{file}: there is no such file", "name a .caliber file") from None
@@ -64,3 +69,5 @@ def _read(file: Path) -> str:
         raise Mistake(f"{file} is a folder", "name the files in it") from None
     except UnicodeDecodeError as error:
         raise Problem(f"{file} is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
+    except OSError as error:
+        raise Problem(f"{file} cannot be read ({error.strerror})", "name a file that you may read") from None

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from caliber.config.warnings import ConfigWarning
 from caliber.dsl import ast
+from caliber.dsl.scan import FAULTS_MAX
 from caliber.dsl.source import Source, Span
 from caliber.model.errors import ProgramFault
 
@@ -40,11 +41,13 @@ class Building:
 
     def wrong(self, source: Source, span: Span, reason: str, **more: Any) -> None:
         """Note what keeps the program from meaning anything."""
-        self.faults.append(source.fault(span, reason, **more))
+        if len(self.faults) < FAULTS_MAX:
+            self.faults.append(source.fault(span, reason, **more))
 
     def doubt(self, source: Source, span: Span, reason: str) -> None:
         """Note what has a meaning, but hardly the one that was meant."""
-        self.warnings.append(source.warning(span, reason))
+        if len(self.warnings) < FAULTS_MAX:
+            self.warnings.append(source.warning(span, reason))
 
     def put(self, path: Path, value: Any, source: Source, span: Span) -> None:
         """Set a knob, and refuse to set it twice."""

@@ -20,6 +20,7 @@ from caliber.dsl import adapters, ast, injection, memories, policies
 from caliber.dsl.building import Building, Path, path_of
 from caliber.dsl.checking import Checked
 from caliber.dsl.filters import compile_condition
+from caliber.dsl.scan import FAULTS_MAX
 from caliber.dsl.source import Source, Span
 from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 from caliber.schema.binding import binding_of, faults
@@ -65,11 +66,11 @@ def compile_parts(
     except MultipleErrors as error:
         said = {_place(fault) for fault in state.faults}
         # A program with faults of its own may lack things only because of them.
-        known = [_located(state, item) for item in error.errors]
+        known = [_located(state, item) for item in error.errors[:FAULTS_MAX]]
         known = [item for item in known if not isinstance(item, ProgramFault) or _place(item) not in said]
         found.extend(item for item in known if not state.faults or isinstance(item, ProgramFault))
     if found or config is None:
-        raise MultipleErrors(errors=in_order(found, [part.source.name for part in parts]))
+        raise MultipleErrors(errors=in_order(found, [part.source.name for part in parts])[:FAULTS_MAX])
     state.warnings.extend(_warning(state, field, reason) for field, reason in doubts(config))
     files = [part.source.name for part in parts]
     return Checked(config, tuple(sorted(state.warnings, key=lambda item: _position(item, files))))

@@ -13,7 +13,7 @@ from caliber.dsl.bases import base_of
 from caliber.dsl.checking import Checked
 from caliber.dsl.compiler import Part, compile_parts, in_order
 from caliber.dsl.parser import read
-from caliber.dsl.scan import MAX_CHARS
+from caliber.dsl.scan import FAULTS_MAX, MAX_CHARS
 from caliber.dsl.source import Source
 from caliber.model.errors import ConfigError, MultipleErrors
 
@@ -29,7 +29,7 @@ def load_program(file: Path, *, base: Base | None = None) -> Checked:
             compile_parts(parts, base=base)
         except MultipleErrors as error:
             faults.extend(item for item in error.errors if item.kind == "program_fault")
-        raise MultipleErrors(errors=in_order(faults, [part.source.name for part in parts]))
+        raise MultipleErrors(errors=in_order(faults, [part.source.name for part in parts])[:FAULTS_MAX])
     return compile_parts(parts, base=base, finish=lambda data: anchor(data, file.absolute().parent))
 
 
@@ -48,7 +48,7 @@ def check_text(text: str, *, name: str = "<text>", base: CaliberConfig | str | N
     parsed = read(text, name=name)
     included = [item.span for item in parsed.program.items if isinstance(item, ast.Include)]
     faults: list[ConfigError] = list(parsed.faults)
-    faults.extend(parsed.source.fault(span, "only files can include others") for span in included)
+    faults.extend(parsed.source.fault(span, "only files can include others") for span in included[:FAULTS_MAX])
     checked: Checked | None = None
     try:
         checked = compile_parts([Part(parsed.program, parsed.source)], base=left_out)
@@ -56,7 +56,7 @@ def check_text(text: str, *, name: str = "<text>", base: CaliberConfig | str | N
         broken = bool(faults)
         faults.extend(item for item in error.errors if not broken or item.kind == "program_fault")
     if faults or checked is None:
-        raise MultipleErrors(errors=in_order(faults, [name]))
+        raise MultipleErrors(errors=in_order(faults, [name])[:FAULTS_MAX])
     return checked
 
 
@@ -89,7 +89,7 @@ class _Reading:
         self._seen.add(resolved)
         self._open.append(resolved)
         for item in parsed.program.items:
-            if isinstance(item, ast.Include):
+            if isinstance(item, ast.Include) and len(self.faults) < FAULTS_MAX:
                 self._include(parsed.source, item, file.parent)
         self._open.pop()
         self.parts.append(Part(parsed.program, parsed.source))

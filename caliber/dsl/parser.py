@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -13,13 +14,10 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 from lark.utils import TextSlice
 
 from caliber.dsl import ast
-from caliber.dsl.scan import KINDS, MAX_CHARS, Scanned, entries, heads, scan
+from caliber.dsl.scan import FAULTS_MAX, KINDS, MAX_CHARS, Scanned, entries, heads, scan
 from caliber.dsl.scan import Token as Piece
 from caliber.dsl.source import Source, Span
 from caliber.model.errors import InvalidConfigValue, MultipleErrors, ProgramFault
-
-FAULTS_MAX: Final = 100
-"""A file that is something else altogether is not reported line by line."""
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _INT64_MAX: Final = 2**63 - 1
@@ -67,13 +65,15 @@ def read(text: str, *, name: str = "<text>") -> Parsed:
     check_text(text, name)
     source = Source(text, name)
     scanned = scan(source)
+    if scanned.too_long:
+        raise MultipleErrors(errors=list(scanned.faults))
     if not scanned.faults:
         try:
             tree = _whole(source)
         except UnexpectedInput:
             pass
         else:
-            return Parsed(tree, source, tuple(scanned.comments), tuple(_spelling(source, tree)))
+            return Parsed(tree, source, tuple(scanned.comments), tuple(islice(_spelling(source, tree), FAULTS_MAX)))
     return _pieces(source, scanned)
 
 
@@ -87,7 +87,7 @@ def read_condition(source: Source) -> ast.Value:
         except UnexpectedInput as error:
             faults.append(_fault(source, error, Span(0, len(source.text))))
         else:
-            faults.extend(_spelling(source, condition))
+            faults.extend(islice(_spelling(source, condition), FAULTS_MAX))
             if not faults:
                 return condition
     raise MultipleErrors(errors=list(faults))
@@ -253,7 +253,7 @@ def _pieces(source: Source, scanned: Scanned) -> Parsed:
         # Every piece parses: what is wrong lies between them.
         faults.append(_first_fault(source))
     program = ast.Program(version, tuple(items), Span(0, len(source.text)))
-    faults.extend(_spelling(source, program))
+    faults.extend(islice(_spelling(source, program), FAULTS_MAX))
     return Parsed(program, source, tuple(scanned.comments), tuple(_in_order(faults)[:FAULTS_MAX]))
 
 
@@ -362,7 +362,7 @@ def _fault(source: Source, error: UnexpectedInput, piece: Span) -> ProgramFault:
     else:
         span = Span(piece.end, piece.end + 1)
         end = True
-    got = "" if end else source.text[span.start : span.end]
+    got = "" if end else source.shown(span)
     # "$END" and lark's other word for it say that the file could end here, which helps nobody.
     names = sorted({_shown(name) for name in expected if name.isidentifier()}, key=_by_kind)
     return source.fault(span, _unexpected(source, span, got), got=got, expected=names)

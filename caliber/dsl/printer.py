@@ -5,6 +5,7 @@ Formatting what was formatted changes nothing, and what is formatted says what i
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -81,7 +82,7 @@ class _Printer:
         self._source = parsed.source
         self._comments: Sequence[Token] = parsed.comments
         self._next = 0
-        self._lines: list[str] = []
+        self._lines: list[list[str]] = []  # each in pieces: what it says, and the comments beside it
         self._last = Span(0, 0)  # what the last line stands for
 
     def run(self) -> str:
@@ -94,12 +95,12 @@ class _Printer:
         self._comments_before(program.span.end, 1)
         self._line(0, "}", Span(program.span.end - 1, program.span.end))
         self._comments_before(len(self._source.text) + 1, 0)
-        return "\n".join(self._lines) + "\n"
+        return "\n".join(map("".join, self._lines)) + "\n"
 
     # --- lines and comments ----------------------------------------------------------------------
 
     def _line(self, depth: int, text: str, stands_for: Span) -> None:
-        self._lines.append(_INDENT * depth + text if text else "")
+        self._lines.append([_INDENT * depth + text if text else ""])
         self._last = stands_for
 
     def _comments_before(self, offset: int, depth: int, *, apart: bool = False) -> None:
@@ -109,7 +110,7 @@ class _Printer:
             line = self._source.line_of(comment.span.start)
             beside = bool(self._lines) and self._last.end > 0 and self._source.line_of(self._last.end - 1) == line
             if beside:
-                self._lines[-1] += f" {comment.text.rstrip()}"
+                self._lines[-1].append(f" {comment.text.rstrip()}")
             else:
                 self._blank(comment.span.start, apart=apart)
                 self._line(depth, comment.text.rstrip(), comment.span)
@@ -121,11 +122,11 @@ class _Printer:
 
     def _blank(self, offset: int, *, apart: bool) -> None:
         """Keep one empty line where there were some, but none behind an opening or before a closing brace."""
-        if not self._lines or self._lines[-1] == "" or (self._lines[-1].endswith(("{", "[")) and not apart):
+        if not self._lines or self._lines[-1] == [""] or (self._lines[-1][-1].endswith(("{", "[")) and not apart):
             return
         between = self._source.text[self._last.end : offset]
         if apart or (between.count("\n") > 1 and self._source.text[offset : offset + 1] not in ("}", "")):
-            self._lines.append("")
+            self._lines.append([""])
 
     # --- definitions -----------------------------------------------------------------------------
 
@@ -199,7 +200,8 @@ class _Printer:
             self._line(depth + 1, f"{value.operator} {text}{after if number == len(texts) else ''}", span)
 
     def _commented(self, span: Span) -> bool:
-        return any(span.start < item.span.start < span.end for item in self._comments[self._next :])
+        after = bisect_right(self._comments, span.start, lo=self._next, key=lambda item: item.span.start)
+        return after < len(self._comments) and self._comments[after].span.start < span.end
 
 
 def _has_tables(parts: Sequence[ast.Value | ast.Pair]) -> bool:

@@ -14,13 +14,17 @@ from caliber.dsl.source import Source, Span
 from caliber.model.errors import ProgramFault
 
 MAX_CHARS: Final = 4 << 20
+MAX_TOKENS: Final = 250_000
+"""Words, texts, numbers, signs and comments of one file: what a token takes is many times its characters."""
 MAX_DEPTH: Final = 32
+FAULTS_MAX: Final = 100
+"""A file that is something else altogether is not reported line by line."""
 KINDS: Final = ("memory", "policy", "adapter", "provider")
 
 _TOKEN: Final = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/|\(\*.*?\*\))
     |(?P<open_comment>/\*|\(\*)
-    |(?P<text>"(?:\\.|[^"\\])*")
+    |(?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*+")
     |(?P<open_text>")
     |(?P<word>[^\W\d]\w*)
     |(?P<opening>[{(\[])
@@ -50,6 +54,7 @@ class Scanned(NamedTuple):
     tokens: list[Token]
     comments: list[Token]
     faults: list[ProgramFault]
+    too_long: bool = False
 
 
 def scan(source: Source) -> Scanned:
@@ -63,6 +68,11 @@ def scan(source: Source) -> Scanned:
         if kind == "space":
             continue
         token = Token(kind, match[0], Span(*match.span()), len(open_brackets))
+        if len(tokens) + len(comments) == MAX_TOKENS:
+            reason = f"a program is at most {MAX_TOKENS} words, texts, numbers, signs and comments"
+            return Scanned(tokens, comments, [source.fault(token.span, reason)], too_long=True)
+        if len(faults) == FAULTS_MAX:
+            break
         if kind == "comment":
             comments.append(token)
             continue

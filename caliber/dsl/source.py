@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from caliber.config.secret import REDACTED, has_credentials, is_plain_dsn, is_secret_name, scrub
+from caliber.config.secret import PREFIX, REDACTED, is_plain_dsn, is_secret_name
 from caliber.config.warnings import ConfigWarning
 from caliber.model.errors import ProgramFault
 
 _LINE_CHARS: Final = 120
+_REASON_CHARS: Final = 400
+_NAME_CHARS: Final = 64
 _SUGGESTED_FROM: Final = 0.6  # difflib's own threshold of likeness
 _LINE_END = re.compile("\n")
-_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"?')
-_KEY = re.compile(r"([A-Za-z_]\w*)\"?\s*:\s*\Z")
+_KEY = re.compile(r'\b([^\W\d]\w*+)"?\s*+[:=]\s*+')
+_VALUE = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{(]|[^\s,;})\]]+', re.DOTALL)
+_INSIDE = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{(]|[\]})]', re.DOTALL)
+_ADDRESS = re.compile(r'://(?:[^/\s?#"]*|[^\s"@]{0,256})@[^\s"]*')
+_SCHEME = re.compile(r"[\w+.-]{0,32}\Z")
+_is_secret = functools.lru_cache(maxsize=4096)(is_secret_name)
 
 
 class Span(NamedTuple):
@@ -67,6 +74,7 @@ class Source:
         """Return what is wrong at a span; with ``expected``, the nearest of it to ``got`` is suggested."""
         place = self.place(span.start)
         wanted = tuple(dict.fromkeys(expected))
+        reason = "".join(map(_printable, reason[:_REASON_CHARS])) + ("..." if len(reason) > _REASON_CHARS else "")
         return ProgramFault(
             file=place.file,
             line=place.line,
@@ -85,17 +93,68 @@ class Source:
         )
 
     def _excerpt(self, place: Place, span: Span) -> str:
-        start = self._starts[place.line - 1]
+        start, at = self._starts[place.line - 1], min(span.start, len(self.text))
         end = self.text.find("\n", start)
-        line = self.text[start : end if end >= 0 else len(self.text)].rstrip("\r")
-        first = max(0, place.column - 1 - _LINE_CHARS // 2) if len(line) > _LINE_CHARS else 0
-        part = line[first : first + _LINE_CHARS]
-        shown = "".join(map(_printable, part))
-        safe = without_secrets(shown)
-        if safe != shown:
-            return f"  {safe}"  # what was blanked moves the columns: a caret would point elsewhere
-        carets = max(1, min(span.end - span.start, len(part) - (place.column - 1 - first)))
-        return f"  {shown}\n  {' ' * (place.column - 1 - first)}{'^' * carets}"
+        end = len(self.text) if end < 0 else end
+        first = start
+        if end - start > _LINE_CHARS:
+            first = max(start, at - _LINE_CHARS // 2)
+        last = min(end, first + _LINE_CHARS)
+        hidden = [found for found in self._secrets if found.start < last and found.end > first]
+        inside = next((found for found in hidden if found.start <= at < found.end), None)
+        before = self._blanked(first, at if inside is None else max(first, inside.start), hidden)
+        shown = self._blanked(first, last, hidden).rstrip()
+        marked = min(span.end - at, len(shown) - len(before)) if inside is None else len(REDACTED)
+        return f"  {shown}\n  {' ' * len(before)}{'^' * max(1, marked)}"
+
+    def shown(self, span: Span) -> str:
+        """Return a piece of the text as a fault may repeat it: short, and never a secret."""
+        if any(found.start < span.end and found.end > span.start for found in self._secrets):
+            return REDACTED
+        text = self.text[span.start : min(span.end, span.start + _NAME_CHARS)]
+        return text + "..." if span.end - span.start > _NAME_CHARS else text
+
+    def _blanked(self, first: int, last: int, hidden: Iterable[Span]) -> str:
+        out = ""
+        for found in hidden:
+            if found.start < last and found.end > first:
+                out += self.text[first : max(first, found.start)] + REDACTED
+                first = found.end
+        return "".join(map(_printable, out + self.text[first : max(first, last)]))
+
+    @functools.cached_property
+    def _secrets(self) -> list[Span]:
+        """Where credentials may stand, in order: the whole text is searched, as a line may begin inside of them."""
+        return sorted({*_assigned(self.text), *_addresses(self.text)})
+
+
+def _assigned(text: str) -> Iterator[Span]:
+    """Yield the values of keys whose names say that they hold secrets."""
+    at = 0
+    while (match := _KEY.search(text, at)) is not None:
+        at = match.end()
+        if not _is_secret(match[1]) or text.startswith((PREFIX, f'"{PREFIX}'), at):
+            continue
+        value = _VALUE.match(text, at)
+        if value is not None and not is_plain_dsn(value[0][1:-1]):
+            at = _closing(text, value.end()) if value[0] in ("[", "{", "(") else value.end()
+            yield Span(value.start(), at)
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 1
+    for match in _INSIDE.finditer(text, start):
+        depth += {"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}.get(match[0], 0)
+        if depth == 0:
+            return match.end()
+    return len(text)
+
+
+def _addresses(text: str) -> Iterator[Span]:
+    """Yield addresses with a user or a password in them."""
+    for match in _ADDRESS.finditer(text):
+        scheme = _SCHEME.search(text, max(0, match.start() - 32), match.start())
+        yield Span(scheme.start() if scheme else match.start(), match.end())
 
 
 def _printable(char: str) -> str:
@@ -104,20 +163,8 @@ def _printable(char: str) -> str:
     return " " if char == "\t" else "\N{REPLACEMENT CHARACTER}"
 
 
-def without_secrets(line: str) -> str:
-    """Return a line as it may be shown: addresses with credentials and values of secret keys are blanked."""
-
-    def blank(match: re.Match[str]) -> str:
-        key = _KEY.search(line[: match.start()])
-        named = key is not None and is_secret_name(key[1])
-        hidden = has_credentials(match[0]) or (named and '"env:' not in match[0] and not is_plain_dsn(match[0][1:-1]))
-        return f'"{REDACTED}"' if hidden else match[0]
-
-    quoted = _QUOTED.sub(blank, line)
-    return scrub(quoted) if has_credentials(quoted) else quoted
-
-
 def nearest(got: str, wanted: Iterable[str]) -> str:
     """Return the name that was probably meant, or nothing."""
-    found = difflib.get_close_matches(got.lower(), list(wanted), n=1, cutoff=_SUGGESTED_FROM) if got else []
+    short = got[:_NAME_CHARS].lower()
+    found = difflib.get_close_matches(short, list(wanted), n=1, cutoff=_SUGGESTED_FROM) if short else []
     return found[0] if found else ""
