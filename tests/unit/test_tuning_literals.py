@@ -117,7 +117,7 @@ _allow(
 _allow(
     BOUNDS,
     backends__postgres__local_place="NEEDED_BYTES",
-    dsl__parser="FAULTS_MAX",
+    dsl__scan="FAULTS_MAX MAX_TOKENS",
     llm__http="_ADDRESS_CHARS",
     runtime__engine="Engine.record_error",
     runtime__forgetting__subject="_TEXTS_MAX _LEAST_DIGITS _pieces",
@@ -177,7 +177,7 @@ _allow(
     SHOWN,
     context__rules="_SHOWN_CHARS",
     dsl__printer="LINE_CHARS",
-    dsl__source="_LINE_CHARS _SUGGESTED_FROM",
+    dsl__source="_LINE_CHARS _REASON_CHARS _SUGGESTED_FROM",
     llm__embedding="_SHOWN",
     storage__soundness="EXAMPLES",
 )
