@@ -29,6 +29,10 @@ S = TypeVar("S", bound=Section)
 BUILT_IN: Final = tuple(target.value for target in PolicyTarget)
 _WITHOUT_SESSION: Final = ("note",)
 _WITHOUT_SCOPE: Final = ("note", "trajectory")
+_STAYS: Final = {
+    "trajectory": "a task stays until it is purged; retention is for what it left behind (turn_buffer, artifact, note)",
+    "scope": "a scope stays with its task; retention is for what is in it (turn_buffer, artifact)",
+}
 _LITERAL: Final = "this address is that of one machine; with env:MY_DSN the same file serves others"
 _SEALED: Final = (
     "this address may hold a password, and whoever reads the file reads it: name it as env:MY_DSN; it is used, and not "
@@ -158,6 +162,14 @@ def _retentions(memories: Any) -> Iterator[ConfigError]:
             yield wrong(path, kind.value, f"records of {item.name} belong to no session, so none ends them")
         elif kind is RetentionKind.SCOPE and item.name in _WITHOUT_SCOPE:
             yield wrong(path, kind.value, f"records of {item.name} belong to no scope, so none ends them")
+        elif kind is not RetentionKind.PERSISTENT and item.name in _STAYS:
+            yield wrong(path, kind.value, _STAYS[item.name])
+        on = None if item.retention.when is None else item.retention.when.on
+        path = f"memories[{at}].retention.when.on"
+        if on is Trigger.TASK_START:
+            yield wrong(path, on.value, "when a task starts it has nothing yet that could be compressed")
+        elif on is Trigger.TURN and item.name == PolicyTarget.TURN_BUFFER:
+            yield wrong(path, on.value, "the turns of an open scope are what the next window is made of")
 
 
 # --- rules and policies --------------------------------------------------------------------------

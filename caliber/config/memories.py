@@ -52,6 +52,11 @@ class WhenConfig(Section):
         return self
 
     @property
+    def shown(self) -> str:
+        """The trigger as the language writes it."""
+        return self.on.value if self.cron is None else f'schedule("{self.cron}")'
+
+    @property
     def declared(self) -> data.When:
         """The trigger as data."""
         return data.When(self.on, self.cron)

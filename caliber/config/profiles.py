@@ -204,6 +204,8 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "changes_ms": 7 * DAY,
             "changes_keep_rows": 100_000,
             "apply_every_ms": HOUR,
+            "sweep_every_ms": 10 * MINUTE,
+            "sweep_rows": 500,
         },
         "summarization_provider": {"provider_type": "extractive", "model": "extractive", "options": {}},
         "llm_retry_config": {

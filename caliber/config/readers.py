@@ -111,6 +111,8 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "retention.changes_ms": ("runtime.upkeep",),
     "retention.changes_keep_rows": ("runtime.upkeep",),
     "retention.apply_every_ms": ("runtime.opening",),
+    "retention.sweep_every_ms": ("runtime.schedules",),
+    "retention.sweep_rows": ("runtime.retaining",),
     "embedding_provider.provider_type": ("llm.registry",),
     "embedding_provider.model": ("llm.registry",),
     "embedding_provider.endpoint": ("llm.registry",),
@@ -305,6 +307,6 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "policy_engine.schedule_poll_ms": ("runtime.opening",),
     "policy_engine.schedule_attempts_max": ("runtime.schedules",),
     "policies": ("runtime.policies", "runtime.schedules"),
-    "memories": ("context.rules", "storage.memory_migrations"),
+    "memories": ("context.rules", "runtime.retaining", "storage.memory_migrations"),
     "injection_rules": ("context.plan", "context.rules"),
 }

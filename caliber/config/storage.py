@@ -202,7 +202,7 @@ class WriteBehindConfig(Section):
 
 
 class RetentionConfig(Section):
-    """How long records of operation stay; knowledge itself is never removed by these."""
+    """How long records of operation stay, and how the retention of declared memories is looked after."""
 
     windows_ms: Retention = knob('Persisted windows; "forever" keeps them.', "design", unit="ms")
     events_ms: Retention = knob('Events; "forever" keeps them.', "design", unit="ms")
@@ -211,6 +211,14 @@ class RetentionConfig(Section):
     apply_every_ms: Duration = knob(
         "How often an open store applies these by itself; 0 leaves it to maintain().", "ours", unit="ms", ge=0
     )
+    sweep_every_ms: Duration = knob(
+        "How often records of declared memories are looked through for what is too old or too much (duration, max);"
+        " 0 leaves it to maintain().",
+        "C-136",
+        unit="ms",
+        ge=0,
+    )
+    sweep_rows: Int = knob("Records that such a look takes in one transaction, at most.", "ours", unit="rows", ge=1)
 
 
 class AioConfig(Section):

@@ -221,6 +221,7 @@ class EventType(StrEnum):
     CHECKPOINT_CREATE = "checkpoint_create"
     CHECKPOINT_RECOVER = "checkpoint_recover"
     POLICY_EXECUTE = "policy_execute"
+    RETENTION_APPLY = "retention_apply"
     VALIDATION_RUN = "validation_run"
     SESSION_START = "session_start"
     SESSION_END = "session_end"

@@ -25,6 +25,7 @@ from caliber.runtime.backup import BackupReport
 from caliber.runtime.checking import check_memory, check_store
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text
+from caliber.runtime.retaining import Retaining
 from caliber.runtime.spaces import Rebuilt, SpaceTable, Sweep
 from caliber.runtime.tables import Table
 from caliber.schema.relations import (
@@ -74,7 +75,7 @@ class ScopeTable(Table):
         tokens = 0 if summary is None else estimate_tokens(summary, estimator=self._engine.estimator)
 
         def work(uow: UnitOfWork) -> Scope:
-            return lifecycle.close_scope(
+            closed = lifecycle.close_scope(
                 uow,
                 wanted,
                 summary=summary,
@@ -82,6 +83,8 @@ class ScopeTable(Table):
                 artifact_ids=[inputs.as_uuid(item, "artifact_ids") for item in artifact_ids],
                 checkpoint_id=None if checkpoint_id is None else inputs.as_uuid(checkpoint_id, "checkpoint_id"),
             )
+            Retaining(self._engine).scope_closed(uow, closed)
+            return closed
 
         return self._engine.write(work)
 

@@ -199,6 +199,6 @@ def open(  # noqa: A001  (the pinned name)
     report_unfinished(engine)
     engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
     scheduler = Scheduler(engine)
-    if scheduler.rules:
+    if scheduler.has_work:
         engine.repeat("schedule", lambda: _run_due(scheduler), settings.policy_engine.schedule_poll_ms)
     return Caliber(engine, who)

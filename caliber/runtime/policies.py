@@ -33,7 +33,8 @@ from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.inheriting import trust_of_all, trust_of_extracted
 from caliber.runtime.policy_notes import Changed, NoteMaker, PreparedNote, Source
-from caliber.runtime.pruning import prune_in_range
+from caliber.runtime.pruning import ALL_ROWS, BY_SCOPE, own_relation, prune_in_range
+from caliber.schema.relation import Relation
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory.artifacts import NewArtifact
@@ -198,7 +199,10 @@ class PolicyEngine:
     def _prepare_summary(self, trigger: Trigger, action: ActionConfig, subject: Subject, step: Step) -> None:
         """A closing scope's turns become its summary; anywhere else a summary becomes an artifact."""
         limit = self._engine.config.close.summary_max_tokens
-        if action.target is PolicyTarget.TURN_BUFFER:
+        own = own_relation(self._engine.store.catalog, action)
+        if own is not None:
+            text, labels = self._own_texts(trigger, subject, str(action.target), own)
+        elif action.target is PolicyTarget.TURN_BUFFER:
             text = transcript(subject.turns)
             labels = [turn.trust for turn in subject.turns if turn.content]
         else:
@@ -223,6 +227,21 @@ class PolicyEngine:
             trust=trust_of_all(labels, TrustLabel.WEB),
         )
         step.artifacts = self._with_vectors([new])
+
+    def _own_texts(
+        self, trigger: Trigger, subject: Subject, name: str, relation: Relation
+    ) -> tuple[str, list[TrustLabel]]:
+        """Return what the records of a declared memory say in the range of a trigger, and how far each is trusted."""
+        owner, key = "trajectory", subject.trajectory.trajectory_id.bytes
+        if trigger in BY_SCOPE and subject.scope is not None:
+            owner, key = "scope", subject.scope.scope_id.bytes
+        plans, content = self._engine.store.plans[relation.name], self._engine.store.catalog.memories[name].content
+        assert content is not None  # the configuration refuses to summarize what has no text
+        with self._engine.store.read() as session:
+            rows = session.run(plans.lists[f"list_by_{owner}"], (key, ALL_ROWS))
+        records = [record for record in map(plans.codec.decode, rows) if record.archived_at is None]
+        said = [(getattr(record, content), record.trust) for record in records]
+        return "\n\n".join(text for text, _ in said if text), [label for text, label in said if text]
 
     def _extract(self, subject: Subject) -> list[tuple[NewArtifact, Vectors | None]]:
         turns = [ExtractionTurn(turn.turn_number, turn.role, turn.text, turn.name) for turn in subject.turns]
@@ -304,7 +323,8 @@ class PolicyEngine:
         action = step.declared.action
         if action.action is PolicyAction.PRUNE:
             scope_id = None if subject.scope is None else subject.scope.scope_id
-            count = prune_in_range(uow, action, trigger, subject.trajectory.trajectory_id, scope_id)
+            catalog = self._engine.store.catalog
+            count = prune_in_range(uow, catalog, action, trigger, subject.trajectory.trajectory_id, scope_id)
             applied.pruned += count
             return {"pruned": count}
         if action.action is PolicyAction.NOTIFY:

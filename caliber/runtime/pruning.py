@@ -9,17 +9,23 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import Any
 
 from caliber.config.policies import ActionConfig, PolicyTarget
 from caliber.knowledge import notes as note_ops
-from caliber.model.entities import Artifact, Note, Turn
+from caliber.model.entities import Artifact, Note
 from caliber.model.enums import Trigger
-from caliber.model.time import from_us
+from caliber.model.time import from_us, to_us
+from caliber.schema.catalog import Catalog
+from caliber.schema.memories import BUILT_IN
+from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
+from caliber.storage.codec import codec_of
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 
 _ALL_TIME_US = 2**62
+ALL_ROWS = 2**31 - 1
 _ANY_CONFIDENCE = 2.0  # above all there are
 
 BY_SCOPE = (Trigger.SCOPE_CLOSE, Trigger.TURN)
@@ -29,11 +35,11 @@ BY_SCOPE = (Trigger.SCOPE_CLOSE, Trigger.TURN)
 # --- what gone means -------------------------------------------------------------------------------
 
 
-def drop_turns(uow: UnitOfWork, turns: Iterable[Turn]) -> int:
-    """Delete turns, keeping their content for replay; return how many."""
+def drop(uow: UnitOfWork, relation: Relation, records: Iterable[Any]) -> int:
+    """Delete records, keeping their content for replay; return how many."""
     count = 0
-    for turn in turns:
-        uow.delete(TURN, turn)
+    for record in records:
+        uow.delete(relation, record)
         count += 1
     return count
 
@@ -58,11 +64,33 @@ def archive_notes(uow: UnitOfWork, notes: Iterable[Note]) -> int:
     return count
 
 
+# --- which records -------------------------------------------------------------------------------
+
+
+def records_of(uow: UnitOfWork, relation: Relation, owner: str, key: uuid.UUID) -> list[Any]:
+    """Return the records of a ``scope``, ``trajectory`` or ``session``."""
+    path = f"list_by_{owner}"
+    limited = next(item.limited for item in relation.paths if item.name == path)
+    return uow.select_path(relation, path, key.bytes, *((ALL_ROWS,) if limited else ()))
+
+
+def own_relation(catalog: Catalog, action: ActionConfig) -> Relation | None:
+    """Return the relation of an action's target where that is a declared memory of the store's own."""
+    if action.target is None or action.target in BUILT_IN:
+        return None
+    return catalog.memories[action.target].relation
+
+
 # --- by a policy -----------------------------------------------------------------------------------
 
 
 def prune_in_range(
-    uow: UnitOfWork, action: ActionConfig, trigger: Trigger, trajectory_id: uuid.UUID, scope_id: uuid.UUID | None
+    uow: UnitOfWork,
+    catalog: Catalog,
+    action: ActionConfig,
+    trigger: Trigger,
+    trajectory_id: uuid.UUID,
+    scope_id: uuid.UUID | None,
 ) -> int:
     """Do what a prune action says in the range of its trigger (C-228); return how many records.
 
@@ -78,16 +106,24 @@ def prune_in_range(
         old = before is None or created <= before  # K-063: inclusive
         return old and (action.below_confidence is None or _below(confidence, action.below_confidence))
 
+    own = own_relation(catalog, action)
+    if own is not None:
+        owner, key = ("trajectory", trajectory_id) if only is None else ("scope", only)
+        return drop(uow, own, [item for item in records_of(uow, own, owner, key) if stale(*_graded(item))])
     if action.target is PolicyTarget.NOTE:
         notes = uow.select_entities(NOTE, "note.of_trajectory", trajectory_id.bytes)
         return archive_notes(uow, [note for note in notes if stale(note.created_at, note.confidence)])
     if action.target is PolicyTarget.ARTIFACT:
-        path, key = ("list_by_trajectory", trajectory_id) if only is None else ("list_by_scope", only)
-        artifacts = uow.select_path(ARTIFACT, path, key.bytes)
+        owner, key = ("trajectory", trajectory_id) if only is None else ("scope", only)
+        artifacts = records_of(uow, ARTIFACT, owner, key)
         return retire_artifacts(uow, [item for item in artifacts if stale(item.created_at, item.confidence)])
     scopes = _scopes_in_range(uow, action, trigger, trajectory_id, only)
     turns = [turn for each in scopes for turn in uow.select_path(TURN, "list_by_scope", each.bytes)]
-    return drop_turns(uow, [turn for turn in turns if stale(turn.created_at, None)])
+    return drop(uow, TURN, [turn for turn in turns if stale(turn.created_at, None)])
+
+
+def _graded(record: Any) -> tuple[datetime, float | None]:
+    return record.created_at, getattr(record, "confidence", None)
 
 
 def _below(confidence: float | None, least: float) -> bool:
@@ -106,13 +142,29 @@ def _scopes_in_range(
     ]
 
 
-def prune_everywhere(uow: UnitOfWork, action: ActionConfig) -> int:
+def prune_everywhere(uow: UnitOfWork, catalog: Catalog, action: ActionConfig) -> int:
     """Do what a prune action says in the whole tenant (C-228); return how many records."""
     until = _ALL_TIME_US if action.older_than_ms is None else uow.now_us - action.older_than_ms * 1_000
     below = _ANY_CONFIDENCE if action.below_confidence is None else action.below_confidence
+    own = own_relation(catalog, action)
+    if own is not None:
+        return _drop_everywhere(uow, own, until, below)
     if action.target is PolicyTarget.NOTE:
         return archive_notes(uow, uow.select_entities(NOTE, "note.stale", until, below))
     if action.target is PolicyTarget.ARTIFACT:
         return retire_artifacts(uow, uow.select_entities(ARTIFACT, "artifact.stale", until, below))
     closed_only = int(action.target is PolicyTarget.SCOPE)
-    return drop_turns(uow, uow.select_entities(TURN, "turn.stale", until, closed_only))
+    return drop(uow, TURN, uow.select_entities(TURN, "turn.stale", until, closed_only))
+
+
+def _drop_everywhere(uow: UnitOfWork, relation: Relation, until_us: int, below: float) -> int:
+    decode, stale = codec_of(relation).decode, []
+    for page in uow.pages(relation):
+        for row in page:
+            record = decode(row)
+            created, confidence = _graded(record)
+            # As of artifacts: what says nothing of its confidence is not doubted.
+            if to_us(created) <= until_us and (1.0 if confidence is None else confidence) < below:
+                uow.adopt(relation, row)
+                stale.append(record)
+    return drop(uow, relation, stale)

@@ -11,7 +11,7 @@ import hashlib
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from caliber.config import CaliberConfig
@@ -25,6 +25,7 @@ from caliber.model.schedules import ScheduledRule
 from caliber.model.time import from_us, to_us
 from caliber.runtime.engine import Engine
 from caliber.runtime.pruning import prune_everywhere
+from caliber.runtime.retaining import Retaining
 from caliber.schema.relations import POLICY_RUN
 from caliber.storage.codec import codec_of
 from caliber.storage.unit_of_work import UnitOfWork
@@ -33,6 +34,8 @@ LEASE: Final = "caliber:schedule"
 """The resource whose lock the one runner holds."""
 
 _PRINCIPAL: Final = "system:schedule"
+_SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:retention").digest()[:16])
+"""What ``policy_run`` keeps the time of the last sweep of retention under."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +76,13 @@ class Scheduler:
         self._zone = zone_of(engine.config.policy_engine.time_zone)
         self._holder = f"schedule:{uuid7()}"
         self.rules = rules_of(engine.config)
+        self._retaining = Retaining(engine)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything that can come due."""
+        sweeps = self._retaining.sweeps and self._engine.config.retention.sweep_every_ms > 0
+        return bool(self.rules) or sweeps
 
     # --- when ------------------------------------------------------------------------------------
 
@@ -119,7 +129,8 @@ class Scheduler:
     def look(self) -> int:
         """Run what is due, unless another process is at it; return how many actions were done.
 
-        A rule that is seen for the first time is due from now on. Raises: StorageError kinds.
+        When it is time, what is too old or too much by the retention of memories goes after them. A rule
+        that is seen for the first time is due from now on. Raises: StorageError kinds.
         """
         self._engine.check_open()
         now, runs = self._engine.clock.now_us(), self._runs()
@@ -132,21 +143,63 @@ class Scheduler:
                 self._put_back(rule)
             elif self.due_us(rule, run, now) is not None:
                 due.append(rule)
-        if not due:
+        sweeps = self._sweep_is_due(runs.get(_SWEEP), now)
+        if not due and not sweeps:
             return 0
+        done = 0
+
+        def work(token: LockToken) -> None:
+            nonlocal done
+            for rule in due:
+                done += self._run(rule, token)
+            if sweeps:
+                self._sweep(token)
+
+        self._leased(work)
+        return done
+
+    def sweep(self) -> int:
+        """Take what is too old or too much by the retention of memories now, unless another process is at it.
+
+        Return how many records. Raises: StorageError kinds.
+        """
+        taken: list[int] = []
+        if self._retaining.sweeps:
+            self._leased(lambda token: taken.append(self._retaining.sweep(token)))
+        return sum(taken)
+
+    def _leased(self, work: Callable[[LockToken], None]) -> None:
+        """Do what only one process may do at a time; nothing while another one is at it."""
         try:
             lock = self._engine.locks.acquire(LEASE, holder=self._holder)
         except LockAcquisitionFailed:
-            return 0
+            return
         token = LockToken(lock.resource, lock.token)
-        done = 0
         try:
-            for rule in due:
-                done += self._run(rule, token)
+            work(token)
         except LockExpired:
-            return done  # whoever holds the lease now goes on
+            return  # whoever holds the lease now goes on
         self._engine.locks.release(token, holder=self._holder)
-        return done
+
+    def _sweep_is_due(self, run: PolicyRun | None, now_us: int) -> bool:
+        every_us = self._engine.config.retention.sweep_every_ms * 1_000
+        if not self._retaining.sweeps or not every_us:
+            return False
+        # A clock that was put back must not silence it until that time comes again.
+        return run is None or not to_us(run.covered_at) <= now_us < to_us(run.covered_at) + every_us
+
+    def _sweep(self, token: LockToken) -> None:
+        self._retaining.sweep(token)
+
+        def done(uow: UnitOfWork) -> None:
+            uow.guard(token)
+            run: PolicyRun | None = uow.find(POLICY_RUN, _SWEEP.bytes)
+            if run is None:
+                uow.insert_new(POLICY_RUN, PolicyRun(_SWEEP, from_us(uow.now_us)))
+            else:
+                uow.update(POLICY_RUN, dataclasses.replace(run, covered_at=from_us(uow.now_us)))
+
+        self._engine.write(done)
 
     def _begin(self, rule: Rule) -> None:
         self._engine.write(lambda uow: uow.insert_new(POLICY_RUN, PolicyRun(rule.rule_id, from_us(uow.now_us))))
@@ -183,7 +236,7 @@ class Scheduler:
 
     def prune(self, uow: UnitOfWork, action: ActionConfig) -> int:
         """Take out of use what a prune action names in the whole tenant (C-228); return how many records."""
-        return prune_everywhere(uow, action)
+        return prune_everywhere(uow, self._engine.store.catalog, action)
 
     def record(self, uow: UnitOfWork, kind: str, payload: Mapping[str, Any], duration_ms: int | None = None) -> None:
         """Write an event in this very transaction, and tell subscribers of it after the commit."""

@@ -20,6 +20,7 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.engine import Engine
 from caliber.runtime.policies import PolicyEngine, Prepared, Subject
 from caliber.runtime.policy_notes import Changed
+from caliber.runtime.retaining import Retaining
 from caliber.schema.relations import SCOPE, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
@@ -37,6 +38,7 @@ class Tasks:
         self._principal = principal
         self._frequency = engine.config.pcp.recovery_points.frequency
         self.policies = PolicyEngine(engine, principal, assemble)
+        self._retaining = Retaining(engine)
 
     # --- reading what is needed ------------------------------------------------------------------
 
@@ -248,6 +250,7 @@ class Tasks:
         vector = None if summarized is None else summarized.summary_vector
         if summary is not None and vector is not None and self._engine.embedder is not None:
             self._engine.embedder.attach(uow, "scope", closed.scope_id, summary, vector)
+        self._retaining.scope_closed(uow, closed)
         counts = {"pruned": applied.pruned, "artifacts": len(applied.artifacts)}
         self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed, **counts)
         return closed
@@ -299,9 +302,11 @@ class Tasks:
                         entity_type="trajectory", id=trajectory_id, reason="a sub-trajectory was started meanwhile"
                     )
                 notes = self.policies.apply(uow, subject, prepared).notes
-                done = lifecycle.finish_trajectory(
+                done, session = lifecycle.finish_trajectory(
                     uow, trajectory_id, status=status, summary=summary, notes=[note.note_id for note in notes]
                 )
+                if session is not None:
+                    self._retaining.session_ended(uow, session)
                 self._emit(uow, EventType.TRAJECTORY_COMPLETE, trajectory_id, None, status=status.value)
                 assert done.outcome is not None
                 return done.outcome

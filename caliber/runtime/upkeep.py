@@ -7,6 +7,7 @@ from typing import Any
 from caliber.model.entities import Artifact
 from caliber.runtime.engine import Engine
 from caliber.runtime.forgetting.unfinished import unfinished_erasures
+from caliber.runtime.schedules import Scheduler
 from caliber.schema.relations import ARTIFACT
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
@@ -15,7 +16,8 @@ from caliber.trajectory import lifecycle
 def maintain(engine: Engine) -> dict[str, int]:
     """Remove what retention says, in one transaction; return how many rows of each kind.
 
-    Knowledge, turns and audit records are never removed here. Artifacts past their TTL are retired, not deleted.
+    Audit records are never removed here, and knowledge and turns only as the retention of declared memories says, in
+    batches after it. Artifacts past their TTL are retired, not deleted.
     """
     engine.check_open()
     retention = engine.config.retention
@@ -52,6 +54,7 @@ def maintain(engine: Engine) -> dict[str, int]:
     # Windows still in the queue may refer to contents that would go now.
     engine.behind.flush()
     removed = engine.write(work)
+    removed["memories"] = Scheduler(engine).sweep()
     # What a process that ended began to erase is gone from the records, but perhaps not from the files.
     removed["erasures"] = 0
     if unfinished_erasures(engine):

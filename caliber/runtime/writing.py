@@ -38,6 +38,7 @@ from caliber.model.enums import (
 )
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
+from caliber.runtime.retaining import Retaining
 from caliber.runtime.space_provider import embedded_text
 from caliber.runtime.support import bounded
 from caliber.runtime.tasks import Tasks
@@ -77,15 +78,16 @@ class Writing:
 
     def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
         """End a session and retire what lived only as long as it; ending it again changes nothing. Raises: NotFound."""
-        wanted = inputs.as_uuid(session_id, "session_id")
+        engine, wanted = self._engine, inputs.as_uuid(session_id, "session_id")
 
         def work(uow: UnitOfWork) -> Session:
             session, ended = lifecycle.end_session(uow, wanted)
             if ended:
+                Retaining(engine).session_ended(uow, session)
                 uow.emit(self._event(EventType.SESSION_END, (EntityType.SESSION, session.session_id)))
             return session
 
-        return self._engine.write(work, deadline_ms=deadline_ms)
+        return engine.write(work, deadline_ms=deadline_ms)
 
     def start_trajectory(
         self,

@@ -288,6 +288,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
             if name in given
         ),
         vector_of=() if embedded is None else (embedded,),
+        in_use=(),
     )
 
 

@@ -139,6 +139,8 @@ class Relation:
     auto_key: bool = False
     vector_of: tuple[str, ...] | None = None
     """The columns that its vectors are made of, where these are not all of the content."""
+    in_use: tuple[str, ...] | None = None
+    """The columns that are empty in a record that is in use; None where retention by age or number reaches none."""
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -150,6 +152,7 @@ class Relation:
         named += [name for unique in self.uniques for name in (*unique.columns, *(w[0] for w in unique.where))]
         named += [name for path in self.paths for name in (*path.by, *path.order, *(w[0] for w in path.where))]
         named += [key.column for key in self.foreign_keys]
+        named += self.in_use or ()
         for name in named:
             if name not in self._by_name and name != "ordinal":
                 raise InternalError(f"relation {self.name}: column {name} is used but not declared")

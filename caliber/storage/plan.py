@@ -91,6 +91,12 @@ class RelationPlans:
     counts: dict[str, Plan] = field(default_factory=dict)
     references: dict[str, Plan] = field(default_factory=dict)
     """For each foreign key's column, the rows that refer to one target; for mirrored relations only."""
+    expired: Plan | None = None
+    """Keys of records in use that were made up to a time, the first ones; where retention reaches them."""
+    surplus: Plan | None = None
+    """Keys of records in use that are not among the newest so many of the store."""
+    surplus_by_trajectory: Plan | None = None
+    """Keys of records in use that are not among the newest so many of their trajectory."""
 
 
 def quote(name: str) -> str:
@@ -218,6 +224,36 @@ def _list_plan(relation: Relation, path: AccessPath, codec: Codec, dialect: Dial
     return Plan(f"{relation.name}.{path.name}", sql, tuple(binds), codec.names)
 
 
+def _expired_plan(relation: Relation, dialect: Dialect) -> Plan | None:
+    if relation.in_use is None:
+        return None
+    conditions = [f"{quote('created_at')} <= {dialect.placeholder(1)}"]
+    conditions += [f"{quote(name)} IS NULL" for name in relation.in_use]
+    sql = (
+        f"SELECT {quote(relation.key[0])} FROM {dialect.table(relation.name)} WHERE {' AND '.join(conditions)}"
+        f" ORDER BY {quote('ordinal')} LIMIT {dialect.placeholder(2)}"
+    )
+    return Plan(f"{relation.name}.expired", sql, ("created_until", "limit"), relation.key)
+
+
+def _surplus_plan(relation: Relation, dialect: Dialect, by: str | None) -> Plan | None:
+    if relation.in_use is None or (by is not None and not relation.has(by)):
+        return None
+    key = quote(relation.key[0])
+    part = "" if by is None else f"PARTITION BY {quote(by)} "
+    where = _where(tuple((name, True) for name in relation.in_use))
+    ranked = (
+        f"SELECT {key}, {quote('ordinal')}, row_number() OVER ({part}ORDER BY {quote('created_at')} DESC,"
+        f" {quote('ordinal')} DESC) AS place FROM {dialect.table(relation.name)}{f' WHERE {where}' if where else ''}"
+    )
+    sql = (
+        f"SELECT {key} FROM ({ranked}) AS ranked WHERE place > {dialect.placeholder(1)}"
+        f" ORDER BY {quote('ordinal')} LIMIT {dialect.placeholder(2)}"
+    )
+    name = "surplus" if by is None else "surplus_by_trajectory"
+    return Plan(f"{relation.name}.{name}", sql, ("keep", "limit"), relation.key)
+
+
 def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
     """Return every regular statement of ``relation`` in the words of ``dialect``."""
     codec = codec_of(relation)
@@ -307,6 +343,9 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
             for key in relation.foreign_keys
             if relation.mirrored
         },
+        expired=_expired_plan(relation, dialect),
+        surplus=_surplus_plan(relation, dialect, None),
+        surplus_by_trajectory=_surplus_plan(relation, dialect, "trajectory_id"),
     )
 
 

@@ -57,18 +57,22 @@ def end_session(uow: UnitOfWork, session_id: uuid.UUID) -> tuple[Session, bool]:
     return ended, True
 
 
-def end_idle_session(uow: UnitOfWork, trajectory: Trajectory) -> None:
-    """End the session of a root trajectory that just became terminal, if it was the last one alive (C-013)."""
+def end_idle_session(uow: UnitOfWork, trajectory: Trajectory) -> Session | None:
+    """End the session of a root trajectory that just became terminal, if it was the last one alive (C-013).
+
+    Return the session that this ended.
+    """
     if trajectory.session_id is None or trajectory.parent_trajectory_id is not None:
-        return
+        return None
     # Of two that end at once, the later one has to see the earlier: neither changes a row that both read.
     uow.serialize(f"session {trajectory.session_id}")
     for other in uow.select_path(TRAJECTORY, "list_by_session", trajectory.session_id.bytes):
         if other.trajectory_id == trajectory.trajectory_id or other.parent_trajectory_id is not None:
             continue
         if not states.TRAJECTORY.is_terminal(other.status):
-            return
-    end_session(uow, trajectory.session_id)
+            return None
+    session, ended = end_session(uow, trajectory.session_id)
+    return session if ended else None
 
 
 def retire_artifact(uow: UnitOfWork, artifact: Artifact) -> None:
@@ -161,8 +165,10 @@ def finish_trajectory(
     status: OutcomeStatus,
     summary: str,
     notes: Sequence[uuid.UUID],
-) -> Trajectory:
+) -> tuple[Trajectory, Session | None]:
     """Compute the outcome, store it and flip the status; the last step of completing (K-093).
+
+    Return the trajectory, and the session that ended with it.
 
     Raises: InvalidStateTransition; ConstraintViolation while a scope is still open.
     """
@@ -189,8 +195,7 @@ def finish_trajectory(
         TRAJECTORY,
         dataclasses.replace(trajectory, status=target, outcome=outcome, updated_at=now, last_activity_at=now),
     )
-    end_idle_session(uow, done)
-    return done
+    return done, end_idle_session(uow, done)
 
 
 # --- scopes --------------------------------------------------------------------------------------

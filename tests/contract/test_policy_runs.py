@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from support.configs import policy
+from support.memories import record
 from support.providers import ScriptedSummarizer
 
-from caliber.model import NoteType
+from caliber.model import FixedClock, NoteType
 from caliber.model.errors import CaliberError, InvalidValue
 from caliber.runtime import policies as policies_module
 from caliber.runtime.policies import PolicyEngine
@@ -52,8 +53,9 @@ def runs(agent: Any, trigger: str) -> list[dict[str, Any]]:
     """Return what the log says of a trigger's actions, in its order."""
     agent.memory.flush()
     found = [event for event in agent.memory.storage.events.all() if event.event_type == "policy_execute"]
+    found = [event for event in found if event.payload["trigger"] == trigger]
     assert all(event.duration_ms is not None and event.trajectory_id is not None for event in found)
-    return [event.payload for event in found if event.payload["trigger"] == trigger]
+    return [event.payload for event in found]
 
 
 def told(agent: Any, kind: str) -> list[Any]:
@@ -158,6 +160,46 @@ def test_two_that_change_the_same_note_change_it_one_after_the_other(opened: Any
     assert agent.memory.get(known.note_id).content == "known; first; second"
     assert summarizer.calls.count("generate_notes") == 2
     assert [run["notes"] for run in runs(agent, "task_end")] == [1, 1]
+
+
+def test_a_memory_of_ones_own_is_pruned_and_summarized_as_the_others(opened: Any) -> None:
+    # C-150, C-153, C-228: in the range of the trigger, and no turn instead of it
+    fields = [{"name": "content", "type": "text"}, {"name": "confidence", "type": "float", "optional": True}]
+    own = {"name": "finding", "type": "working", "fields": fields, "retention": {"kind": "persistent"}}
+    doubtful = prune("finding", below_confidence=0.5)
+    scheduled = policy("schedule", doubtful, name="nightly")
+    scheduled["rules"][0]["cron"] = "0 3 * * *"
+    clock = FixedClock()
+    agent = opened(
+        policy("scope_close", {"action": "summarize", "target": "finding"}, doubtful), scheduled,
+        memories=[own], clock=clock,
+    )  # fmt: skip
+    memory, catalog = agent.memory, agent.memory._engine.store.catalog
+    relation = catalog.memories["finding"].relation
+    other = memory.open_scope(agent.trajectory_id)
+    for scope, content, confidence in (
+        (agent.scope, "seen here", 0.9), (agent.scope, "doubtful here", 0.1), (agent.scope, "unsaid", None),
+        (other, "doubtful elsewhere", 0.1),
+    ):  # fmt: skip
+        made = record(
+            catalog, "finding", content=content, confidence=confidence, trajectory_id=agent.trajectory_id,
+            scope_id=scope.scope_id, trust="web",
+        )  # fmt: skip
+        memory._engine.write(lambda uow, made=made: uow.insert(relation, made))
+    agent.say("said")
+    memory.run_due()
+    memory.close_scope(agent.scope_id)
+    assert [run.get("artifacts", run.get("pruned")) for run in runs(agent, "scope_close")] == [1, 1]
+    (artifact,) = memory.storage.artifacts.all()
+    assert (artifact.text, artifact.trust) == ("summary of seen here", "web")
+    assert memory._engine.memory.snapshot[relation.name].count() == 3
+    clock.advance(ms=86_400_000)
+    assert memory.run_due() == 1
+    memory.flush()
+    (run,) = [event.payload for event in told(agent, "policy_execute") if event.payload["trigger"] == "schedule"]
+    assert (run["action"], run["pruned"]) == ("prune finding", 1)
+    assert memory.storage.turns.count() == 1
+    assert memory.verify() == []
 
 
 # --- what fails ----------------------------------------------------------------------------------

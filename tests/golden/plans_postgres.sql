@@ -381,6 +381,21 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
 
+-- turn.expired
+--   takes: created_until, limit
+--   gives: turn_id
+SELECT "turn_id" FROM "tenant_a"."turn" WHERE "created_at" <= $1 ORDER BY "ordinal" LIMIT $2;
+
+-- turn.surplus
+--   takes: keep, limit
+--   gives: turn_id
+SELECT "turn_id" FROM (SELECT "turn_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."turn") AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
+
+-- turn.surplus_by_trajectory
+--   takes: keep, limit
+--   gives: turn_id
+SELECT "turn_id" FROM (SELECT "turn_id", "ordinal", row_number() OVER (PARTITION BY "trajectory_id" ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."turn") AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
+
 -- ===== artifact
 
 CREATE TABLE "tenant_a"."artifact" (
@@ -533,6 +548,21 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 --   takes: superseded_by
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
 SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "superseded_by" = $1 ORDER BY "ordinal";
+
+-- artifact.expired
+--   takes: created_until, limit
+--   gives: artifact_id
+SELECT "artifact_id" FROM "tenant_a"."artifact" WHERE "created_at" <= $1 AND "retired_at" IS NULL AND "superseded_by" IS NULL AND "rolled_back_at" IS NULL ORDER BY "ordinal" LIMIT $2;
+
+-- artifact.surplus
+--   takes: keep, limit
+--   gives: artifact_id
+SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."artifact" WHERE "retired_at" IS NULL AND "superseded_by" IS NULL AND "rolled_back_at" IS NULL) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
+
+-- artifact.surplus_by_trajectory
+--   takes: keep, limit
+--   gives: artifact_id
+SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (PARTITION BY "trajectory_id" ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."artifact" WHERE "retired_at" IS NULL AND "superseded_by" IS NULL AND "rolled_back_at" IS NULL) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- ===== checkpoint
 
@@ -718,6 +748,16 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   takes: superseded_by
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "superseded_by" = $1 ORDER BY "ordinal";
+
+-- note.expired
+--   takes: created_until, limit
+--   gives: note_id
+SELECT "note_id" FROM "tenant_a"."note" WHERE "created_at" <= $1 AND "archived_at" IS NULL AND "superseded_by" IS NULL ORDER BY "ordinal" LIMIT $2;
+
+-- note.surplus
+--   takes: keep, limit
+--   gives: note_id
+SELECT "note_id" FROM (SELECT "note_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."note" WHERE "archived_at" IS NULL AND "superseded_by" IS NULL) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- ===== usage
 

@@ -57,6 +57,9 @@ def rendered(dialect: Dialect, irregular: dict[str, Plan]) -> str:
             plans.lock,
             *plans.lists.values(),
             *plans.references.values(),
+            plans.expired,
+            plans.surplus,
+            plans.surplus_by_trajectory,
         ]
         for plan in regular:
             if plan is not None:

@@ -36,6 +36,7 @@ NOTE = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
+    in_use=("archived_at", "superseded_by"),
     key=("note_id",),
     columns=(
         uuid_("note_id"),

@@ -242,6 +242,7 @@ TURN = Relation(
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
     ),
     groups=("scope_id",),
+    in_use=(),
     paths=(AccessPath("list_by_scope", ("scope_id",), ("sequence",)),),
 )
 
@@ -296,6 +297,7 @@ ARTIFACT = Relation(
         ForeignKey("superseded_by", "artifact", "artifact_id", "set null"),
     ),
     groups=("trajectory_id",),
+    in_use=("retired_at", "superseded_by", "rolled_back_at"),
     paths=(
         AccessPath("list_by_trajectory", ("trajectory_id",), ("created_at", "ordinal")),
         AccessPath("list_by_scope", ("scope_id",), ("created_at", "ordinal")),

@@ -27,6 +27,14 @@ NOTIFY = {"action": "notify", "channel": "told"}
 PRUNE = {"action": "prune", "target": "note", "below_confidence": 0.5}
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR_MS = 3_600_000
+OLD_TURNS = [
+    {
+        "name": "turn_buffer",
+        "type": "ephemeral",
+        "fields": [{"name": "content", "type": "text"}],
+        "retention": {"kind": "duration", "duration_ms": "1h"},
+    }
+]
 EVERY_CHECKPOINT = {"pcp.recovery_points.frequency": "per_turn"}
 
 
@@ -271,6 +279,21 @@ def at_once(config: CaliberConfig, place: Place) -> tuple[int, int]:
     return asyncio.run(run())
 
 
+def swept(config: CaliberConfig, place: Place) -> list[int]:
+    """Return how many turns each sweep of retention took, two hours after one that found nothing."""
+    clock = FixedClock(int(MONDAY.timestamp()) * 1_000_000)
+    memory = place.open(config, clock=clock)
+    agent = Agent(memory)
+    for number in range(4):
+        agent.say(f"turn {number}")
+    memory.run_due()
+    clock.advance(ms=2 * HOUR_MS)
+    memory.run_due()
+    memory.flush()
+    kinds = (event for event in memory.storage.events.all() if event.event_type == EventType.RETENTION_APPLY)
+    return [event.payload["taken"] for event in kinds]
+
+
 ROLES = AgentRole
 
 CASES: tuple[Case, ...] = (
@@ -321,6 +344,9 @@ CASES: tuple[Case, ...] = (
         policies=scheduled(PRUNE),
         policy_engine__schedule_poll_ms=0,
     ),
+    # --- how long records stay
+    case("retention.sweep_every_ms", swept, ("2h", [4]), ("3h", []), memories=OLD_TURNS),
+    case("retention.sweep_rows", swept, (2, [2, 2]), (4, [4]), memories=OLD_TURNS),
     # --- who acts
     visibility(ROLES.ORCHESTRATOR, ROLES.OPTIMIZER, ROLES.EXECUTOR),
     visibility(ROLES.OPTIMIZER, ROLES.EXECUTOR, ROLES.REVIEWER),

@@ -1,0 +1,196 @@
+"""How long the records of declared memories stay: what goes with a scope or a session, by age, and by number.
+
+What goes with something goes in the transaction that ends it; age and number are looked after by a sweep, in batches,
+by whoever holds the lease of schedules. Each time that something was taken leaves an event that says how much.
+Source: C-136 to C-138, K-063; decision 0173, docs/retention.md.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caliber.config.memories import MemoryConfig, MemoryRetentionConfig
+from caliber.config.render import format_duration
+from caliber.model.entities import LockToken, Scope, Session, Trajectory
+from caliber.model.enums import EventType, MemoryCategory
+from caliber.runtime.engine import Engine
+from caliber.runtime.pruning import archive_notes, drop, records_of, retire_artifacts
+from caliber.schema.memories import BUILT_IN
+from caliber.schema.memory_types import RetentionKind
+from caliber.schema.relation import Relation
+from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TRAJECTORY, TURN
+from caliber.storage.plan import Plan
+from caliber.storage.unit_of_work import UnitOfWork
+
+_PRINCIPAL = "system:retention"
+_SWEPT = (RetentionKind.DURATION, RetentionKind.MAX)
+_OF_TENANT = (MemoryCategory.SEMANTIC, MemoryCategory.PROCEDURAL)
+"""What is knowledge: its newest records are those of the tenant, not of each trajectory (C-137)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A declared memory, the relation of its records, and what becomes of those whose time is over."""
+
+    memory: MemoryConfig
+    relation: Relation
+    take: Callable[[UnitOfWork, Iterable[Any]], int]
+
+    @property
+    def kind(self) -> RetentionKind:
+        """What kind of retention it has."""
+        return self.memory.retention.kind
+
+    @property
+    def of_tenant(self) -> bool:
+        """Whether its newest records are counted in the tenant."""
+        return self.relation is NOTE or (self.memory.name not in BUILT_IN and self.memory.type in _OF_TENANT)
+
+
+class Retaining:
+    """Applies what the memories of the configuration say of retention."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        ending = (RetentionKind.SCOPE, RetentionKind.SESSION, *_SWEPT)
+        self._memories = [memory for memory in engine.config.memories if memory.retention.kind in ending]
+        self.sweeps = any(memory.retention.kind in _SWEPT for memory in self._memories)
+        """Whether anything is to be looked after by age or number."""
+
+    def _kept(self, *kinds: RetentionKind) -> list[Kept]:
+        """Return the memories with these kinds; one that the store does not have yet has no records."""
+        found = []
+        for memory in self._memories:
+            if memory.retention.kind not in kinds:
+                continue
+            if memory.name in BUILT_IN:
+                relation = BUILT_IN[memory.name].relation
+            elif memory.name in self._engine.store.catalog.memories:
+                relation = self._engine.store.catalog.memories[memory.name].relation
+            else:
+                continue
+            found.append(Kept(memory, relation, _taker(relation)))
+        return found
+
+    # --- with what they belong to ------------------------------------------------------------------
+
+    def scope_closed(self, uow: UnitOfWork, scope: Scope) -> None:
+        """Take what stays as long as its scope, in the transaction that closes it."""
+        for kept in self._kept(RetentionKind.SCOPE):
+            taken = kept.take(uow, records_of(uow, kept.relation, "scope", scope.scope_id))
+            self._record(uow, kept, taken, trajectory_id=scope.trajectory_id, scope_id=scope.scope_id)
+
+    def session_ended(self, uow: UnitOfWork, session: Session) -> None:
+        """Take what stays as long as its session, in the transaction that ends it."""
+        found = self._kept(RetentionKind.SESSION)
+        if not found:
+            return
+        trajectories: list[Trajectory] = uow.select_path(TRAJECTORY, "list_by_session", session.session_id.bytes)
+        for kept in found:
+            taken = kept.take(uow, self._of_session(uow, kept.relation, session, trajectories))
+            self._record(uow, kept, taken, session_id=session.session_id)
+
+    def _of_session(
+        self, uow: UnitOfWork, relation: Relation, session: Session, trajectories: Sequence[Trajectory]
+    ) -> list[Any]:
+        if relation is TURN:
+            scopes = [
+                scope
+                for trajectory in trajectories
+                for scope in uow.select_path(SCOPE, "list_by_trajectory", trajectory.trajectory_id.bytes)
+            ]
+            return [turn for scope in scopes for turn in records_of(uow, TURN, "scope", scope.scope_id)]
+        return records_of(uow, relation, "session", session.session_id)
+
+    # --- by age and number -------------------------------------------------------------------------
+
+    def sweep(self, token: LockToken) -> int:
+        """Take what is too old or too much, in batches of a transaction each; return how many records.
+
+        Raises: LockExpired when the lease behind ``token`` went to somebody else.
+        """
+        return sum(self._sweep(kept, token) for kept in self._kept(*_SWEPT))
+
+    def _sweep(self, kept: Kept, token: LockToken) -> int:
+        rows = self._engine.config.retention.sweep_rows
+        total = 0
+        while True:
+            begun = time.monotonic()
+            # Looked for outside the transaction: nobody waits to write while a large table is read.
+            keys = self._over(kept, rows)
+            taken = self._engine.write(lambda uow: self._take(uow, kept, keys, token, begun)) if keys else 0  # noqa: B023
+            total += taken
+            if len(keys) < rows or not taken:
+                return total
+
+    def _over(self, kept: Kept, rows: int) -> list[bytes]:
+        plan, bound = self._plan(kept)
+        with self._engine.store.read() as session:
+            return [row[0] for row in session.run(plan, (bound, rows))]
+
+    def _plan(self, kept: Kept) -> tuple[Plan, int]:
+        plans, retention = self._engine.store.plans[kept.relation.name], kept.memory.retention
+        if retention.duration_ms is not None:
+            plan, bound = plans.expired, self._engine.clock.now_us() - retention.duration_ms * 1_000
+        else:
+            assert retention.count is not None  # the configuration requires it
+            plan, bound = plans.surplus if kept.of_tenant else plans.surplus_by_trajectory, retention.count
+        assert plan is not None  # every memory's relation has what retention asks
+        return plan, bound
+
+    def _take(self, uow: UnitOfWork, kept: Kept, keys: Sequence[bytes], token: LockToken, begun: float) -> int:
+        uow.guard(token)
+        found = [entity for key in keys if (entity := uow.find(kept.relation, key)) is not None]
+        taken = kept.take(uow, found)
+        self._record(uow, kept, taken, duration_ms=int((time.monotonic() - begun) * 1_000))
+        return taken
+
+    # --- telling -----------------------------------------------------------------------------------
+
+    def _record(
+        self,
+        uow: UnitOfWork,
+        kept: Kept,
+        taken: int,
+        *,
+        trajectory_id: uuid.UUID | None = None,
+        scope_id: uuid.UUID | None = None,
+        session_id: uuid.UUID | None = None,
+        duration_ms: int | None = None,
+    ) -> None:
+        """Write in this very transaction that records were taken; nothing where there were none."""
+        if not taken:
+            return
+        payload = {"memory": kept.memory.name, "rule": _shown(kept.memory.retention), "taken": taken}
+        if session_id is not None:
+            payload["session_id"] = str(session_id)
+        event = self._engine.event(
+            EventType.RETENTION_APPLY,
+            principal=_PRINCIPAL,
+            trajectory_id=trajectory_id,
+            scope_id=scope_id,
+            payload=payload,
+            duration_ms=duration_ms,
+            at_us=uow.now_us,
+        )
+        uow.log(event, self._engine.bus.publish)
+
+
+def _shown(retention: MemoryRetentionConfig) -> str:
+    """Return a retention as the language writes it."""
+    if retention.duration_ms is not None:
+        return format_duration(retention.duration_ms)
+    return retention.kind.value if retention.count is None else f"max({retention.count})"
+
+
+def _taker(relation: Relation) -> Callable[[UnitOfWork, Iterable[Any]], int]:
+    """Return what ends records of a relation: artifacts are retired, notes archived, all else is deleted."""
+    if relation is ARTIFACT:
+        return retire_artifacts
+    if relation is NOTE:
+        return archive_notes
+    return lambda uow, records: drop(uow, relation, records)

@@ -1,0 +1,255 @@
+"""How long the records of declared memories stay, of every kind, for every memory. Source: C-136 to C-138, K-063."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from support.configs import USER
+from support.memories import record
+
+from caliber.model.errors import CaliberError, NotFound
+from caliber.runtime.schedules import LEASE
+
+MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+QUIET = {"embedding_provider": None, "policy_engine__schedule_poll_ms": 0, "policies": []}
+CATEGORIES = {"turn_buffer": "ephemeral", "artifact": "episodic", "note": "semantic", "rule": "procedural"}
+
+
+class SetClock:
+    def __init__(self) -> None:
+        self.at = MONDAY
+
+    def now_us(self) -> int:
+        return int(self.at.timestamp()) * 1_000_000
+
+
+def kept(name: str, kind: str, **how: Any) -> dict[str, Any]:
+    return {
+        "name": name, "type": CATEGORIES.get(name, "working"), "fields": [{"name": "content", "type": "text"}],
+        "retention": {"kind": kind, **how},
+    }  # fmt: skip
+
+
+def write(memory: Any, name: str, content: str, agent: Any, **fields: Any) -> Any:
+    """Keep a record of a memory of the store's own; it belongs where the agent is."""
+    relation = memory._engine.store.catalog.memories[name].relation
+    now = datetime.fromtimestamp(memory._engine.clock.now_us() / 1e6, UTC)
+    belongs = {
+        "trajectory_id": agent.trajectory_id,
+        "scope_id": agent.scope_id,
+        "session_id": agent.trajectory.session_id,
+    }
+    made = record(memory._engine.store.catalog, name, content=content, created_at=now, **{**belongs, **fields})
+    memory._engine.write(lambda uow: uow.insert(relation, made))
+    return made
+
+
+def left(memory: Any) -> dict[str, list[str]]:
+    """Return what is still in use, by memory."""
+    storage, store = memory.storage, memory._engine.store
+    out = {
+        "turn_buffer": [turn.text for turn in storage.turns.all()],
+        "artifact": [item.text for item in storage.artifacts.all() if item.retired_at is None],
+        "note": [note.content for note in storage.notes.all() if note.archived_at is None],
+    }
+    for name, own in store.catalog.memories.items():
+        snapshot = memory._engine.memory.snapshot[own.relation.name]
+        rows = [row for row in range(len(snapshot.live_mask)) if snapshot.live_mask[row]]
+        out[name] = [memory._engine.memory.entity(snapshot, row).content for row in rows]
+    return {name: sorted(found) for name, found in out.items()}
+
+
+def taken(memory: Any) -> list[tuple[str, str, int]]:
+    """Return what the log says that retention took, in its order."""
+    memory.flush()
+    found = [event for event in memory.storage.events.all() if event.event_type == "retention_apply"]
+    return [(event.payload["memory"], event.payload["rule"], event.payload["taken"]) for event in found]
+
+
+@pytest.fixture
+def opened(backend: Any) -> Any:
+    def make(*memories: dict[str, Any], **options: Any) -> Any:
+        clock = SetClock()
+        memory = backend.open(clock=clock, memories=list(memories), **{**QUIET, **options})
+        return memory, clock
+
+    return make
+
+
+def test_what_stays_for_a_scope_goes_when_it_closes(opened: Any, start: Any) -> None:
+    # C-136: in the transaction that closes it; replay has what the window was made of
+    memory, _ = opened(kept("turn_buffer", "scope"), kept("artifact", "scope"), kept("scratch", "scope"))
+    agent, other = start(memory), start(memory)
+    for who in (agent, other):
+        who.say("said by Trillian" if who is agent else "said by another")
+        who.keep(f"kept by {who is agent}")
+        write(memory, "scratch", f"noted by {who is agent}", who)
+    agent.note("a note")
+    window = memory.assemble_context(agent.trajectory_id)
+    assert "said by Trillian" in window.text
+    memory.close_scope(agent.scope_id)
+    others = {"turn_buffer": ["said by another"], "artifact": ["kept by False"], "scratch": ["noted by False"]}
+    assert left(memory) == {**others, "note": ["a note"]}
+    assert taken(memory) == [("turn_buffer", "scope", 1), ("artifact", "scope", 1), ("scratch", "scope", 1)]
+    assert memory.replay(window.window_id).text == window.text
+    memory.storage.scopes.close(other.scope_id)
+    assert left(memory)["scratch"] == left(memory)["turn_buffer"] == []
+    assert memory.verify() == []
+
+
+def test_what_stays_for_a_scope_goes_only_with_it(opened: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # C-215: the close that fails takes nothing; what went later is still found by forget
+    memory, _ = opened(kept("turn_buffer", "scope"))
+    agent = start(memory)
+    agent.say("said by Trillian")
+    window = memory.assemble_context(agent.trajectory_id)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("caliber.runtime.tasks.Tasks._emit", refuse)
+    with pytest.raises(RuntimeError):
+        memory.close_scope(agent.scope_id)
+    assert left(memory)["turn_buffer"] == ["said by Trillian"]
+    assert taken(memory) == []
+    monkeypatch.undo()
+    memory.close_scope(agent.scope_id)
+    assert memory.replay(window.window_id).text == window.text
+    memory.forget(texts=["Trillian"])
+    with pytest.raises(NotFound, match="forgotten"):
+        memory.replay(window.window_id)
+
+
+@pytest.mark.parametrize("how", ["end_session", "last task"])
+def test_what_stays_for_a_session_goes_when_it_ends(opened: Any, start: Any, how: str) -> None:
+    # C-013, C-136: a session ends by a call, or with its last task
+    memory, _ = opened(*(kept(name, "session") for name in ("turn_buffer", "artifact", "scratch")))
+    session = memory.start_session(initiator=USER)
+    agent, outside = start(memory), start(memory)
+    agent.trajectory = memory.start_trajectory("in a session", initiator=USER, session=session.session_id)
+    agent.scope = memory.current_scope(agent.trajectory_id)
+    for who, name in ((agent, "in"), (outside, "out")):
+        who.say(name)
+        who.keep(name)
+        write(memory, "scratch", name, who)
+    agent.note("a note")
+    if how == "end_session":
+        memory.end_session(session.session_id)
+    else:
+        memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
+    memory.end_session(session.session_id)
+    expected = {name: ["out"] for name in ("turn_buffer", "artifact", "scratch")}
+    assert left(memory) == {**expected, "note": ["a note"]}
+    assert taken(memory) == [(name, "session", 1) for name in ("turn_buffer", "artifact", "scratch")]
+    assert memory.verify() == []
+
+
+def test_what_is_too_old_goes_in_batches_when_it_is_time(opened: Any, start: Any, backend: Any) -> None:
+    # C-136: by created_at, inclusive as in K-063; once for all processes, and known after reopening
+    declared = [kept(name, "duration", duration_ms="1d") for name in ("turn_buffer", "artifact", "note", "scratch")]
+    memory, clock = opened(*declared, retention__sweep_every_ms="1h", retention__sweep_rows=2)
+    agent = start(memory)
+    memory.run_due()
+    for at in range(6):
+        clock.at = MONDAY + at * MINUTE
+        agent.say(f"{at}")
+        agent.keep(f"{at}", ttl="10s" if at == 5 else None)
+        agent.note(f"{at}")
+        write(memory, "scratch", f"{at}", agent)
+    clock.at = MONDAY + DAY + 4 * MINUTE
+    memory.run_due()
+    assert left(memory) == {name: ["5"] for name in ("turn_buffer", "artifact", "note", "scratch")}
+    assert taken(memory) == [
+        (name, "1d", count) for name in ("turn_buffer", "artifact", "note", "scratch") for count in (2, 2, 1)
+    ]
+    clock.at = MONDAY + DAY + HOUR
+    memory.run_due()
+    assert left(memory)["note"] == ["5"], "not yet: it looks every hour"
+    memory.maintain()
+    assert left(memory) == {"turn_buffer": [], "artifact": [], "note": [], "scratch": []}
+    assert memory.verify() == []
+
+
+def test_a_sweep_that_is_due_runs_once_whoever_is_open(opened: Any, start: Any) -> None:
+    # C-136, C-238: one runner, and what it did is known to the next
+    memory, clock = opened(kept("note", "duration", duration_ms="1h"), retention__sweep_every_ms="1h")
+    start(memory).note("old")
+    memory.run_due()
+    clock.at = MONDAY + HOUR
+    lock = memory._engine.locks.acquire(LEASE, holder="somebody else")
+    memory.run_due()
+    assert memory.maintain()["memories"] == 0
+    assert left(memory)["note"] == ["old"], "another process is at it"
+    from caliber.model.entities import LockToken
+
+    memory._engine.locks.release(LockToken(lock.resource, lock.token), holder="somebody else")
+    memory.run_due()
+    assert (left(memory)["note"], len(taken(memory))) == ([], 1)
+    clock.at = MONDAY
+    start(memory).note("of a clock that was put back")
+    clock.at = MONDAY + HOUR - MINUTE
+    memory.run_due()
+    clock.at = MONDAY + HOUR
+    memory.run_due()
+    assert taken(memory)[1:] == [], "looked a minute ago"
+
+
+def test_only_the_newest_stay(opened: Any, start: Any) -> None:
+    # C-137: of each trajectory; of notes and of own knowledge, of the tenant
+    names = ("turn_buffer", "artifact", "note", "scratch", "rule")
+    memory, clock = opened(*(kept(name, "max", count=2) for name in names), retention__sweep_rows=1)
+    agents = [start(memory), start(memory)]
+    for at in range(3):
+        clock.at = MONDAY + at * MINUTE
+        for number, agent in enumerate(agents):
+            text = f"{number}{at}"
+            agent.say(text)
+            agent.keep(text)
+            agent.note(text)
+            write(memory, "scratch", text, agent)
+            write(memory, "rule", text, agent)
+    agents[0].keep("the newest")
+    memory.run_due()
+    both, newest = ["01", "02", "11", "12"], ["02", "12"]
+    assert left(memory) == {
+        "turn_buffer": both, "artifact": ["02", "11", "12", "the newest"], "note": newest, "scratch": both,
+        "rule": newest,
+    }  # fmt: skip
+    memory.run_due()
+    assert sum(count for _, _, count in taken(memory)) == 2 + 3 + 4 + 2 + 4
+    assert {rule for _, rule, _ in taken(memory)} == {"max(2)"}
+    assert memory.verify() == []
+
+
+def test_an_open_store_looks_by_itself_also_without_a_schedule(opened: Any, start: Any) -> None:
+    # C-136
+    import threading
+
+    memory, clock = opened(
+        kept("turn_buffer", "duration", duration_ms="1h"), policy_engine__schedule_poll_ms=5,
+        retention__sweep_every_ms="1m",
+    )  # fmt: skip
+    told = threading.Event()
+    memory.on_event(lambda _: told.set(), event_type="retention_apply")
+    start(memory).say("old")
+    clock.at = MONDAY + 2 * HOUR
+    assert told.wait(30)
+    assert left(memory)["turn_buffer"] == []
+
+
+@pytest.mark.parametrize(("memory", "reason"), [
+    (kept("trajectory", "max", count=1), "a task stays until it is purged"),
+    (kept("scope", "duration", duration_ms="1d"), "a scope stays with its task"),
+    (kept("note", "scope"), "belong to no scope"),
+    (kept("scratch", "compress_on", when={"on": "task_start"}), "nothing yet"),
+    (kept("turn_buffer", "compress_on", when={"on": "turn"}), "next window"),
+])  # fmt: skip
+def test_a_retention_without_a_meaning_is_refused(memory: dict[str, Any], reason: str) -> None:
+    # C-136: nothing is accepted and then ignored
+    from support.configs import config
+
+    with pytest.raises(CaliberError, match=reason):
+        config(":memory:", memories=[memory])
