@@ -33,6 +33,8 @@ _STAYS: Final = {
     "trajectory": "a task stays until it is purged; retention is for what it left behind (turn_buffer, artifact, note)",
     "scope": "a scope stays with its task; retention is for what is in it (turn_buffer, artifact)",
 }
+_NAMED_IN: Final = {"fields": "name", "indexes": "field"}
+_MOST: Final = 1_000
 _LITERAL: Final = "this address is that of one machine; with env:MY_DSN the same file serves others"
 _SEALED: Final = (
     "this address may hold a password, and whoever reads the file reads it: name it as env:MY_DSN; it is used, and not "
@@ -42,7 +44,8 @@ _SEALED: Final = (
 
 def _sound(kind: type[S], items: Any) -> list[S | None]:
     """Return definitions as they are meant, with None for those that are wrong by themselves."""
-    return [_one(kind, item) for item in items] if isinstance(items, (list, tuple)) else []
+    # There cannot be more: that they are too many is said elsewhere.
+    return [_one(kind, item) for item in items[:_MOST]] if isinstance(items, (list, tuple)) else []
 
 
 def _one(kind: type[S], item: Any) -> S | None:
@@ -82,20 +85,18 @@ def _memories_twice(memories: Any) -> Iterator[ConfigError]:
     yield from _twice("memories", "memory", [None if item is None else item.name for item in sound_memories(memories)])
 
 
-@check("injection_rules")
-def _rules_twice(rules: Any) -> Iterator[ConfigError]:
-    yield from _twice("injection_rules", "rule", _names(rules))
-
-
 @check("policies")
 def _policies_twice(policies: Any) -> Iterator[ConfigError]:
     yield from _twice("policies", "policy", _names(policies))
 
 
 def _twice(path: str, what: str, names: list[str | None]) -> Iterator[ConfigError]:
+    seen: set[str] = set()
     for at, name in enumerate(names):
-        if name is not None and name in names[:at]:
+        if name in seen:
             yield wrong(f"{path}[{at}].name", name, f"the {what} {name} is declared twice")
+        if name is not None:
+            seen.add(name)
 
 
 # --- memories ------------------------------------------------------------------------------------
@@ -130,15 +131,9 @@ def _fields(memories: Any) -> Iterator[ConfigError]:
     for at, item in enumerate(sound):
         if item is None:
             continue
-        names = [field.name for field in item.fields]
-        indexed = [index.field for index in item.indexes]
-        for name, reason in faults(item.declared):
-            path = f"memories[{at}].parent" if item.parent is not None and not name else f"memories[{at}]"
-            if name in names and (name not in indexed or "index" not in reason):
-                path += f".fields[{names.index(name)}]"
-            elif name in indexed:
-                path += f".indexes[{indexed.index(name)}]"
-            yield wrong(path, name or item.name, reason)
+        for fault in faults(item.declared):
+            inner = "" if fault.part == "parent" else f"[{fault.at}].{_NAMED_IN[fault.part]}"
+            yield wrong(f"memories[{at}].{fault.part}{inner}", item.name, fault.reason)
 
 
 @check("memories", "embedding_provider", "vector")

@@ -236,15 +236,19 @@ def _listed(name: str, sections: tuple[Section, ...]) -> Iterator[str]:
         yield from ("", f"# {CaliberConfig.model_fields[name].description} (ours)")
     for section in sections:
         yield from ("", f"[[{name}]]")
-        yield from (f"{key} = {_value(value)}" for key, value in _times(section).items())
+        for key, value in _times(section).items():
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                yield from (f"{key} = [", *(f"  {_value(item)}," for item in value), "]")
+            else:
+                yield f"{key} = {_value(value)}"
 
 
 def _times(section: Section) -> dict[str, Any]:
-    """Return a section as plain data, times as people write them."""
+    """Return a section as plain data, times as people write them; what is empty by itself is left out."""
     out: dict[str, Any] = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if value is None:
+        if value is None or (not field.is_required() and value in ((), False)):
             continue
         if isinstance(value, Section):
             out[name] = _times(value)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from caliber.dsl import ast
-from caliber.dsl.building import Building, Path, word_of
+from caliber.dsl.building import Building, Path, key_of, word_of
 from caliber.dsl.policies import trigger
 from caliber.dsl.source import Source
 from caliber.model.enums import ArtifactType, MemoryCategory
@@ -67,11 +67,10 @@ def _schema(state: Building, source: Source, value: ast.Value, data: dict[str, A
     for pair in value.pairs:
         if not isinstance(pair.key, ast.Word):
             state.wrong(source, pair.key.span, "the name of a field stands without quotes")
-            continue
         here: Path = (*path, "fields", len(fields))
         state.places[here] = (source, pair.span)
         state.places[(*here, "name")] = (source, pair.key.span)
-        fields.append({"name": pair.key.text, **_field(state, source, pair.value, here)})
+        fields.append({"name": key_of(pair), **_field(state, source, pair.value, here)})
 
 
 def _field(state: Building, source: Source, value: ast.Value, path: Path, *, optional: bool = False) -> dict[str, Any]:
@@ -135,13 +134,12 @@ def _indexes(state: Building, source: Source, value: ast.Value, data: dict[str, 
     for pair in value.pairs:
         if not isinstance(pair.key, ast.Word):
             state.wrong(source, pair.key.span, "the name of a field stands without quotes")
-            continue
         here: Path = (*path, "indexes", len(indexes))
         state.places[here] = (source, pair.span)
         state.places[(*here, "field")] = (source, pair.key.span)
         state.places[(*here, "type")] = (source, pair.value.span)
         kind = _one_of(state, source, pair.value, IndexType, "this is no type of index")
-        indexes.append({"field": pair.key.text, "type": kind})
+        indexes.append({"field": key_of(pair), "type": kind})
 
 
 def _lifecycle(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:

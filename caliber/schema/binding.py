@@ -6,8 +6,9 @@ Source: C-139 to C-141, C-164, C-183, K-058 to K-060.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from caliber.model.errors import InternalError
 from caliber.schema.memories import BUILT_IN, BuiltIn
@@ -71,29 +72,45 @@ def binding_of(memory: MemoryType | None, name: str) -> BuiltIn:
     return dataclasses.replace(bound, declared=declared)
 
 
-def faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a declaration: a field (or "" for the memory itself) and the reason."""
+class Fault(NamedTuple):
+    """What is wrong with a declaration: in ``fields`` or ``indexes``, at which of them, and why; or the ``parent``."""
+
+    part: str
+    at: int
+    reason: str
+
+
+def faults(memory: MemoryType) -> Iterator[Fault]:
+    """Yield what is wrong with a declaration by itself."""
     bound = BUILT_IN.get(memory.name)
+    names = [item.name for item in memory.fields]
     if bound is None:
-        yield from own_faults(memory)
-        return
-    for item in memory.fields:
-        reason = _unbound(memory.name, bound, item)
-        if reason:
-            yield item.name, reason
+        for name, reason in own_faults(dataclasses.replace(memory, indexes=())):
+            yield Fault("fields", names.index(name) if name in names else 0, f"{name} {reason}")
+    else:
+        for at, item in enumerate(memory.fields):
+            reason = _unbound(memory.name, bound, item)
+            if reason:
+                yield Fault("fields", at, reason)
+        allowed = PARENTS[memory.name]
+        if memory.parent is not None and memory.parent not in allowed:
+            belongs = f"belongs to {' or '.join(allowed)}" if allowed else "belongs to nothing"
+            yield Fault("parent", 0, f"a {memory.name} {belongs}, not to {memory.parent}")
+    yield from _index_faults(memory)
+
+
+def _index_faults(memory: MemoryType) -> Iterator[Fault]:
     kinds = {**SYSTEM, **{item.name: item.type for item in memory.fields}}
-    for index in memory.indexes:
+    for at, index in enumerate(memory.indexes):
         kind = kinds.get(index.field)
         if kind is None:
-            known = ", ".join(kinds)
-            yield index.field, f"{index.field} is indexed and is no field of {memory.name}; it has {known}"
+            near = difflib.get_close_matches(index.field, kinds, n=1)
+            known = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(kinds)}"
+            yield Fault("indexes", at, f"{memory.name} has no field {index.field}; {known}")
         elif kind not in INDEXES[index.type]:
-            fitting = " and ".join(INDEXES[index.type])
-            yield index.field, f"an index {index.type} is for {fitting}, and {index.field} is {kind}"
-    allowed = PARENTS[memory.name]
-    if memory.parent is not None and memory.parent not in allowed:
-        belongs = f"belongs to {' or '.join(allowed)}" if allowed else "belongs to nothing"
-        yield "", f"a {memory.name} {belongs}, not to {memory.parent}"
+            fitting = [other.value for other in IndexType if kind in INDEXES[other]]
+            others = f"; it is indexed by {' or '.join(fitting)}" if fitting else ""
+            yield Fault("indexes", at, f"{index.field} is {kind}, which {index.type} does not index{others}")
 
 
 def _unbound(memory: str, bound: BuiltIn, item: Field) -> str:
@@ -101,7 +118,9 @@ def _unbound(memory: str, bound: BuiltIn, item: Field) -> str:
         return "" if item.type is FieldType.EMBEDDING else f"{item.name} is a vector: declare it as embedding"
     column = bound.column(item.name)
     if column is None:
-        return f"every store has the memory {memory}, and it has no field {item.name}; it has {', '.join(bound.fields)}"
+        near = difflib.get_close_matches(item.name, bound.fields, n=1)
+        known = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(bound.fields)}"
+        return f"every store has the memory {memory}, and it has no field {item.name}; {known}"
     if column.type not in _KINDS[item.type]:
         return f"{item.name} of {memory} is {_said(column)}, not {item.type}"
     if item.type is FieldType.ENUM and column.enum is not None:

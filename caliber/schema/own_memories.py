@@ -119,7 +119,7 @@ def faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
     for index in memory.indexes:
         declared = fields.get(index.field)
         holds = None if declared is None else declared.type
-        if declared is None and index.field not in (*_BINDING, "sequence"):
+        if declared is None and index.field not in (*_BINDING, "sequence", "id"):
             yield index.field, f"is indexed, but no field of {memory.name}"
         elif index.type in _LOOKED_UP and holds in (FieldType.JSON, FieldType.EMBEDDING):
             yield index.field, f"is {holds}: it is not looked up by {index.type}"
