@@ -119,7 +119,9 @@ class PostgresConfig(Section):
     )
     pool_max: Int = knob("Most connections of one open store.", "ours", ge=2, le=1_024)
     pool_timeout_ms: Duration = knob("How long to wait for a free connection.", "ours", unit="ms", ge=0)
-    connect_timeout_ms: Duration = knob("How long making a connection may take.", "ours", unit="ms", gt=0)
+    connect_timeout_ms: Duration = knob(
+        "How long making a connection may take; parts of a second count as a whole one.", "ours", unit="ms", ge=2_000
+    )
     statement_timeout_ms: Duration = knob("Longest time of a statement; 0 sets no limit.", "design", unit="ms", ge=0)
     lock_timeout_ms: Duration = knob("Longest wait for another's row lock; 0 sets no limit.", "design", unit="ms", ge=0)
     prepared_max: Int = knob(

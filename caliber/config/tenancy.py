@@ -98,7 +98,9 @@ class PostgresDirectory(Section):
     adapter: Literal["postgres"] = knob("Which database holds the directory.", "O-1")
     dsn: SecretRef = knob("Where the database is: env:NAME of a variable that holds its DSN.", "K-072")
     schema_name: Annotated[Name, AfterValidator(schema_text)] = knob("Schema of the directory in it.", "O-1")
-    connect_timeout_ms: Duration = knob("How long making a connection may take.", "ours", unit="ms", gt=0)
+    connect_timeout_ms: Duration = knob(
+        "How long making a connection may take; parts of a second count as a whole one.", "ours", unit="ms", ge=2_000
+    )
     statement_timeout_ms: Duration = knob("Longest time of a statement; 0 sets no limit.", "ours", unit="ms", ge=0)
     lock_timeout_ms: Duration = knob("Longest wait for another's row lock; 0 sets no limit.", "ours", unit="ms", ge=0)
 

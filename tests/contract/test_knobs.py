@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.knobs import CASES, COVERED, Case, Place
+from support.knobs import CASES, COVERED, Case, Place, servers
 
 from caliber.config.explaining import declared
 from caliber.config.readers import READERS
@@ -18,6 +19,14 @@ ELSEWHERE: dict[str, str] = {}
 """Knobs without a case, and why."""
 
 LATER = {path for path, found in declared().items() if all(about(one.field)["later"] for one in found)}
+
+
+@pytest.fixture(scope="module")
+def knob_server(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    """A schema for all cases that need one; ``postgres`` is the server."""
+    assert postgres
+    with servers.server(tmp_path_factory.mktemp("knobs")) as made:
+        yield made
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)

@@ -146,7 +146,7 @@ def connect(shared: Shared) -> PgConnection:
         raise InternalError("a store that was handed a pool makes no connection of its own")
     ours: dict[str, Any] = {
         **_PARAMETERS,
-        "connect_timeout": max(2, -(-shared.connect_timeout_ms // 1_000)),
+        "connect_timeout": -(-shared.connect_timeout_ms // 1_000),  # libpq takes seconds, and at least 2
     }
     try:
         given = psycopg.conninfo.conninfo_to_dict(shared.dsn)

@@ -76,13 +76,16 @@ class Case:
     also: Knobs | Callable[[Place], Knobs] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     named: str = ""
-    beside: tuple[Knobs, Knobs] = ({}, {})
+    beside: tuple[Knobs | Callable[[Place], Knobs], Knobs | Callable[[Place], Knobs]] = ({}, {})
 
     def config(self, which: int, place: Place) -> CaliberConfig:
         """Return the configuration with the first or the second value, and everything else the same."""
         value = (self.one, self.other)[which][0]
-        also = self.also(place) if callable(self.also) else self.also
-        knobs = {**also, self.named or self.path: value(place) if callable(value) else value, **self.beside[which]}
+
+        def here(given: Any) -> Any:
+            return given(place) if callable(given) else given
+
+        knobs = {**here(self.also), self.named or self.path: here(value), **here(self.beside[which])}
         path = knobs.pop("storage.path", ":memory:")
         given = {name.replace(".", "__"): one for name, one in knobs.items()}
         return config(str(place.folder / "store.db") if path == FILE else path, **given)
