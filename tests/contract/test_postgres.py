@@ -23,6 +23,7 @@ from caliber.backends.postgres.connection import PgConnection
 from caliber.backends.postgres.feed import Snapshot
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.backends.postgres.statements import ADVISORY_CLASS
+from caliber.config.secret import LiteralDsn
 from caliber.model.entities import LockToken
 from caliber.model.errors import (
     CaliberError,
@@ -271,6 +272,24 @@ def test_pgvector_in_another_schema_is_found_there(pg: PostgresBackend) -> None:
 
 
 # --- rights and passwords ----------------------------------------------------------------------------
+
+
+def test_a_dsn_that_is_written_out_is_used_and_never_told(pg: PostgresBackend) -> None:
+    # K-072, decision 0164
+    dsn = psycopg.conninfo.make_conninfo(os.environ[DSN], password=PASSWORD)
+    written = LiteralDsn(dsn)
+    assert written.is_sealed
+    settings = pg.config().with_overrides(**{"storage.dsn": written})
+    pg.adopt(settings)
+    caliber.create(settings, exist_ok=True)
+    with caliber.open(settings) as memory:
+        remembered = note(memory, "found by a DSN in the program")
+        assert memory.get(remembered.note_id).content == "found by a DSN in the program"
+        assert PASSWORD not in f"{memory!r} {memory.stats()!r} {memory._engine.config!r}"
+    broken = settings.with_overrides(**{"storage.dsn": LiteralDsn(f"postgresql://u:{PASSWORD}@host/db?nonsense=1")})
+    with pytest.raises(InvalidConfigValue) as caught:
+        caliber.open(broken)
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
 def test_wrong_password_is_refused_and_not_shown(lone: PostgresBackend, own_server: LocalServer) -> None:

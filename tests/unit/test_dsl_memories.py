@@ -374,6 +374,14 @@ RULE = "mode: full priority: 1"
         ),
         (f"memory d {{ {OWN} parent: d }}", ["2:59: error: parent: circular reference: d belongs to d"]),
         (
+            "memory note { type: meta schema: { note_id: uuid } retention: session }",
+            ["2:63: error: retention.kind: records of note belong to no session, so none ends them"],
+        ),
+        (
+            "memory scope { type: meta schema: { scope_id: uuid } retention: 3d }",
+            ["2:65: error: retention.kind: a scope stays with its task"],
+        ),
+        (
             "memory note { type: meta schema: { note_id: uuid } parent: scope }",
             ["2:60: error: parent: a note belongs to nothing"],
         ),

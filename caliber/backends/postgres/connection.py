@@ -157,7 +157,9 @@ def connect(shared: Shared) -> PgConnection:
     except psycopg.ProgrammingError:
         # Its words quote the DSN: they do not travel.
         raise InvalidConfigValue(
-            field=shared.setting, value="<redacted>", reason="the variable holds no DSN that PostgreSQL's library reads"
+            field=shared.setting,
+            value="<redacted>",
+            reason="it is, or its variable holds, no DSN that PostgreSQL's library reads",
         ) from None
     raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # where the driver itself begins, as BEGIN here
     return PgConnection(raw, shared)

@@ -35,5 +35,7 @@ def dsn_of(settings: PostgresConfig, dsn: str | None = None) -> str:
     except psycopg.ProgrammingError:
         # Its words quote the DSN: they do not travel.
         raise InvalidConfigValue(
-            field="storage.dsn", value="<redacted>", reason="the variable holds no DSN that PostgreSQL's library reads"
+            field="storage.dsn",
+            value="<redacted>",
+            reason="it is, or its variable holds, no DSN that PostgreSQL's library reads",
         ) from None
