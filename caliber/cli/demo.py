@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import uuid
@@ -18,12 +19,14 @@ from caliber.cli.failures import DONE, PROBLEM, Mistake
 from caliber.cli.output import Output, bytes_text, printable
 from caliber.cli.settings import DEFAULT_STORE, Settings, with_settings
 from caliber.cli.show import print_window, shortened, window_document
+from caliber.model.enums import SourceType
 
 if TYPE_CHECKING:
     from caliber.model.windows import ContextWindow
     from caliber.runtime.caliber import Caliber
 
 FOLDER: Final = ".demo"
+POSTGRES_FOLDER: Final = ".demo-postgres"
 COMMITS: Final = 3_000
 DOCUMENTS: Final = 400
 ASSEMBLIES: Final = 1_000
@@ -44,7 +47,7 @@ class Asked:
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help=f"Where to keep the store and its configuration.  [default: {FOLDER}]",
+    help=f"Where to keep the store and its program.  [default: {FOLDER}, {POSTGRES_FOLDER}]",
 )
 @click.option(
     "--assemblies", type=click.IntRange(min=10), default=ASSEMBLIES, show_default=True, help="How many to time."
@@ -61,16 +64,17 @@ def demo(
     """Remember the repository or folder at PATH, and show what that is like.
 
     A git repository gives its newest 3,000 commits and its documents; any other folder its text files. Nothing in
-    PATH is changed. The store stays in --folder for you to try things on, and is made anew by the next demo.
+    PATH is changed. The store stays in --folder with the program it runs by, demo.caliber, for you to change rules and
+    try things on, and is made anew by the next demo.
     """
     if len(questions) > 2:
         raise Mistake("the demo asks two questions", "give --question at most twice")
     out = settings.out
     began = time.monotonic()
-    home = steps.prepare_folder(folder, path)
+    home = steps.prepare_folder(folder, POSTGRES_FOLDER if postgres else FOLDER, path)
     with ExitStack() as stack:
         place = stack.enter_context(steps.database(out)) if postgres else str(home / DEFAULT_STORE)
-        config_path = steps.write_config(home, postgres=postgres)
+        config_path = steps.write_program(home, postgres=postgres)
         out.say(f"CALIBER remembers {path.resolve()}")
         out.say(f"  into {place}, configured by {config_path}")
         document = _demonstrate(out, config_path, path, questions, assemblies)
@@ -96,7 +100,8 @@ def _demonstrate(
             {"question": item.question, **window_document(item.window, trace=False)} for item in asked
         ]
         document["exclusion"] = _explain(out, memory, asked)
-        memory.flush()
+    document["changed"] = _change(out, config_path, asked)
+    with open_store(config_path) as memory:
         before = steps.counts(memory)
     document["reopened"] = _reopen(out, config_path, before, asked)
     with open_store(config_path) as memory:
@@ -182,10 +187,46 @@ def _explain(out: Output, memory: Caliber, asked: list[Asked]) -> dict[str, Any]
     return explained
 
 
+def _change(out: Output, program: Path, every: list[Asked]) -> dict[str, Any]:
+    """Ask a question again under a program of which one rule is another: where it changes most."""
+    from caliber.cli.query import in_words
+    from caliber.runtime.opening import open as open_store
+
+    kinds = (SourceType.ARTIFACT, SourceType.NOTE)
+    asked, kind = max(itertools.product(every, kinds), key=lambda pair: len(steps.taken(pair[0].window, pair[1])))
+    before = {item: steps.taken(asked.window, item) for item in kinds}
+    changed = steps.with_another_rule(program, kind.value)
+    _title(out, 4, "Change one rule")
+    steps.print_wrapped(
+        out, f"   {steps.from_here(changed)} is the same program, but its rule for {kind}s takes top_k(1):"
+    )
+    out.say(f"   asked: {shortened(printable(asked.question), 70)}")
+    with open_store(changed) as memory:
+        window = memory.assemble_context(
+            asked.window.trajectory_id, query=asked.question, max_tokens=asked.window.max_tokens
+        )
+        now = {item: steps.taken(window, item) for item in kinds}
+        for item in kinds:
+            out.say(f"   {item}s in the window: {len(before[item])} before, {len(now[item])} now")
+        gone = [record for record in before[kind] if record not in now[kind]]
+        explained = memory.explain(window.window_id, exclusion=gone[0]) if gone else None
+        if explained is not None:
+            for line in in_words(memory, explained).splitlines():
+                steps.print_wrapped(out, line)
+    return {
+        "program": str(changed),
+        "rule": kind.value,
+        "window_id": window.window_id,
+        "before": {item.value: len(before[item]) for item in kinds},
+        "now": {item.value: len(now[item]) for item in kinds},
+        "exclusion": explained,
+    }
+
+
 def _reopen(out: Output, config_path: Path, before: dict[str, int], asked: list[Asked]) -> dict[str, Any]:
     from caliber.runtime.opening import open as open_store
 
-    _title(out, 4, "Close, reopen, compare")
+    _title(out, 5, "Close, reopen, compare")
     began = time.monotonic()
     with open_store(config_path) as memory:
         opened = time.monotonic() - began
@@ -212,7 +253,7 @@ def _reopen(out: Output, config_path: Path, before: dict[str, int], asked: list[
 
 
 def _measure(out: Output, memory: Caliber, asked: list[Asked], assemblies: int) -> dict[str, Any]:
-    _title(out, 5, f"Measure {assemblies:,} assemblies")
+    _title(out, 6, f"Measure {assemblies:,} assemblies")
     calls: list[tuple[uuid.UUID, str, int]] = [
         (item.window.trajectory_id, item.question, item.window.max_tokens) for item in asked
     ]

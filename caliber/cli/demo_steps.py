@@ -10,13 +10,14 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from caliber.cli.failures import Mistake
 from caliber.cli.output import Output, plural, printable
-from caliber.cli.settings import DEFAULT_CONFIG, DEFAULT_STORE
+from caliber.cli.settings import DEFAULT_STORE
 from caliber.cli.setup import write_whole
 from caliber.cli.show import label, peek, shortened
 from caliber.model.entities import EntityRef
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from caliber.runtime.caliber import Caliber
 
 MARKER: Final = ".caliber-demo"
+PROGRAM: Final = "demo.caliber"
+KNOBS: Final = "knobs.caliber"
+CHANGED: Final = "changed.caliber"
+_PROGRAMS: Final = (PROGRAM, KNOBS, CHANGED)
 DSN_VARIABLE: Final = "CALIBER_DEMO_DSN"
 SCHEMA: Final = "caliber_demo"
 AGENT: Final = EntityRef(EntityType.AGENT, uuid.UUID("00000000-0000-7000-8000-00000000de30"))
@@ -58,14 +63,14 @@ _COMMON: Final = frozenset(
 )
 
 
-def prepare_folder(folder: Path | None, path: Path) -> Path:
-    """Return an empty folder for the demo: the one asked for, ./.demo, or a temporary one.
+def prepare_folder(folder: Path | None, usual: str, path: Path) -> Path:
+    """Return an empty folder for the demo: the one asked for, the usual one, or a temporary one.
 
     What an earlier demo left there is removed, and nothing else ever is. Raises: Mistake.
     """
     if not path.exists():
         raise Mistake(f"{path}: there is no such file or folder", "name a repository or folder: caliber demo PATH")
-    home = folder or Path(".demo")
+    home = folder or Path(usual)
     try:
         home.mkdir(parents=True, exist_ok=True)
         if not os.access(home, os.W_OK):
@@ -75,7 +80,7 @@ def prepare_folder(folder: Path | None, path: Path) -> Path:
             raise Mistake(f"{folder}: {error.strerror}", "choose another --folder") from error
         return Path(tempfile.mkdtemp(prefix="caliber-demo-"))
     ours = home / MARKER
-    files = [home / name for name in (DEFAULT_CONFIG, DEFAULT_STORE, f"{DEFAULT_STORE}-wal", f"{DEFAULT_STORE}-shm")]
+    files = [home / name for name in (*_PROGRAMS, *(f"{DEFAULT_STORE}{ending}" for ending in ("", "-wal", "-shm")))]
     if not ours.exists() and any(file.exists() for file in files):
         raise Mistake(f"{home} holds a store that no demo made", "choose another --folder, to keep that one")
     for file in files:
@@ -86,17 +91,18 @@ def prepare_folder(folder: Path | None, path: Path) -> Path:
     return home
 
 
-def write_config(home: Path, *, postgres: bool) -> Path:
-    """Write the configuration of the demo's store, create the store, and return the configuration's path."""
+def write_program(home: Path, *, postgres: bool) -> Path:
+    """Write the program that the demo runs by, create its store, and return the program's path."""
     from caliber.config import profiles
-    from caliber.config.render import render_toml
+    from caliber.dsl.writing import render_caliber
     from caliber.model.errors import Conflict
     from caliber.runtime.opening import create
 
-    path = home / DEFAULT_CONFIG
     place = f"env:{DSN_VARIABLE}" if postgres else DEFAULT_STORE
     knobs = {"storage.adapter": "postgres", "storage.schema_name": SCHEMA} if postgres else {}
-    write_whole(path, render_toml(profiles.reference(place, **knobs)))
+    write_whole(home / KNOBS, render_caliber(profiles.reference(place, **knobs)))
+    path = home / PROGRAM
+    write_whole(path, resources.files("caliber.cli").joinpath(PROGRAM).read_text("utf-8"))
     try:
         create(path)
     except Conflict as error:
@@ -257,6 +263,24 @@ def print_found(out: Output, memory: Caliber, question: str) -> None:
         out.say("   and a search finds, among all turns ever:")
         for hit in hits:
             out.say(f"   {hit.score:.2f}  {shortened(label(peek(memory, hit.id)), 70)}")
+
+
+# --- changing a rule -----------------------------------------------------------------------------
+
+
+def with_another_rule(program: Path, memory: str) -> Path:
+    """Write the program beside itself, with the rule for one memory taking a single record; return the new one."""
+    text = program.read_text("utf-8")
+    rule = re.compile(rf"(inject {memory} into context {{\s*mode: )top_k\(\d+\)")
+    path = program.with_name(CHANGED)
+    write_whole(path, rule.sub(r"\g<1>top_k(1)", text, count=1))
+    return path
+
+
+def taken(window: ContextWindow, kind: SourceType) -> list[uuid.UUID]:
+    """Return the records of a kind that are in a window, the most relevant first."""
+    found = [source for section in window.sections for source in section.sources if source.source_type is kind]
+    return [source.id for source in sorted(found, key=lambda item: -item.relevance) if source.id is not None]
 
 
 # --- explaining and comparing -------------------------------------------------------------------

@@ -216,12 +216,26 @@ def _one(explained: _Explained, wanted: uuid.UUID, score_now: ScoreNow | None) -
         return {"id": str(wanted), "type": name, "verdict": "filtered", "filter": "kind", "reason": reason}
     facts = explained.record.facts
     score = None if score_now is None else score_now(wanted, facts)
-    absence: Absence = why_absent(entity, kind, facts, explained.decided.plan, score)
+    plan = explained.decided.plan
+    absence: Absence = why_absent(entity, kind, facts, plan, score, _above(explained))
     out: dict[str, Any] = {"id": str(wanted), "type": kind.value, "verdict": absence.verdict, "reason": absence.reason}
     if absence.filter is not None:
         out["filter"] = absence.filter
     out.update(absence.numbers)
     return out
+
+
+def _above(explained: _Explained) -> set[uuid.UUID]:
+    """Return the trajectories above the window's, as far up as windows take artifacts from."""
+    dag = explained.decided.plan.config.pcp.context_dag
+    found: set[uuid.UUID] = set()
+    task: Any = explained.source.entity(explained.record.facts.trajectory_id) if dag.enabled else None
+    while task is not None and task.parent_trajectory_id is not None and len(found) < dag.max_depth:
+        if task.parent_trajectory_id in found:
+            break
+        found.add(task.parent_trajectory_id)
+        task = explained.source.entity(task.parent_trajectory_id)
+    return found
 
 
 def _place_of(explained: _Explained, wanted: uuid.UUID, entity: Any | None) -> int | None:

@@ -5,7 +5,8 @@ Judged by the record as it is now and the inputs of the window then; what change
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -24,6 +25,9 @@ _OF_SEARCH: Final = ("relevance_limit", "not_found")
 """What keeps back where a search says what is relevant."""
 
 
+Above = Set[uuid.UUID]
+
+
 @dataclass(frozen=True, slots=True)
 class Absence:
     """``verdict`` is ``filtered``, ``cut_off`` or ``changed_since``."""
@@ -35,9 +39,17 @@ class Absence:
 
 
 def why_absent(
-    entity: Any, kind: SourceType, facts: WindowFacts, plan: AssemblyPlan, score: ScoredNow | None
+    entity: Any,
+    kind: SourceType,
+    facts: WindowFacts,
+    plan: AssemblyPlan,
+    score: ScoredNow | None,
+    above: Above = frozenset(),
 ) -> Absence:
-    """Return why a record that exists was no candidate; ``score`` is what the query makes of it now, if known."""
+    """Return why a record that exists was no candidate; ``score`` is what the query makes of it now, if known.
+
+    ``above`` are the trajectories above the window's, whose artifacts can enter too.
+    """
     now = from_us(facts.now_us)
     if _made(entity) > now:
         return _filtered("created_later", f"it was written at {_made(entity).isoformat()}, after the window")
@@ -45,13 +57,13 @@ def why_absent(
     unruled = [item for item in cuts if item.rule is None]
     absence: Absence | None
     if plan.governed and not (kind is SourceType.TURN and plan.user.rule is None):
-        absence = _lifecycle(entity, facts, now, []) if not isinstance(entity, Artifact) else None
-        absence = absence or _by_rules(entity, CODE_OF[kind], facts, plan, cuts, score)
-        absence = absence or _lifecycle(entity, facts, now, [])
+        absence = _lifecycle(entity, facts, now, [], above) if not isinstance(entity, Artifact) else None
+        absence = absence or _by_rules(entity, CODE_OF[kind], facts, plan, cuts, score, above)
+        absence = absence or _lifecycle(entity, facts, now, [], above)
     elif isinstance(entity, Note):
-        absence = _lifecycle(entity, facts, now, cuts) or _note_cut(entity, plan, unruled, score)
+        absence = _lifecycle(entity, facts, now, cuts, above) or _note_cut(entity, plan, unruled, score)
     else:
-        absence = _lifecycle(entity, facts, now, cuts) or _cut(_age(entity), unruled)
+        absence = _lifecycle(entity, facts, now, cuts, above) or _cut(_age(entity), unruled)
         if absence is None and not isinstance(entity, Turn):
             absence = _search_cut(unruled, score)
     if absence is not None:
@@ -60,12 +72,12 @@ def why_absent(
     return Absence("changed_since", reason)
 
 
-def _lifecycle(entity: Any, facts: WindowFacts, now: datetime, cuts: list[CutOff]) -> Absence | None:
+def _lifecycle(entity: Any, facts: WindowFacts, now: datetime, cuts: list[CutOff], above: Above) -> Absence | None:
     """Return what kept a record out before any limit: where it belongs, and whether it was in force."""
     if isinstance(entity, Note):
         return _note_filter(entity, facts, now)
     if isinstance(entity, Artifact):
-        return _artifact_filter(entity, facts, now, cuts)
+        return _artifact_filter(entity, facts, now, cuts, above)
     if isinstance(entity, Turn):
         return _turn_filter(entity, facts)
     return _scope_filter(entity, facts, now)
@@ -83,7 +95,13 @@ def _age(entity: Any) -> datetime | int:
 
 
 def _by_rules(
-    entity: Any, source: int, facts: WindowFacts, plan: AssemblyPlan, cuts: list[CutOff], score: ScoredNow | None
+    entity: Any,
+    source: int,
+    facts: WindowFacts,
+    plan: AssemblyPlan,
+    cuts: list[CutOff],
+    score: ScoredNow | None,
+    above: Above,
 ) -> Absence | None:
     """Return what each rule that could have brought a record did with it."""
     rules = [section.rule for section in (*plan.taking, plan.user) if section.source == source and section.rule]
@@ -105,7 +123,7 @@ def _by_rules(
             reason = f"the rule {rule.name} ({rule.mode.shown}) left it out: {cut.reason}"
             told.append(Absence("cut_off", reason, cut.filter, {**cut.numbers, "rule": rule.name}))
     if not told or (isinstance(entity, Artifact) and all(item.verdict == "cut_off" for item in told)):
-        other = _lifecycle(entity, facts, from_us(facts.now_us), [])
+        other = _lifecycle(entity, facts, from_us(facts.now_us), [], above)
         if other is not None or not told:
             return other
     first = next((item for item in told if item.verdict == "cut_off"), told[0])
@@ -205,7 +223,9 @@ def _bar(cut: CutOff) -> dict[str, Any]:
     return {"cutoff_score": cut.cutoff_score, "limit": cut.limit, "considered": cut.considered}
 
 
-def _artifact_filter(artifact: Artifact, facts: WindowFacts, now: datetime, cuts: list[CutOff]) -> Absence | None:
+def _artifact_filter(
+    artifact: Artifact, facts: WindowFacts, now: datetime, cuts: list[CutOff], above: Above
+) -> Absence | None:
     if artifact.rolled_back_at is not None and artifact.rolled_back_at <= now:
         return _filtered("rolled_back", f"it was rolled back at {artifact.rolled_back_at.isoformat()}")
     if artifact.superseded_by is not None:
@@ -224,6 +244,8 @@ def _artifact_filter(artifact: Artifact, facts: WindowFacts, now: datetime, cuts
                 "if it belongs to one of them, it was not among those"
             )
             return Absence("cut_off", reason, cut.filter, {"limit": cut.limit, "cutoff_score": cut.cutoff_score})
+    if artifact.trajectory_id in above:
+        return None
     return _filtered("other_trajectory", f"it belongs to trajectory {artifact.trajectory_id}, not to one visible here")
 
 

@@ -43,12 +43,12 @@ def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
         "10 commits as 20 turns", "21 documents, 1 of them decision records", "Why did we decide: Use apsw?",
         "What was done about storage engine, and why?", "of 2,000 tokens", "of 8,000 tokens", "relevance",
         "2 of 2 windows replayed byte for byte", "memory equals the store", "SQL statements per assembly: 0", "p50",
-        "p99", ".demo/caliber.toml",
+        "p99", ".demo/demo.caliber",
     ):  # fmt: skip
         assert said in result.stdout, said
     assert max(len(line) for line in result.stdout.splitlines() if str(here) not in line) <= 80
     assert (here / ".demo" / ".gitignore").read_text() == "*\n"
-    with package.open(".demo/caliber.toml") as memory:
+    with package.open(".demo/demo.caliber") as memory:
         assert memory.stats()["records"]["turn"] == 21
 
 
@@ -60,7 +60,24 @@ def test_the_demo_runs_on_a_private_postgresql(project: Path, here: Path) -> Non
         "SQL statements per assembly: 0", "CALIBER_DEMO_DSN",
     ):  # fmt: skip
         assert said in result.stdout, said
-    assert 'adapter = "postgres"' in (here / ".demo" / "caliber.toml").read_text()
+    assert "adapter: postgres" in (here / ".demo-postgres" / "knobs.caliber").read_text()
+
+
+def test_the_demo_runs_from_its_program_and_another_rule_makes_another_window(project: Path, here: Path) -> None:
+    # issue 6, "Done when": from a .caliber file and nothing else; a changed rule is seen by explain
+    found = caliber_json("demo", "project", "--assemblies", "10")
+    assert found["config"].endswith("demo.caliber")
+    assert sorted(file.name for file in (here / ".demo").iterdir() if file.suffix in (".toml", ".json")) == []
+    changed = found["changed"]
+    rule = changed["rule"]
+    assert changed["before"][rule] > changed["now"][rule] == 1
+    assert changed["exclusion"]["verdict"] == "cut_off"
+    assert f"the rule {rule} (top_k(1)) left it out" in changed["exclusion"]["reason"]
+    told = caliber_json("explain", changed["window_id"], "-c", changed["program"])
+    assert [item["type"] for item in told["inclusions"]].count(rule) == 1
+    # The two programs differ in one line.
+    one, other = (Path(file).read_text().splitlines() for file in (found["config"], changed["program"]))
+    assert sum(line != again for line, again in zip(one, other, strict=True)) == 1
 
 
 def test_figures_for_programs(project: Path) -> None:
@@ -81,7 +98,7 @@ def test_questions_can_be_asked_and_the_folder_chosen(project: Path, here: Path)
     )
     assert [window["question"] for window in found["windows"]] == ["What is topic 7?", "Who knows?"]
     assert "page7" in found["windows"][0]["text"]
-    assert (here / "mine" / "caliber.toml").exists()
+    assert (here / "mine" / "demo.caliber").exists()
     assert "at most twice" in caliber("demo", "project", "-q", "1", "-q", "2", "-q", "3", code=2).stderr
 
 

@@ -376,3 +376,19 @@ def test_every_inclusion_is_in_the_trace_by_its_rule(world: Any) -> None:
     window = world.window(config=ruled(rule("note", ("top_k", 2)), rule("artifact", name="outputs")))
     included = [item for item in window.assembly_trace if item.action is not AssemblyAction.EXCLUDE]
     assert sorted(str(item.rule) for item in included) == ["note"] * 2 + ["outputs"] * 3
+
+
+def test_what_a_rule_left_out_of_trajectories_above_is_told_as_its_doing(world: Any) -> None:
+    # C-251, C-460: an artifact of a parent could have entered; that it is the parent's kept it out of nothing
+    top = world.trajectory_id
+    below = world.trajectory(parent=top)
+    left = world.artifact("told above, before", trajectory_id=top)
+    world.artifact("told above, after", trajectory_id=top)
+    elsewhere = world.artifact("told elsewhere", trajectory_id=world.trajectory())
+    world.trajectory_id = below
+    config = ruled(rule("artifact", ("top_k", 1)))
+    assembled = world.assemble(config=config)
+    told = explain(assembled.record, config, Contents(world), exclusion=left)
+    assert told["verdict"] == "cut_off"
+    assert told["reason"].startswith("the rule artifact (top_k(1)) left it out: only the newest 1 of 2 were considered")
+    assert explain(assembled.record, config, Contents(world), exclusion=elsewhere)["filter"] == "other_trajectory"
