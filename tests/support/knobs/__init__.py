@@ -6,10 +6,10 @@ engine", item 7; design section 8.
 
 from __future__ import annotations
 
-from support.knobs import files, lifecycles, memories, providers, searches, servers, windows
+from support.knobs import files, lifecycles, memories, providers, searches, servers, trust, windows
 from support.knobs.case import Case, Place
 
-SECTIONS = (windows, providers, searches, lifecycles, files, memories, servers)
+SECTIONS = (windows, providers, searches, lifecycles, files, memories, servers, trust)
 CASES: tuple[Case, ...] = tuple(case for section in SECTIONS for case in section.CASES)
 
 COVERED = (
@@ -35,6 +35,7 @@ COVERED = (
     "system_instructions",
     "token",
     "trajectory.",
+    "trust.",
     "validation_mode",
 )
 """The parts of the tree that are complete."""
