@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from caliber.runtime.caliber import Caliber
 
 _BAD_SHOWN: Final = 20
-_LABELS: Final = tuple(TrustLabel)
+_LABELS: Final = tuple(label.value for label in TrustLabel)
 _TRUST: Final = click.option(
     "--trust",
     type=click.Choice(_LABELS),
-    default=TrustLabel.TOOL,
+    default=TrustLabel.TOOL.value,
     show_default=True,
     help="How far it is trusted: user for what you wrote or checked, web for what anybody may have written.",
 )
@@ -255,10 +255,12 @@ def _print_files(out: Output, found: dict[str, Any]) -> None:
 @click.option(
     "--trust",
     type=click.Choice(_LABELS),
-    help="Label every message so, whoever the file says wrote it.  [default: by role, as section trust says]",
+    default=TrustLabel.USER.value,
+    show_default=True,
+    help="Trust no message more than this, whoever the file says wrote it; web for somebody else's file.",
 )
 @with_settings
-def ingest_chat(settings: Settings, file: Path, skip_bad: bool, trust: str | None) -> int:
+def ingest_chat(settings: Settings, file: Path, skip_bad: bool, trust: str) -> int:
     """Remember the conversations in FILE (JSON Lines, OpenAI-style messages with tool calls).
 
     A line is one message, or {"messages": [...]} for a whole conversation. The file is checked whole before anything
@@ -287,14 +289,14 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool, trust: str | Non
         return PROBLEM
     if not parsed.conversations:
         raise Mistake(f"{file} holds no messages", 'expected lines such as {"role": "user", "content": "..."}')
-    done, label = Imported(), None if trust is None else TrustLabel(trust)
+    done = Imported()
     stored: list[dict[str, Any]] = []
     with settings.memory() as memory:
         count = len(parsed.conversations)
         with importing(memory, "chat"), settings.out.progress("conversations", count, "conversations") as advance:
             for conversation in parsed.conversations:
                 try:
-                    trajectory, added = chat.store(memory, conversation, done, label)
+                    trajectory, added = chat.store(memory, conversation, done, TrustLabel(trust))
                 except Exception:
                     settings.out.note(
                         f"stopped: {len(stored)} of {count} conversations are stored whole ({done.turns} turns added); "

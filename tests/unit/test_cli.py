@@ -232,6 +232,13 @@ def test_context_search_explain_and_replay_work_together(remembered: Path) -> No
     hits = caliber_json("search", "SQLite driver", "--kind", "note", "--limit", "3")
     assert hits["status"] == "ok"
     assert "apsw" in hits["hits"][0]["content"]
+    # design section 10: how far each record is trusted is shown wherever it is
+    assert hits["hits"][0]["trust"] == "tool"
+    assert caliber_json("search", "driver", "--filter", "trust=tool")["hits"]
+    assert not caliber_json("search", "driver", "--filter", "trust=system", "--filter", "trust=web")["hits"]
+    assert "must be one of system, user, tool, web" in caliber("search", "x", "--filter", "trust=me", code=2).stderr
+    assert {item["trust"] for item in explained["inclusions"] if item["type"] == "note"} == {"tool"}
+    assert "trust label is tool" in caliber("explain", window["window_id"], "--exclusion", hits["hits"][0]["id"]).stdout
 
 
 def test_people_get_a_window_they_can_read_on_eighty_columns(remembered: Path) -> None:
@@ -246,7 +253,10 @@ def test_people_get_a_window_they_can_read_on_eighty_columns(remembered: Path) -
     assert "facts.md § Drivers" in listed
     window = caliber_json("context", "latest")["window_id"]
     assert "replayed byte for byte" in caliber("replay", window).stdout
-    assert "included:" in caliber("explain", window).stdout
+    explained = caliber("explain", window).stdout
+    assert "included:" in explained
+    assert "; trust tool" in explained
+    assert all(" tool" in shown for shown in (result.stdout, listed))
 
 
 def test_context_trace_accounts_for_every_candidate(remembered: Path) -> None:

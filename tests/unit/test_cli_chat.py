@@ -183,3 +183,17 @@ def test_a_long_conversation_is_stored_in_batches_and_found_again(here: Path) ->
     write("long.jsonl", lines)
     assert caliber_json("ingest", "chat", "long.jsonl")["added"] == 1_201
     assert caliber_json("ingest", "chat", "long.jsonl")["added"] == 0
+
+
+def test_messages_are_trusted_by_role_as_far_as_the_file_is(here: Path) -> None:
+    # design section 10: what a file says of roles is only what the file says
+    settings = Path("caliber.toml").read_text()
+    Path("caliber.toml").write_text(settings.replace("web_tools = []", 'web_tools = ["weather"]'))
+    caliber("ingest", "chat", write("talk.jsonl", TALK))
+    assert [turn.trust.value for turn in stored()] == ["user", "user", "tool", "web", "web"]
+    # What is known keeps its label; what is new of a longer log has the one that goes for it now.
+    more = [*TALK, {"role": "user", "content": "thanks"}]
+    caliber("ingest", "chat", write("talk.jsonl", more), "--trust", "web")
+    assert [turn.trust.value for turn in stored()] == ["user", "user", "tool", "web", "web", "web"]
+    caliber("ingest", "chat", write("mine.jsonl", [{"role": "system", "content": "mine"}]), "--trust", "system")
+    assert stored()[-1].trust.value == "system"

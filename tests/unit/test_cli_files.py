@@ -186,3 +186,29 @@ def test_which_documents_are_decisions() -> None:
     assert not documents.is_decision("docs/adr/README.md", "# Decisions\n\nA list of them, kept here.\n")
     assert not documents.is_decision("docs/guide.md", GUIDE)
     assert documents.decision_in_short("docs/adr/0001-use-x.md", decision) == "1. Use X\nWe use X."
+
+
+# --- trust --------------------------------------------------------------------------------------
+
+
+def labels(active: bool = True) -> list[str]:
+    with package.open("caliber.toml") as memory:
+        notes = [note.trust.value for note in memory.storage.notes.all() if note.active or not active]
+        kept = [item.trust.value for item in memory.storage.artifacts.all() if item.superseded_by is None or not active]
+        return sorted(notes + kept)
+
+
+def test_files_are_what_a_program_read_unless_somebody_vouches_for_them(here: Path) -> None:
+    # design section 10
+    before = caliber_json("ingest", "files", "tree")["counts"]
+    count = before["notes"] + before["artifacts"]
+    assert labels() == ["tool"] * count
+    # Another label is another statement: the old one is replaced, not kept beside.
+    again = caliber_json("ingest", "files", "tree", "--trust", "web")["counts"]
+    assert (again["notes_replaced"], again["artifacts_replaced"]) == (before["notes"], before["artifacts"])
+    assert labels() == ["web"] * count
+    caliber("ingest", "files", "tree", "--trust", "user")
+    assert labels() == ["user"] * count
+    assert len(labels(active=False)) == 3 * count
+    assert caliber_json("ingest", "files", "tree", "--trust", "user")["added"] == 0
+    assert "system" in caliber("ingest", "files", "tree", "--trust", "me", code=2).stderr

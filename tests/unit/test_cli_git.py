@@ -366,3 +366,12 @@ def test_a_trajectory_that_ended_or_paused_is_gone_on_with_sensibly(source: Path
     assert (again["counts"]["commits"], again["counts"]["commits_known"]) == (1, 3)
     assert (again["counts"]["notes"], again["counts"]["notes_known"]) == (0, 3)
     assert caliber_json("ingest", "git", "engine")["added"] == 0
+
+
+def test_who_wrote_a_commit_is_not_the_user(source: Path) -> None:
+    # design section 10: a message of anybody's stands under the role user
+    caliber("ingest", "git", "engine", "--trust", "web")
+    with opened() as memory:
+        records = [*memory.storage.turns.all(), *memory.storage.notes.all(), *memory.storage.artifacts.all()]
+        assert {record.trust.value for record in records} == {"web"}
+        assert {scope.trust.value for scope in memory.storage.scopes.all()} == {"web"}

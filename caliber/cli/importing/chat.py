@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from caliber.cli.failures import Mistake
 from caliber.cli.importing.source import Imported, initiator_of, open_scope_of, trajectories_of
+from caliber.config.trust import TrustConfig
 from caliber.model.entities import ToolCall, Trajectory
-from caliber.model.enums import TrajectoryStatus, TrustLabel, TurnRole
+from caliber.model.enums import TrajectoryStatus, TrustLabel, TurnRole, least_trusted
 from caliber.model.errors import CaliberError
 from caliber.runtime.caliber import Caliber
 from caliber.trajectory.turns import check_turn
@@ -252,25 +253,41 @@ def _short(text: Any) -> str:
 # --- storing ------------------------------------------------------------------------------------
 
 
-def store(
-    memory: Caliber, conversation: Conversation, done: Imported, trust: TrustLabel | None
-) -> tuple[Trajectory, int]:
+def store(memory: Caliber, conversation: Conversation, done: Imported, trust: TrustLabel) -> tuple[Trajectory, int]:
     """Store what is new of a conversation; return its trajectory and how many turns were added.
 
-    Without ``trust`` its turns are labelled as those of a conversation held here.
+    Its turns are labelled as those of a conversation held here, but none is trusted more than ``trust``.
     """
     keyed = conversation.keyed()
     trajectory, known = _continued(memory, conversation, [turn["idempotency_key"] for turn in keyed])
-    fresh = [{**turn, "trust": trust} for turn in keyed[known:]]
+    fresh = keyed[known:]
     if trajectory is None:
         initiator = initiator_of(conversation.identity)
         trajectory = memory.start_trajectory(conversation.goal, initiator=initiator, tags=("chat",))
     if fresh:
         scope = open_scope_of(memory, trajectory)
+        fresh = list(_labelled(keyed, memory.config.trust, scope.trust, trust))[known:]
         for at in range(0, len(fresh), _BATCH):
             done.turns += len(memory.append_turns(scope.scope_id, fresh[at : at + _BATCH]))
     done.turns_known += known
     return trajectory, len(fresh)
+
+
+def _labelled(
+    turns: Sequence[dict[str, Any]], rules: TrustConfig, before: TrustLabel, most: TrustLabel
+) -> Iterator[dict[str, Any]]:
+    """Yield turns with labels: what a file says of roles counts as far as the file is trusted."""
+    called: dict[str, str] = {}
+    least = before
+    for turn in turns:
+        role = TurnRole(turn["role"])
+        called.update({call.id: call.name for call in turn.get("tool_calls", ())})
+        name = turn.get("name") or called.get(turn.get("tool_call_id", ""))
+        trust = least_trusted(rules.of_turn(role, name), most)
+        if role is TurnRole.ASSISTANT:
+            trust = least_trusted(trust, least)
+        least = least_trusted(least, trust)
+        yield {**turn, "trust": trust}
 
 
 def _continued(memory: Caliber, conversation: Conversation, keys: list[str]) -> tuple[Trajectory | None, int]:
