@@ -6,12 +6,15 @@ Source: design section 10 (trust labels); decision 0156.
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.providers import ScriptedSummarizer
 
 from caliber.config import profiles
+from caliber.dsl.files import compile_text
 from caliber.dsl.filters import compile_filter
 from caliber.llm.extractive import ExtractiveProvider
 from caliber.llm.protocols import ExtractedArtifact, ExtractionTurn, GeneratedNote, TrajectoryDigest
@@ -173,3 +176,13 @@ def test_a_note_of_nothing_is_what_a_caller_says() -> None:
     note = GeneratedNote("e", "topic", NoteType.FACT, "x", 1.0)
     assert NoteSources(TrajectoryDigest(None, None), [], [], TOOL).trust_of(note, EXTRACTIVE) is TOOL
     assert NoteSources(TrajectoryDigest(None, "done"), [], [], USER).trust_of(note, ScriptedSummarizer()) is USER
+
+
+def test_the_program_in_the_documentation_compiles() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "trust.md").read_text()
+    (program,) = re.findall(r"^```\n(inject.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    rules = compile_text(f'caliber: "0.1.0" {{\n{program}}}', base="reference").injection_rules
+    assert [(rule.memory, rule.filter) for rule in rules] == [
+        ("note", 'trust = "user" or trust = "system"'),
+        ("turn_buffer", 'trust != "web"'),
+    ]
