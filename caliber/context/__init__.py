@@ -8,12 +8,14 @@ from caliber.context.inputs import Assembled, AssemblyInputs, ContentSource, Tex
 from caliber.context.plan import estimator_of
 from caliber.context.record import Record, principal_of, unpack_record
 from caliber.context.replayer import replay
+from caliber.context.rules import OneShot
 
 __all__ = [
     "Assembled",
     "AssemblyInputs",
     "ContentSource",
     "ExplainSource",
+    "OneShot",
     "Record",
     "ScoredNow",
     "TextSource",

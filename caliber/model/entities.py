@@ -428,6 +428,24 @@ class PolicyRun:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingInjection:
+    """What a trigger asked to be in the next window of a trajectory, until a window has taken it. Source: K-065.
+
+    ``injection_id`` is made of the trajectory and ``origin``; a trigger that fires again raises ``version``.
+    """
+
+    injection_id: uuid.UUID
+    trajectory_id: TrajectoryId
+    origin: str
+    memory: str
+    kind: str
+    created_at: datetime
+    count: int | None = None
+    min_relevance: float | None = None
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigDocument:
     """A configuration that was accepted, kept under its hash; secrets are references in it."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from caliber.model.errors import Unavailable
 from caliber.schema.relation import Relation
-from caliber.schema.relations import EMBEDDING_SPACE, MIRRORED
+from caliber.schema.relations import EMBEDDING_SPACE, MIRRORED, PENDING_INJECTION
 
-FRAME: tuple[Relation, ...] = tuple(
-    relation for relation in MIRRORED if relation.name in ("session", "trajectory", "scope", EMBEDDING_SPACE.name)
-)
-"""What stays in memory where records do not fit: tasks and their stretches, and which spaces there are."""
+_NAMES = ("session", "trajectory", "scope", EMBEDDING_SPACE.name, PENDING_INJECTION.name)
+FRAME: tuple[Relation, ...] = tuple(relation for relation in MIRRORED if relation.name in _NAMES)
+"""What stays in memory where records do not fit: tasks, their stretches, what waits for their windows, and spaces."""
 
 
 def not_resident(relation: str) -> Unavailable:

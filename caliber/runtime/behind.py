@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from caliber.model.entities import Event, StoredWindow
 from caliber.model.errors import CaliberError, InternalError, Unavailable
+from caliber.runtime.one_shots import Claim, OneShots, spend
 from caliber.schema.relations import CONTEXT_WINDOW, EVENT, TRAJECTORY, USAGE
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork
@@ -27,8 +28,9 @@ _BATCH = 512
 class WriteBehind:
     """A bounded queue and the thread that empties it."""
 
-    def __init__(self, store: Store, *, queue_max: int, flush_interval_ms: int) -> None:
+    def __init__(self, store: Store, one_shots: OneShots, *, queue_max: int, flush_interval_ms: int) -> None:
         self._store = store
+        self._one_shots = one_shots
         self._queue_max = queue_max
         self._interval_s = flush_interval_ms / 1000
         self._batch = min(_BATCH, queue_max)
@@ -36,6 +38,7 @@ class WriteBehind:
         self._events: list[Event | Callable[[], Event]] = []
         self._windows: dict[uuid.UUID, Callable[[], StoredWindow]] = {}
         self._usage: dict[uuid.UUID, tuple[str, int, int]] = {}
+        self._claims: list[Claim] = []
         self._used_in: list[tuple[Callable[[], Iterable[tuple[str, uuid.UUID]]], int]] = []
         self._writing: dict[uuid.UUID, Callable[[], StoredWindow]] = {}
         self._busy = False
@@ -69,11 +72,16 @@ class WriteBehind:
             self._wake(before)
             return True
 
-    def window(self, window_id: uuid.UUID, build: Callable[[], StoredWindow]) -> None:
-        """Queue a window; ``pending_window`` finds it at once. It is packed by the thread that writes it."""
+    def window(self, window_id: uuid.UUID, build: Callable[[], StoredWindow], claim: Claim) -> None:
+        """Queue a window, and the removal of what it took; ``pending_window`` finds it at once.
+
+        It is packed by the thread that writes it.
+        """
         with self._condition:
             before = self._make_room()
             self._windows[window_id] = build
+            if claim.rows:
+                self._claims.append(claim)
             self._wake(before)
 
     def used(self, owner_type: str, owners: Sequence[uuid.UUID], now_us: int) -> None:
@@ -90,6 +98,13 @@ class WriteBehind:
         with self._condition:
             before = self._make_room()
             self._used_in.append((owners, now_us))
+            self._wake(before)
+
+    def spent(self, claim: Claim) -> None:
+        """Queue the removal of what a window took that is kept nowhere."""
+        with self._condition:
+            before = self._make_room()
+            self._claims.append(claim)
             self._wake(before)
 
     def pending_window(self, window_id: uuid.UUID) -> StoredWindow | None:
@@ -114,7 +129,7 @@ class WriteBehind:
         return size
 
     def _size(self) -> int:
-        return len(self._events) + len(self._windows) + len(self._usage) + len(self._used_in)
+        return len(self._events) + len(self._windows) + len(self._usage) + len(self._used_in) + len(self._claims)
 
     def _wake(self, before: int) -> None:
         if self._thread is None:
@@ -190,6 +205,7 @@ class WriteBehind:
                 events, self._events = self._events, []
                 usage, self._usage = self._usage, {}
                 used_in, self._used_in = self._used_in, []
+                claims, self._claims = self._claims, []
                 self._writing, self._windows = self._windows, {}
                 self._busy = True
                 self._urgent = False
@@ -200,7 +216,7 @@ class WriteBehind:
                     for kind, owner in owners():
                         known = usage.get(owner)
                         usage[owner] = (kind, 1 if known is None else known[1] + 1, at_us)
-                failure = self._write(events, [build() for build in self._writing.values()], usage)
+                failure = self._write(events, [build() for build in self._writing.values()], usage, claims)
             except Exception as error:
                 # Whatever it was, the thread goes on and who waits for it hears of it.
                 failure = InternalError(f"what reads leave behind could not be made: {type(error).__name__}")
@@ -211,6 +227,7 @@ class WriteBehind:
                 if failure is not None:
                     # Nothing is lost by a failure: it goes back to the front and is tried again.
                     self._events = events + self._events
+                    self._claims = claims + self._claims
                     self._windows = {**self._writing, **self._windows}
                     for owner, (kind, count, at) in usage.items():
                         _, more, later = self._usage.get(owner, (kind, 0, at))
@@ -228,6 +245,7 @@ class WriteBehind:
         pending: list[Event | Callable[[], Event]],
         windows: list[StoredWindow],
         usage: dict[uuid.UUID, tuple[str, int, int]],
+        claims: list[Claim],
     ) -> CaliberError | None:
         # Made once, also when writing has to be tried again.
         pending[:] = [event if isinstance(event, Event) else event() for event in pending]
@@ -240,6 +258,8 @@ class WriteBehind:
             for window in windows:
                 if window.trajectory_id.bytes in alive:
                     uow.insert_new(CONTEXT_WINDOW, window)
+            for claim in claims:
+                spend(uow, claim)
             for event in events:
                 uow.insert_new(EVENT, event)
             for owner, (kind, count, at) in usage.items():
@@ -249,6 +269,8 @@ class WriteBehind:
             self._store.write(work)
         except CaliberError as error:
             return error
+        for claim in claims:
+            self._one_shots.settled(claim)
         self.windows_written += len(windows)
         self.window_bytes += sum(len(window.record) for window in windows)
         return None

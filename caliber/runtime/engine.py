@@ -46,6 +46,7 @@ from caliber.runtime.embedder import Embedder
 from caliber.runtime.filters import Filters
 from caliber.runtime.full_text import open_stored_search
 from caliber.runtime.hearing import Hearing
+from caliber.runtime.one_shots import OneShots
 from caliber.runtime.reembedding import enter_space
 from caliber.runtime.repeating import Once, Repeating
 from caliber.runtime.space_provider import (
@@ -124,8 +125,10 @@ class Engine:
             self.records = None if self.stored_search is None else StoredRecords(self.store, self.stored_search, config)
             self.memory.on_failure = self.record_error
             self.bus = EventBus(self._subscriber_failed)
+            self.one_shots = OneShots(self.memory)
             self.behind = WriteBehind(
                 self.store,
+                self.one_shots,
                 queue_max=config.write_behind.queue_max,
                 flush_interval_ms=config.write_behind.flush_interval_ms,
             )

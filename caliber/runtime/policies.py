@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from caliber.config.injection import InjectionKind, InjectionMode
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
 from caliber.llm.protocols import ExtractionTurn
 from caliber.model.access import Principal
@@ -32,6 +33,7 @@ from caliber.pcp.checkpoints import build_state, insert_checkpoint
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.inheriting import trust_of_all, trust_of_extracted
+from caliber.runtime.one_shots import ask_for, drop
 from caliber.runtime.policy_notes import Changed, NoteMaker, PreparedNote, Source
 from caliber.runtime.pruning import ALL_ROWS, BY_SCOPE, own_relation, prune_in_range
 from caliber.schema.relation import Relation
@@ -50,6 +52,11 @@ class Declared:
     rule: int
     step: int
     action: ActionConfig
+
+    @property
+    def origin(self) -> str:
+        """Its name: the same for as long as its policy is declared like this."""
+        return f"{self.policy}[{self.rule}][{self.step}]"
 
 
 @dataclass(slots=True)
@@ -138,6 +145,11 @@ class PolicyEngine:
             for place, rule in enumerate(policy.rules):
                 declared = [Declared(policy.name, place, step, action) for step, action in enumerate(rule.actions)]
                 self._actions[rule.on].extend(declared)
+        for memory in engine.config.memories:
+            for place, when in enumerate(memory.inject_on):
+                mode = InjectionMode(kind=InjectionKind.FULL)
+                action = ActionConfig(action=PolicyAction.INJECT, target=memory.name, mode=mode)
+                self._actions[when.on].append(Declared(f"memory {memory.name}", place, 0, action))
 
     def actions(self, trigger: Trigger) -> list[Declared]:
         """Return the actions of a trigger in the order they were declared."""
@@ -300,6 +312,9 @@ class PolicyEngine:
         Raises: Changed when a note was changed meanwhile; StepFailed.
         """
         applied = Applied()
+        trajectory_id = subject.trajectory.trajectory_id
+        if prepared.trigger is Trigger.TASK_END and self._engine.one_shots.waiting(trajectory_id):
+            drop(uow, trajectory_id)
         for step in prepared.steps:
             begun, counts = time.monotonic(), {}
             if step.error is None:
@@ -330,6 +345,10 @@ class PolicyEngine:
         if action.action is PolicyAction.NOTIFY:
             self._notify(uow, subject, action)
             return {}
+        if action.action is PolicyAction.INJECT and action.mode is not None:
+            origin = f"{step.declared.origin} on {trigger.value}"
+            asked = ask_for(uow, subject.trajectory.trajectory_id, str(action.target), action.mode, origin)
+            return {"asked": int(asked)}
         if step.checkpoint is not None:
             applied.checkpoint_id = self.apply_checkpoint(uow, subject, step.checkpoint)
             return {}

@@ -20,6 +20,7 @@ from caliber.config import CaliberConfig
 from caliber.context import (
     Assembled,
     AssemblyInputs,
+    OneShot,
     ScoredNow,
     WindowFacts,
     asked_again,
@@ -49,10 +50,12 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
+from caliber.runtime.one_shots import Claim, spend
 from caliber.runtime.searching import NO_PROVIDER, Deadline, Searching, for_embedding, in_one_space, query_vector
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
 from caliber.search.candidates import Asked
 from caliber.search.stored import NOT_RESIDENT
+from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 
 _RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}
@@ -102,9 +105,16 @@ class Reader:
         with engine.within(deadline_ms if alone else for_embedding(deadline_ms)):
             snapshot, (vector, without) = in_one_space(engine, consistency, ask)
         deadline.check("the query was embedded")
-        assembled = self._assemble(snapshot, trajectory_id, budget, query, vector, without, as_of, extra_sections)
-        deadline.check("the window was assembled")
-        self._left_behind(assembled, trajectory_id)
+        claim = engine.one_shots.claim(trajectory_id)
+        try:
+            assembled = self._assemble(
+                snapshot, trajectory_id, budget, query, vector, without, as_of, extra_sections, claim.rules
+            )
+            deadline.check("the window was assembled")
+            self._left_behind(assembled, trajectory_id, claim)
+        except BaseException:
+            engine.one_shots.give_back(claim)
+            raise
         return assembled.window
 
     def assemble_only(self, trajectory_id: uuid.UUID, max_tokens: int) -> ContextWindow:
@@ -123,6 +133,7 @@ class Reader:
         without_vector: str | None,
         as_of: datetime | None,
         extra_sections: Mapping[str, str | None] | None,
+        once: tuple[OneShot, ...] = (),
     ) -> Assembled:
         engine = self._engine
         now = engine.clock.now_us()
@@ -153,6 +164,7 @@ class Reader:
                 extra_sections=inputs.as_mapping(extra_sections, "extra_sections"),
                 unread_notes=unread,
                 degraded=degraded,
+                once=once,
             ),
             engine.memory,
             searcher,
@@ -181,7 +193,7 @@ class Reader:
             now_us=now,
         )
 
-    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID) -> None:
+    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim) -> None:
         engine = self._engine
         config = engine.config
         window = assembled.window
@@ -190,9 +202,17 @@ class Reader:
             build = _Stored(assembled, persistence.ttl_ms, config.hash)
             if config.write_behind.window_durability is WindowDurability.COMMIT:
                 stored = build()
-                engine.store.write(lambda uow: uow.insert_new(CONTEXT_WINDOW, stored))
+
+                def work(uow: UnitOfWork) -> None:
+                    uow.insert_new(CONTEXT_WINDOW, stored)
+                    spend(uow, claim)
+
+                engine.store.write(work)
+                engine.one_shots.settled(claim)
             else:
-                engine.behind.window(window.window_id, build)
+                engine.behind.window(window.window_id, build, claim)
+        elif claim.rows:
+            engine.behind.spent(claim)
         at_us = to_us(window.assembled_at)
         if config.write_behind.usage_enabled:
             engine.behind.used_in(functools.partial(_owners_used, window), at_us)

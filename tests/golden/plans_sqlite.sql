@@ -1153,6 +1153,78 @@ SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "repl
 --   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
 SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at" FROM "content_version" ORDER BY "replaced_at" LIMIT ?1;
 
+-- ===== pending_injection
+
+CREATE TABLE "pending_injection" (
+  "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,
+  "injection_id" BLOB NOT NULL CHECK (length("injection_id") = 16),
+  "trajectory_id" BLOB NOT NULL CHECK (length("trajectory_id") = 16),
+  "origin" TEXT NOT NULL,
+  "memory" TEXT NOT NULL,
+  "kind" TEXT NOT NULL,
+  "created_at" INTEGER NOT NULL,
+  "count" INTEGER CHECK ("count" >= 1),
+  "min_relevance" REAL CHECK ("min_relevance" >= 0) CHECK ("min_relevance" <= 1),
+  "version" INTEGER NOT NULL CHECK ("version" >= 1),
+  UNIQUE ("injection_id"),
+  FOREIGN KEY ("trajectory_id") REFERENCES "trajectory" ("trajectory_id") ON DELETE CASCADE
+) STRICT;
+
+CREATE INDEX "ix_pending_injection_list_by_trajectory" ON "pending_injection" ("trajectory_id");
+
+-- pending_injection.insert
+--   takes: ordinal, injection_id, trajectory_id, origin, memory, kind, created_at, count, min_relevance, version
+--   gives: ordinal
+INSERT INTO "pending_injection" ("ordinal", "injection_id", "trajectory_id", "origin", "memory", "kind", "created_at", "count", "min_relevance", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) RETURNING "ordinal";
+
+-- pending_injection.insert_or_ignore
+--   takes: ordinal, injection_id, trajectory_id, origin, memory, kind, created_at, count, min_relevance, version
+--   gives: ordinal
+INSERT INTO "pending_injection" ("ordinal", "injection_id", "trajectory_id", "origin", "memory", "kind", "created_at", "count", "min_relevance", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT DO NOTHING RETURNING "ordinal";
+
+-- pending_injection.upsert
+--   takes: ordinal, injection_id, trajectory_id, origin, memory, kind, created_at, count, min_relevance, version
+--   gives: ordinal
+INSERT INTO "pending_injection" ("ordinal", "injection_id", "trajectory_id", "origin", "memory", "kind", "created_at", "count", "min_relevance", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT ("injection_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "origin" = excluded."origin", "memory" = excluded."memory", "kind" = excluded."kind", "created_at" = excluded."created_at", "count" = excluded."count", "min_relevance" = excluded."min_relevance", "version" = excluded."version" RETURNING "ordinal";
+
+-- pending_injection.get
+--   takes: injection_id
+--   gives: ordinal, injection_id, trajectory_id, origin, memory, kind, created_at, count, min_relevance, version
+SELECT "ordinal", "injection_id", "trajectory_id", "origin", "memory", "kind", "created_at", "count", "min_relevance", "version" FROM "pending_injection" WHERE "injection_id" = ?1;
+
+-- pending_injection.update
+--   takes: trajectory_id, origin, memory, kind, created_at, count, min_relevance, version, injection_id, version
+UPDATE "pending_injection" SET "trajectory_id" = ?1, "origin" = ?2, "memory" = ?3, "kind" = ?4, "created_at" = ?5, "count" = ?6, "min_relevance" = ?7, "version" = ?8 WHERE "injection_id" = ?9 AND "version" = ?10;
+
+-- pending_injection.delete
+--   takes: injection_id
+DELETE FROM "pending_injection" WHERE "injection_id" = ?1;
+
+-- pending_injection.count
+--   takes: nothing
+--   gives: count
+SELECT count(*) FROM "pending_injection";
+
+-- pending_injection.page
+--   takes: ordinal, limit
+--   gives: ordinal, injection_id, trajectory_id, origin, memory, kind, created_at, count, min_relevance, version
+SELECT "ordinal", "injection_id", "trajectory_id", "origin", "memory", "kind", "created_at", "count", "min_relevance", "version" FROM "pending_injection" WHERE "ordinal" > ?1 ORDER BY "ordinal" LIMIT ?2;
+
+-- pending_injection.get_many
+--   takes: ordinals
+--   gives: ordinal, injection_id, trajectory_id, origin, memory, kind, created_at, count, min_relevance, version
+SELECT "ordinal", "injection_id", "trajectory_id", "origin", "memory", "kind", "created_at", "count", "min_relevance", "version" FROM "pending_injection" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
+
+-- pending_injection.list_by_trajectory
+--   takes: trajectory_id
+--   gives: ordinal, injection_id, trajectory_id, origin, memory, kind, created_at, count, min_relevance, version
+SELECT "ordinal", "injection_id", "trajectory_id", "origin", "memory", "kind", "created_at", "count", "min_relevance", "version" FROM "pending_injection" WHERE "trajectory_id" = ?1 ORDER BY "ordinal";
+
+-- pending_injection.referring_trajectory_id
+--   takes: trajectory_id
+--   gives: ordinal, injection_id, trajectory_id, origin, memory, kind, created_at, count, min_relevance, version
+SELECT "ordinal", "injection_id", "trajectory_id", "origin", "memory", "kind", "created_at", "count", "min_relevance", "version" FROM "pending_injection" WHERE "trajectory_id" = ?1 ORDER BY "ordinal";
+
 -- ===== lock
 
 CREATE TABLE "lock" (

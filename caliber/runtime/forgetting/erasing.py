@@ -42,6 +42,7 @@ from caliber.schema.relations import (
     EVENT,
     LOCK,
     NOTE,
+    PENDING_INJECTION,
     POLICY_RUN,
     RELATIONS,
     SCHEMA_MIGRATION,
@@ -59,8 +60,8 @@ _SOURCE_OF: Final = {"turn": SourceType.TURN, "artifact": SourceType.ARTIFACT, "
                      "scope": SourceType.SCOPE_SUMMARY}  # fmt: skip
 _WALKED: Final = (SESSION, TRAJECTORY, TURN, SCOPE, ARTIFACT, NOTE, USAGE, EDGE, EMBEDDING, CONTENT_VERSION,
                   CONTEXT_WINDOW, CHECKPOINT, EVENT, LOCK, CONFIG_DOCUMENT, EMBEDDING_CACHE)  # fmt: skip
-_NUMBERS_ONLY: Final = (CHANGE, SCHEMA_MIGRATION, ERASURE, POLICY_RUN, EMBEDDING_SPACE)
-"""What holds no words and no ids of records; it is read afterwards like everything else."""
+_NUMBERS_ONLY: Final = (CHANGE, SCHEMA_MIGRATION, ERASURE, POLICY_RUN, EMBEDDING_SPACE, PENDING_INJECTION)
+"""What holds no words of a subject and no ids of its records; it is read afterwards like everything else."""
 _SHARED_FROM: Final = 20
 _SHARED_PART: Final = 0.5
 _ALL_TIME_US: Final = 3_650 * 86_400_000_000

@@ -1,7 +1,7 @@
 """Every built-in relation, one module a subsystem, in an order in which references already exist."""
 
 from caliber.schema.relation import Relation
-from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW
+from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PENDING_INJECTION
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
 from caliber.schema.relations.memory import MEMORY_TYPE
@@ -32,6 +32,7 @@ RELATIONS: tuple[Relation, ...] = (
     EMBEDDING_CACHE,
     CONTEXT_WINDOW,
     CONTENT_VERSION,
+    PENDING_INJECTION,
     LOCK,
     EVENT,
     CHANGE,
@@ -70,6 +71,7 @@ __all__ = [
     "MEMORY_TYPE",
     "MIRRORED",
     "NOTE",
+    "PENDING_INJECTION",
     "POLICY_RUN",
     "RELATIONS",
     "SCHEMA_MIGRATION",

@@ -1,19 +1,22 @@
-"""context_window, content_version. Source: C-394, design section 5."""
+"""context_window, content_version, pending_injection. Source: C-394, K-065, design section 5."""
 
 from __future__ import annotations
 
-from caliber.model.entities import ContentVersion, StoredWindow
+from caliber.model.entities import ContentVersion, PendingInjection, StoredWindow
 from caliber.model.enums import EntityType
 from caliber.schema.relation import (
     AccessPath,
     ForeignKey,
     Relation,
+    Residence,
     blob,
     enum,
     instant,
     integer,
+    real,
     text,
     uuid_,
+    version,
 )
 
 CONTEXT_WINDOW = Relation(
@@ -64,4 +67,30 @@ CONTENT_VERSION = Relation(
         AccessPath("list_by_owner", ("owner_id",), ("owner_version",)),
         AccessPath("list_oldest", (), ("replaced_at",), limited=True),
     ),
+)
+
+PENDING_INJECTION = Relation(
+    name="pending_injection",
+    plural="pending_injections",
+    entity=PendingInjection,
+    code=32,
+    comment="What a trigger asked to be in the next window of a trajectory; the window that takes it removes it.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("injection_id",),
+    columns=(
+        uuid_("injection_id"),
+        uuid_("trajectory_id", residence=Residence.INTERNED),
+        text("origin"),
+        text("memory"),
+        text("kind"),
+        instant("created_at"),
+        integer("count", nullable=True, check=(1, None)),
+        real("min_relevance", nullable=True, check=(0, 1)),
+        version(),
+    ),
+    foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),),
+    groups=("trajectory_id",),
+    paths=(AccessPath("list_by_trajectory", ("trajectory_id",), ("ordinal",)),),
 )

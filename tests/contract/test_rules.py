@@ -1,0 +1,232 @@
+"""Rules of injection in a store: what a trigger asks for, what survives a restart, what a changed rule changes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from support.configs import policy
+
+from caliber.model.access import Principal
+from caliber.model.enums import PrincipalKind, Trigger
+from caliber.model.errors import BudgetTooSmall
+
+LATE = {"write_behind__flush_interval_ms": 600_000}
+"""Nothing is written behind but by a flush."""
+NOTE = {"entity": "build", "entity_type": "project", "note_type": "fact", "confidence": 0.9}
+
+
+def inject(memory: str, mode: Any = "full") -> dict[str, Any]:
+    kind, number = (mode, None) if isinstance(mode, str) else mode
+    form: dict[str, Any] = {"kind": kind}
+    if number is not None:
+        form["count" if kind == "top_k" else "min_relevance"] = number
+    return {"action": "inject", "target": memory, "mode": form}
+
+
+def rule(memory: str, **more: Any) -> dict[str, Any]:
+    return {"memory": memory, "mode": {"kind": "full"}, "priority": 50, **more}
+
+
+def names(window: Any) -> list[str]:
+    return [section.name for section in window.sections]
+
+
+@pytest.fixture
+def opened(backend: Any) -> Any:
+    """A store in which a policy on a trigger asks for all notes, and rules ask for none."""
+
+    def make(trigger: str = "task_start", **options: Any) -> Any:
+        settings = {
+            "injection_rules": [rule("artifact")],
+            "policies": [policy(trigger, inject("note"), name="greet")],
+            **options,
+        }
+        return backend.open(**settings)
+
+    return make
+
+
+def begun(memory: Any, start: Any) -> Any:
+    memory.add_note(content="tests use make", **NOTE)
+    return start(memory).trajectory_id
+
+
+def test_what_a_trigger_asks_for_is_in_the_next_window_and_in_no_other(opened: Any, start: Any) -> None:
+    # K-065, C-152, C-179
+    memory = opened()
+    task = begun(memory, start)
+    first = memory.assemble_context(task)
+    assert names(first) == ["once_note"]
+    assert names(memory.assemble_context(task)) == []
+    memory.flush()
+    assert names(memory.assemble_context(task)) == []
+    told = memory.explain(first.window_id)
+    assert [(item["rule"], item["once"]) for item in told["rules"] if "once" in item] == [
+        ("once_note", "greet[0][0] on task_start")
+    ]
+    again = memory.replay(first.window_id)
+    assert (again.text, again.sections, again.assembly_trace) == (first.text, first.sections, first.assembly_trace)
+    (run,) = [event for event in memory.trace(task) if event.event_type == "policy_execute"]
+    assert (run.payload["action"], run.payload["asked"]) == ("inject note", 1)
+
+
+def test_it_survives_a_restart_until_a_window_has_taken_it(backend: Any, opened: Any, start: Any) -> None:
+    # K-065: durable, consumed once
+    backend.needs("reopen")
+    memory = opened()
+    task = begun(memory, start)
+    memory.close()
+    again = opened()
+    window = again.assemble_context(task)
+    assert names(window) == ["once_note"]
+    again.close()
+    third = opened()
+    assert names(third.assemble_context(task)) == []
+    assert third.replay(window.window_id).text == window.text
+
+
+def test_a_window_that_takes_it_runs_no_statement(opened: Any, start: Any) -> None:
+    # design section 5
+    memory = opened(**LATE)
+    task = begun(memory, start)
+    store = memory._engine.store
+    before = store.statement_count()
+    assert names(memory.assemble_context(task)) == ["once_note"]
+    assert store.statement_count() == before
+
+
+def test_of_windows_assembled_at_once_one_takes_it(opened: Any, start: Any) -> None:
+    # K-065, also for others who act on the task
+    memory = opened(**LATE)
+    task = begun(memory, start)
+    handles = [memory, memory.acting_as(Principal(PrincipalKind.AGENT, "other"))] * 4
+    gate, found = threading.Barrier(len(handles)), []
+
+    def assemble(handle: Any) -> None:
+        gate.wait()
+        found.append(names(handle.assemble_context(task)))
+
+    threads = [threading.Thread(target=assemble, args=(handle,)) for handle in handles]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [[]] * 7 + [["once_note"]]
+
+
+def test_a_window_that_comes_to_nothing_takes_nothing(opened: Any, start: Any) -> None:
+    memory = opened()
+    task = begun(memory, start)
+    with pytest.raises(BudgetTooSmall):
+        memory.assemble_context(task, max_tokens=1)
+    assert names(memory.assemble_context(task)) == ["once_note"]
+
+
+def test_what_is_asked_for_again_meanwhile_is_not_lost(opened: Any, start: Any) -> None:
+    # K-065: at every trigger, the first window after it
+    memory = opened("turn", **LATE)
+    task = begun(memory, start)
+    scope = memory.current_scope(task).scope_id
+    memory.append_turn(scope, role="user", content="one")
+    memory.append_turn(scope, role="user", content="two")
+    assert names(memory.assemble_context(task)) == ["once_note", "user"]
+    memory.append_turn(scope, role="user", content="three")
+    memory.flush()  # removes what the first window took, and nothing else
+    assert names(memory.assemble_context(task)) == ["once_note", "user"]
+    memory.flush()
+    assert names(memory.assemble_context(task)) == ["user"]
+    assert memory._engine.memory.snapshot["pending_injection"].count() == 0
+
+
+@pytest.mark.parametrize("kept", ["ephemeral", "commit"])
+def test_it_is_taken_once_however_windows_are_kept(backend: Any, opened: Any, start: Any, kept: str) -> None:
+    backend.needs("reopen")
+    options: dict[str, Any] = {
+        "ephemeral": {"context_window_persistence": {"kind": "ephemeral"}},
+        "commit": {"write_behind__window_durability": "commit"},
+    }[kept]
+    memory = opened(**options)
+    task = begun(memory, start)
+    assert names(memory.assemble_context(task)) == ["once_note"]
+    memory.close()
+    assert names(opened(**options).assemble_context(task)) == []
+
+
+def test_what_nobody_took_ends_with_its_task(opened: Any, start: Any) -> None:
+    memory = opened()
+    task = begun(memory, start)
+    memory.complete_trajectory(task, status="success", summary="done")
+    assert memory._engine.memory.snapshot["pending_injection"].count() == 0
+
+
+def test_a_declared_memory_enters_at_its_own_triggers(backend: Any, start: Any) -> None:
+    # C-145
+    field = {"name": "content", "type": "text"}
+    declared = {
+        "name": "note",
+        "type": "semantic",
+        "fields": [field],
+        "retention": {"kind": "persistent"},
+        "inject_on": [{"on": Trigger.SCOPE_CLOSE.value}],
+    }
+    memory = backend.open(injection_rules=[rule("artifact")], memories=[declared], policies=[])
+    task = begun(memory, start)
+    assert names(memory.assemble_context(task)) == []
+    memory.close_scope(memory.current_scope(task).scope_id)
+    window = memory.assemble_context(task)
+    assert names(window) == ["once_note"]
+    (told,) = [item for item in memory.explain(window.window_id)["rules"] if "once" in item]
+    assert told["once"] == "memory note[0][0] on scope_close"
+
+
+def test_one_changed_rule_changes_the_window_and_explain_says_so(backend: Any, start: Any) -> None:
+    # issue: "changing one rule visibly changes the window, shown by explain"
+    backend.needs("reopen")
+    sure = [rule("note", filter="confidence > 0.5")]
+    memory = backend.open(injection_rules=sure)
+    task = begun(memory, start)
+    doubtful = memory.add_note(content="perhaps", **{**NOTE, "confidence": 0.3})
+    window = memory.assemble_context(task)
+    told = memory.explain(window.window_id, exclusion=doubtful.note_id)
+    assert told["reason"] == "the rule note filters it: confidence 0.3 is not > 0.5"
+    memory.close()
+    other = backend.open(injection_rules=[rule("note", filter="confidence > 0.2")])
+    changed = other.assemble_context(task)
+    assert "perhaps" in changed.text
+    assert other.explain(changed.window_id, exclusion=doubtful.note_id)["rule"] == "note"
+    # the window of before is explained and replayed by the rules it was made under
+    assert other.explain(window.window_id, exclusion=doubtful.note_id)["verdict"] == "filtered"
+    assert other.replay(window.window_id).text == window.text
+
+
+def test_untrusted_text_stays_out_of_a_section(backend: Any, start: Any) -> None:
+    # issue item 5: rules keep untrusted content out of chosen sections, whatever else competes
+    kept_out = 'trust != "web" and trust != "tool"'
+    memory = backend.open(
+        injection_rules=[
+            rule("note", name="trusted", filter=kept_out, priority=90),
+            rule("note", name="rest", priority=10, mode={"kind": "summary"}),
+            rule("artifact", filter=kept_out),
+            rule("turn_buffer", filter=kept_out),
+        ]
+    )
+    task = start(memory).trajectory_id
+    scope = memory.current_scope(task).scope_id
+    for label in ("user", "tool", "web", "system"):
+        memory.add_note(content=f"note of {label}", trust=label, **{**NOTE, "entity": label})
+        memory.create_artifact(
+            scope, artifact_type="fact", content=f"artifact of {label}", extraction_method="explicit", trust=label
+        )
+        memory.append_turn(scope, role="user", content=f"turn of {label}", trust=label)
+    window = memory.assemble_context(task)
+    texts = {section.name: section.content for section in window.sections}
+    for name in ("trusted", "artifacts", "user"):
+        assert "of user" in texts[name]
+        assert "of system" in texts[name]
+        assert "of web" not in texts[name]
+        assert "of tool" not in texts[name]
+    assert "of web" in texts["rest"]
+    assert "of user" not in texts["rest"]
+    assert memory.replay(window.window_id).text == window.text
