@@ -307,6 +307,6 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "policy_engine.schedule_poll_ms": ("runtime.opening",),
     "policy_engine.schedule_attempts_max": ("runtime.schedules",),
     "policies": ("runtime.policies", "runtime.schedules"),
-    "memories": ("context.rules", "runtime.retaining", "storage.memory_migrations"),
+    "memories": ("context.rules", "runtime.policies", "runtime.retaining", "storage.memory_migrations"),
     "injection_rules": ("context.plan", "context.rules"),
 }
