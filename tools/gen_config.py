@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from config_readers import ROOT, readers
+from pydantic import BaseModel
 
 from caliber.config import CaliberConfig, explaining, profiles, services
 from caliber.config.agent_profiles import AGENT_PROFILES, CAPS
 from caliber.config.policies import OWN_TARGETS, TARGETS, PolicyAction
 from caliber.config.render import about, limits_of
+from caliber.config.tree import DECLARED_IN_LISTS
 from caliber.dsl import adapters, compiler, files, injection, memories, parser, scan
 from caliber.model.enums import MemoryCategory, Trigger
 from caliber.schema.binding import INDEXES, SYSTEM
@@ -82,6 +84,11 @@ def configuration(found: dict[str, tuple[str, ...]]) -> str:
         sections.setdefault(path.rpartition(".")[0], []).extend(several)
     for path, knobs in sections.items():
         lines += _section(path, knobs, base, found)
+    for name in DECLARED_IN_LISTS:
+        field = CaliberConfig.model_fields[name]
+        (section,) = explaining.sections_in(field.annotation)
+        lines += ["", f"## One of {name}", "", f"`[[{name}]]` in TOML, as often as there are definitions.", ""]
+        lines += ["| knob | meaning | accepts | asked for by |", "|---|---|---|---|", *_definition("", section)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -115,6 +122,21 @@ def _section(
             modules if not facts["later"] else "*Nothing reads it yet.*",
         ]
         yield f"| {' | '.join(cells)} |"
+
+
+def _definition(above: str, section: type[BaseModel]) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        inner = list(explaining.sections_in(field.annotation))
+        several = "[]" if inner and "tuple" in str(field.annotation) else ""
+        cells = [
+            f"`{above}{name}{several}`",
+            _cell(str(field.description)) + ("" if field.is_required() else " *Optional.*"),
+            "" if inner else _cell(limits_of(field)),
+            str(about(field)["source"]),
+        ]
+        yield f"| {' | '.join(cells)} |"
+        for one in inner:
+            yield from _definition(f"{above}{name}{several}.", one)
 
 
 def _meaning(path: str) -> tuple[str, bool]:
@@ -319,7 +341,8 @@ def _warnings() -> Iterator[str]:
         "- a connection that is written out instead of named as `env:NAME`; one that may hold a password is used, and",
         "  never shown, hashed, pickled or written to another file;",
         "- a filter that compares an enum of a built-in memory with a value that its declaration leaves out;",
-        "- `auto_close(scope_close)` on `scope`, which has no effect.",
+        "- what has no effect: `auto_close(scope_close)` on `scope`, `auto_close` where records do not close,",
+        "  `artifacts` on one that is not made of them.",
         "",
         "A file that leaves knobs out, as the example of the source documents does, is checked upon a profile with",
         '`caliber check FILE --base reference`, and loaded with `caliber.load_config(path, base="reference")`.',

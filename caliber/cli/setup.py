@@ -76,6 +76,13 @@ def in_command(path: Path) -> str:
 @click.option(
     "--summaries", type=click.Choice(SUMMARIES), default="extractive", show_default=True, help="Who summarizes."
 )
+@click.option(
+    "--from",
+    "part",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Complete this file: what it leaves out comes from the profile.",
+)
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @with_settings
 def init(
@@ -85,14 +92,17 @@ def init(
     store: str,
     embedding: str | None,
     summaries: str,
+    part: Path | None,
     force: bool,
 ) -> None:
     """Write a complete, commented configuration.
 
     Every knob is stated with its meaning and range. Nothing is created yet but the file. What --embedding and
     --summaries fill in for a service (model, limits, the variable that holds its key) is a start: look it over.
+
+    With --from, FILE says where the store is and who embeds and summarizes; what it leaves out comes from the profile.
     """
-    from caliber.config import profiles, services
+    from caliber.config import StorageConfig, profiles, services
 
     target = path or settings.config or Path(DEFAULT_CONFIG)
     if target.is_dir():
@@ -101,7 +111,11 @@ def init(
         raise Mistake(f"{target} exists already", "keep it, choose another --path, or overwrite it with --force")
     if not target.absolute().parent.is_dir():
         raise Mistake(f"the folder {target.absolute().parent} does not exist", "create it first")
-    config = profiles.PROFILES[profile](store, **services.chosen(embedding, summaries))
+    if part is not None:
+        config = _completed(part, profile)
+        store = config.storage.path if isinstance(config.storage, StorageConfig) else config.storage.shown
+    else:
+        config = profiles.PROFILES[profile](store, **services.chosen(embedding, summaries))
     write_whole(target, render(config, target, profiles.reasons(profile, config)))
     embeds = config.embedding_provider is not None
     option = in_command(target)
@@ -120,7 +134,7 @@ def init(
     def human() -> None:
         out = settings.out
         out.say(f"wrote {target} (profile {profile}, store {store})")
-        if not embeds and embedding is None:
+        if not embeds and embedding is None and part is None:
             out.say("without an embedding provider: nothing is found by meaning until the extra 'embed' is installed")
             out.say("  pip install 'caliber-memory[embed]' && caliber init --force")
         for name in keys:
@@ -130,6 +144,19 @@ def init(
         out.say(f"  caliber ingest git .{option}    remember a repository")
 
     settings.out.result(document, human)
+
+
+def _completed(part: Path, profile: str) -> CaliberConfig:
+    """Return the configuration of a file upon a profile. Raises: Mistake for an option that the file decides."""
+    from click.core import ParameterSource
+
+    from caliber.dsl.loading import load_config
+
+    context = click.get_current_context()
+    for name in ("store", "embedding", "summaries"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise Mistake(f"--{name} does not go with --from: {part.name} decides it", f"say it in {part.name}")
+    return load_config(part, base=profile)
 
 
 @click.command()

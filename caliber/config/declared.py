@@ -35,6 +35,11 @@ _STAYS: Final = {
 }
 _NAMED_IN: Final = {"fields": "name", "indexes": "field"}
 _MOST: Final = 1_000
+_CLOSES: Final = {
+    PolicyTarget.TURN_BUFFER.value: (Trigger.SCOPE_CLOSE, Trigger.TASK_END),
+    PolicyTarget.SCOPE.value: (Trigger.TASK_END,),
+}
+"""What closes by itself, and at what: that is so for every store, declared or not."""
 _LITERAL: Final = "this address is that of one machine; with env:MY_DSN the same file serves others"
 _SEALED: Final = (
     "this address may hold a password, and whoever reads the file reads it: name it as env:MY_DSN; it is used, and not "
@@ -253,5 +258,17 @@ def doubts(config: Any) -> Iterator[tuple[str, str]]:
         yield "storage.dsn", _SEALED if dsn.is_sealed else _LITERAL
     for at, memory in enumerate(config.memories):
         closes = None if memory.closes_on is None else memory.closes_on.on
-        if memory.name == PolicyTarget.SCOPE and closes is Trigger.SCOPE_CLOSE:  # K-068
-            yield f"memories[{at}].lifecycle", "a scope that closes when it closes is circular: this has no effect"
+        if closes is not None and closes not in _CLOSES.get(memory.name, ()):
+            if memory.name == PolicyTarget.SCOPE and closes is Trigger.SCOPE_CLOSE:  # K-068
+                reason = "a scope that closes when it closes is circular: this has no effect"
+            else:
+                reason = f"records of {memory.name} do not close at {closes}: this has no effect; see retention"
+            yield f"memories[{at}].lifecycle", reason
+        declared = next((field.values for field in memory.fields if field.name == "artifact_type"), ())
+        for place, kind in enumerate(memory.artifacts):
+            if memory.name != PolicyTarget.ARTIFACT:
+                yield f"memories[{at}].artifacts", f"{memory.name} is not made of artifacts: this has no effect"
+                break
+            if declared and kind not in declared:
+                reason = f"{kind} is none of the values of artifact_type that are declared here"
+                yield f"memories[{at}].artifacts[{place}]", reason

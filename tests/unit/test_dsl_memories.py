@@ -676,6 +676,42 @@ def test_a_profile_fits_itself_to_the_file(tmp_path: Path) -> None:
         load_config(tmp_path / "part.toml", base="referense")
 
 
+def test_init_completes_a_file(tmp_path: Path) -> None:
+    part, whole = tmp_path / "part.caliber", tmp_path / "whole.caliber"
+    part.write_text(program('adapter a { type: sqlite connection: "a.db" } policy p { }'), encoding="utf-8")
+    assert "ops-agent" in caliber("init", "--from", str(part), "--profile", "ops-agent", "--path", str(whole)).stdout
+    assert load_config(whole) == load_config(part, base="ops-agent")
+    failed = caliber("init", "--from", str(part), "--store", "b.db", "--path", str(whole), "--force", code=2)
+    assert "--store does not go with --from: part.caliber decides it" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [
+        ("turn_buffer { type: meta schema: { role: text } lifecycle: auto_close(scope_close) }", ""),
+        ("scope { type: meta schema: { summary: text } lifecycle: auto_close(task_end) }", ""),
+        (
+            "scope { type: meta schema: { summary: text } lifecycle: auto_close(turn) }",
+            "records of scope do not close at",
+        ),
+        (
+            "d { type: meta schema: { a: text } lifecycle: auto_close(task_end) }",
+            "records of d do not close at task_end",
+        ),
+        ('d { type: meta schema: { a: text } artifacts: ["fact"] }', "d is not made of artifacts"),
+        ('artifact { type: meta schema: { content: text } artifacts: ["fact"] }', ""),
+        (
+            'artifact { type: meta schema: { artifact_type: enum("fact") } artifacts: ["fact", "custom"] }',
+            "custom is none of the values of artifact_type",
+        ),
+    ],
+)
+def test_what_has_no_effect_is_a_warning(memory: str, said: str) -> None:
+    # C-142, C-143
+    warnings = check_text(program(f"memory {memory}"), base=CONFIG).warnings
+    assert [item.reason.startswith(said) for item in warnings] == ([True] if said else [])
+
+
 def test_warnings_of_other_files_say_the_knob(tmp_path: Path) -> None:
     made = load_config(EXAMPLE, base="reference")
     (tmp_path / "c.toml").write_text(render_toml(made), encoding="utf-8")
