@@ -217,6 +217,18 @@ def visibility(author: AgentRole, first: AgentRole, second: AgentRole) -> Case:
     )
 
 
+# --- whom is trusted -----------------------------------------------------------------------------------
+
+
+def label(write: Callable[[Agent], Any]) -> Callable[[CaliberConfig, Place], str]:
+    """Return the observation of how far something is trusted that is written without saying so."""
+    return lambda config, place: str(write(Agent(place.open(config))).trust)
+
+
+def trust(knob: str, write: Callable[[Agent], Any]) -> Case:
+    return case(f"trust.{knob}", label(write), ("user", "user"), ("web", "web"))
+
+
 # --- calls -------------------------------------------------------------------------------------------
 
 
@@ -363,6 +375,19 @@ CASES: tuple[Case, ...] = (
         principal__kind="agent",
     ),
     case("principal.admin", storage_open, (False, "PermissionDenied"), (True, "done")),
+    trust("system_turns", lambda agent: agent.say("text", "system")),
+    trust("user_turns", lambda agent: agent.say("text", "user")),
+    trust("assistant_turns", lambda agent: agent.say("text", "assistant")),
+    trust("tool_turns", lambda agent: agent.say("text", "tool", name="search", tool_call_id="c")),
+    case(
+        "trust.web_tools",
+        label(lambda agent: agent.say("text", "tool", name="fetch", tool_call_id="c")),
+        ([], "tool"),
+        (["fetch"], "web"),
+        trust__tool_turns="tool",
+    ),
+    trust("artifacts", lambda agent: agent.keep("text")),
+    trust("notes", lambda agent: agent.note("text")),
     # --- calls
     case("lock_timeout", lapsed, ("7s", "lapsed"), ("9s", "held")),
     case("validation_mode", damaged, ("on_mutation", "done"), ("always", "ConstraintViolation"), storage__path=FILE),
