@@ -19,6 +19,7 @@ from caliber.model.time import FixedClock
 from caliber.runtime.schedules import Scheduler
 from support.configs import USER, policy
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place
+from support.memories import FACT
 from support.providers import ScriptedSummarizer
 
 SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}
@@ -124,6 +125,15 @@ def told(config: CaliberConfig, place: Place) -> int:
     return len(agent.memory.trace(agent.trajectory_id, event_type="caliber_told"))
 
 
+def tables_of_memories(config: CaliberConfig, place: Place) -> list[str]:
+    """Which tables the database has for memories that are not built in."""
+    with place.open(config)._engine.store.read() as session:
+        rows = session.command(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'memory_%' AND name <> 'memory_type'"
+        )
+    return sorted(name for (name,) in rows)
+
+
 def clock_at(hour: int) -> FixedClock:
     return FixedClock(int(MONDAY.timestamp() + 3_600 * hour) * 1_000_000)
 
@@ -215,18 +225,6 @@ def visibility(author: AgentRole, first: AgentRole, second: AgentRole) -> Case:
         ([first.value], [first.value]),
         ([second.value], [second.value]),
     )
-
-
-# --- whom is trusted -----------------------------------------------------------------------------------
-
-
-def label(write: Callable[[Agent], Any]) -> Callable[[CaliberConfig, Place], str]:
-    """Return the observation of how far something is trusted that is written without saying so."""
-    return lambda config, place: str(write(Agent(place.open(config))).trust)
-
-
-def trust(knob: str, write: Callable[[Agent], Any]) -> Case:
-    return case(f"trust.{knob}", label(write), ("user", "user"), ("web", "web"))
 
 
 # --- calls -------------------------------------------------------------------------------------------
@@ -340,6 +338,12 @@ CASES: tuple[Case, ...] = (
     # --- policies
     case("policies", told, ([], 0), ([policy("scope_close", NOTIFY, NOTIFY)], 2)),
     case(
+        "memories",
+        tables_of_memories,
+        ([], []),
+        ([{**FACT, "fields": [field for field in FACT["fields"] if field["type"] != "embedding"]}], ["memory_fact"]),
+    ),
+    case(
         "policy_engine.on_error",
         closed("extract_artifacts"),
         ("abort", ("RequestFailed", 0)),
@@ -375,19 +379,6 @@ CASES: tuple[Case, ...] = (
         principal__kind="agent",
     ),
     case("principal.admin", storage_open, (False, "PermissionDenied"), (True, "done")),
-    trust("system_turns", lambda agent: agent.say("text", "system")),
-    trust("user_turns", lambda agent: agent.say("text", "user")),
-    trust("assistant_turns", lambda agent: agent.say("text", "assistant")),
-    trust("tool_turns", lambda agent: agent.say("text", "tool", name="search", tool_call_id="c")),
-    case(
-        "trust.web_tools",
-        label(lambda agent: agent.say("text", "tool", name="fetch", tool_call_id="c")),
-        ([], "tool"),
-        (["fetch"], "web"),
-        trust__tool_turns="tool",
-    ),
-    trust("artifacts", lambda agent: agent.keep("text")),
-    trust("notes", lambda agent: agent.note("text")),
     # --- calls
     case("lock_timeout", lapsed, ("7s", "lapsed"), ("9s", "held")),
     case("validation_mode", damaged, ("on_mutation", "done"), ("always", "ConstraintViolation"), storage__path=FILE),
