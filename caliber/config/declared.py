@@ -164,6 +164,8 @@ def _retentions(memories: Any) -> Iterator[ConfigError]:
             yield wrong(path, kind.value, f"records of {item.name} belong to no scope, so none ends them")
         elif kind is not RetentionKind.PERSISTENT and item.name in _STAYS:
             yield wrong(path, kind.value, _STAYS[item.name])
+        elif kind is RetentionKind.COMPRESS_ON and item.name not in BUILT_IN and not _has_text(item):
+            yield wrong(path, kind.value, f"{item.name} has no text that could be summed up")
         on = None if item.retention.when is None else item.retention.when.on
         path = f"memories[{at}].retention.when.on"
         if on is Trigger.TASK_START:
@@ -240,9 +242,13 @@ def _targets(memories: Any, policies: Any) -> Iterator[ConfigError]:
                         yield wrong(f"{path}.{name}", target, reason)
 
 
+def _has_text(memory: MemoryConfig) -> bool:
+    return any(field.type is FieldType.TEXT for field in memory.fields)
+
+
 def _cannot(action: PolicyAction, graded: bool, memory: MemoryConfig) -> Iterator[tuple[str, str]]:
     kinds = {field.name: field.type for field in memory.fields}
-    if action is PolicyAction.SUMMARIZE and FieldType.TEXT not in kinds.values():
+    if action is PolicyAction.SUMMARIZE and not _has_text(memory):
         yield "target", f"{memory.name} has no text to summarize"
     if graded and kinds.get("confidence") is not FieldType.FLOAT:
         yield "below_confidence", f"{memory.name} has no field confidence: float"

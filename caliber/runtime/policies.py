@@ -30,13 +30,15 @@ from caliber.model.enums import (
 from caliber.model.errors import CaliberError, LockExpired, Unavailable
 from caliber.model.windows import ContextWindow
 from caliber.pcp.checkpoints import build_state, insert_checkpoint
+from caliber.runtime.compressing import Compression, Compressor, Group, compressions
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.inheriting import trust_of_all, trust_of_extracted
 from caliber.runtime.one_shots import ask_for, drop
 from caliber.runtime.policy_notes import Changed, NoteMaker, PreparedNote, Source
-from caliber.runtime.pruning import ALL_ROWS, BY_SCOPE, own_relation, prune_in_range
-from caliber.schema.relation import Relation
+from caliber.runtime.pruning import own_relation, prune_in_range
+from caliber.runtime.retaining import record_taken
+from caliber.schema.relations import TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory.artifacts import NewArtifact
@@ -51,7 +53,12 @@ class Declared:
     policy: str
     rule: int
     step: int
-    action: ActionConfig
+    action: ActionConfig | Compression
+
+    @property
+    def kind(self) -> str:
+        """What is done, in a word."""
+        return "compress" if isinstance(self.action, Compression) else self.action.action.value
 
     @property
     def origin(self) -> str:
@@ -71,6 +78,7 @@ class Step:
     artifacts: list[tuple[NewArtifact, Vectors | None]] = field(default_factory=list)
     notes: list[PreparedNote] = field(default_factory=list)
     checkpoint: tuple[str, bytes] | None = None
+    groups: list[Group] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -140,6 +148,7 @@ class PolicyEngine:
         self._principal = principal
         self._assemble = assemble
         self.notes = NoteMaker(engine, principal)
+        self._compressor = Compressor(engine)
         self._actions: dict[Trigger, list[Declared]] = {trigger: [] for trigger in Trigger}
         for policy in engine.config.policies:
             for place, rule in enumerate(policy.rules):
@@ -150,6 +159,9 @@ class PolicyEngine:
                 mode = InjectionMode(kind=InjectionKind.FULL)
                 action = ActionConfig(action=PolicyAction.INJECT, target=memory.name, mode=mode)
                 self._actions[when.on].append(Declared(f"memory {memory.name}", place, 0, action))
+        for trigger, actions in self._actions.items():
+            found = compressions(engine.config.memories, trigger)
+            actions.extend(Declared(item.policy, 0, 0, item) for item in found)
 
     def actions(self, trigger: Trigger) -> list[Declared]:
         """Return the actions of a trigger in the order they were declared."""
@@ -168,18 +180,21 @@ class PolicyEngine:
             step, begun = Step(declared), time.monotonic()
             prepared.steps.append(step)
             try:
-                self._prepare_action(trigger, declared.action, subject, prepared, step)
+                if isinstance(declared.action, Compression):
+                    self._prepare_compression(trigger, declared.action, subject, prepared, step)
+                else:
+                    self._prepare_action(trigger, declared.action, subject, prepared, step)
             except CaliberError as error:
                 step.error = error
             step.took_s = time.monotonic() - begun
-            if step.error is not None and self._must_stop(trigger, declared.action):
+            if step.error is not None and self._must_stop(trigger, declared):
                 self._stop(prepared, step, subject)
                 raise step.error
         return prepared
 
-    def _must_stop(self, trigger: Trigger, action: ActionConfig) -> bool:
+    def _must_stop(self, trigger: Trigger, declared: Declared) -> bool:
         config = self._engine.config
-        if trigger is Trigger.SCOPE_CLOSE and action.action is PolicyAction.SUMMARIZE:
+        if trigger is Trigger.SCOPE_CLOSE and declared.kind == PolicyAction.SUMMARIZE:
             return config.close.on_llm_failure == "fail"
         return config.policy_engine.on_error == "abort"
 
@@ -213,7 +228,7 @@ class PolicyEngine:
         limit = self._engine.config.close.summary_max_tokens
         own = own_relation(self._engine.store.catalog, action)
         if own is not None:
-            text, labels = self._own_texts(trigger, subject, str(action.target), own)
+            text, labels = self._compressor.said(own, trigger, subject.trajectory, subject.scope)
         elif action.target is PolicyTarget.TURN_BUFFER:
             text = transcript(subject.turns)
             labels = [turn.trust for turn in subject.turns if turn.content]
@@ -240,20 +255,20 @@ class PolicyEngine:
         )
         step.artifacts = self._with_vectors([new])
 
-    def _own_texts(
-        self, trigger: Trigger, subject: Subject, name: str, relation: Relation
-    ) -> tuple[str, list[TrustLabel]]:
-        """Return what the records of a declared memory say in the range of a trigger, and how far each is trusted."""
-        owner, key = "trajectory", subject.trajectory.trajectory_id.bytes
-        if trigger in BY_SCOPE and subject.scope is not None:
-            owner, key = "scope", subject.scope.scope_id.bytes
-        plans, content = self._engine.store.plans[relation.name], self._engine.store.catalog.memories[name].content
-        assert content is not None  # the configuration refuses to summarize what has no text
-        with self._engine.store.read() as session:
-            rows = session.run(plans.lists[f"list_by_{owner}"], (key, ALL_ROWS))
-        records = [record for record in map(plans.codec.decode, rows) if record.archived_at is None]
-        said = [(getattr(record, content), record.trust) for record in records]
-        return "\n\n".join(text for text, _ in said if text), [label for text, label in said if text]
+    def _prepare_compression(
+        self, trigger: Trigger, action: Compression, subject: Subject, prepared: Prepared, step: Step
+    ) -> None:
+        """Sum up what a retention compresses; the turns of a closing scope give way to its summary."""
+        assert subject.scope is not None  # a trajectory has a scope from its first moment
+        if trigger is Trigger.SCOPE_CLOSE and action.memory.name == PolicyTarget.TURN_BUFFER:
+            if prepared.summarized is None and subject.turns:
+                self._prepare_summary(trigger, _TURNS, subject, step)
+            if prepared.summarized is not None:
+                step.groups = [Group(TURN, subject.turns)]
+            return
+        step.groups = self._compressor.in_range(
+            action.memory, trigger, subject.trajectory, subject.scope, subject.turns
+        )
 
     def _extract(self, subject: Subject) -> list[tuple[NewArtifact, Vectors | None]]:
         turns = [ExtractionTurn(turn.turn_number, turn.role, turn.text, turn.name) for turn in subject.turns]
@@ -319,7 +334,7 @@ class PolicyEngine:
             begun, counts = time.monotonic(), {}
             if step.error is None:
                 try:
-                    counts = self._apply_action(uow, prepared.trigger, subject, step, applied)
+                    counts = self._apply_step(uow, subject, prepared, step, applied)
                 except (Changed, LockExpired, Unavailable):
                     raise
                 except CaliberError as error:
@@ -331,11 +346,35 @@ class PolicyEngine:
             applied.checkpoint_id = self.apply_checkpoint(uow, subject, prepared.checkpoint)
         return applied
 
-    def _apply_action(
-        self, uow: UnitOfWork, trigger: Trigger, subject: Subject, step: Step, applied: Applied
+    def _apply_step(
+        self, uow: UnitOfWork, subject: Subject, prepared: Prepared, step: Step, applied: Applied
     ) -> dict[str, int]:
         """Write one action; return what it came to in numbers."""
         action = step.declared.action
+        if not isinstance(action, Compression):
+            return self._apply_action(uow, prepared.trigger, subject, step, action, applied)
+        count = 0
+        for group in step.groups:
+            if group.relation is TURN and group.new is None and prepared.summarized is None:
+                continue  # what was to say it instead could not be written
+            gone, artifact = self._compressor.apply(uow, group)
+            count += gone
+            applied.artifacts += [] if artifact is None else [artifact]
+        scope_id = None if subject.scope is None else subject.scope.scope_id
+        record_taken(
+            self._engine, uow, action.memory, count, trajectory_id=subject.trajectory.trajectory_id, scope_id=scope_id
+        )
+        return {"compressed": count}
+
+    def _apply_action(
+        self,
+        uow: UnitOfWork,
+        trigger: Trigger,
+        subject: Subject,
+        step: Step,
+        action: ActionConfig,
+        applied: Applied,
+    ) -> dict[str, int]:
         if action.action is PolicyAction.PRUNE:
             scope_id = None if subject.scope is None else subject.scope.scope_id
             catalog = self._engine.store.catalog
@@ -418,7 +457,7 @@ class PolicyEngine:
         if step.error is not None:
             payload |= {"error": step.error.kind, "message": str(step.error)[:500]}
             failed = {name: payload[name] for name in ("trigger", "error", "message")}
-            uow.emit(self._event(EventType.ERROR, subject, None, {**failed, "action": declared.action.action.value}))
+            uow.emit(self._event(EventType.ERROR, subject, None, {**failed, "action": declared.kind}))
         took_s = step.took_s + (0 if begun is None else time.monotonic() - begun)
         event = self._event(EventType.POLICY_EXECUTE, subject, None, payload, int(took_s * 1_000), uow.now_us)
         uow.log(event, self._engine.bus.publish)
@@ -442,6 +481,9 @@ class PolicyEngine:
             duration_ms=duration_ms,
             at_us=at_us,
         )
+
+
+_TURNS = ActionConfig(action=PolicyAction.SUMMARIZE, target=PolicyTarget.TURN_BUFFER)
 
 
 def transcript(turns: Sequence[Turn]) -> str:

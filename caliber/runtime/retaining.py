@@ -162,28 +162,53 @@ class Retaining:
         session_id: uuid.UUID | None = None,
         duration_ms: int | None = None,
     ) -> None:
-        """Write in this very transaction that records were taken; nothing where there were none."""
-        if not taken:
-            return
-        payload = {"memory": kept.memory.name, "rule": _shown(kept.memory.retention), "taken": taken}
-        if session_id is not None:
-            payload["session_id"] = str(session_id)
-        event = self._engine.event(
-            EventType.RETENTION_APPLY,
-            principal=_PRINCIPAL,
+        record_taken(
+            self._engine,
+            uow,
+            kept.memory,
+            taken,
             trajectory_id=trajectory_id,
             scope_id=scope_id,
-            payload=payload,
+            session_id=session_id,
             duration_ms=duration_ms,
-            at_us=uow.now_us,
         )
-        uow.log(event, self._engine.bus.publish)
+
+
+def record_taken(
+    engine: Engine,
+    uow: UnitOfWork,
+    memory: MemoryConfig,
+    taken: int,
+    *,
+    trajectory_id: uuid.UUID | None = None,
+    scope_id: uuid.UUID | None = None,
+    session_id: uuid.UUID | None = None,
+    duration_ms: int | None = None,
+) -> None:
+    """Write in this very transaction that retention took records; nothing where there were none."""
+    if not taken:
+        return
+    payload = {"memory": memory.name, "rule": _shown(memory.retention), "taken": taken}
+    if session_id is not None:
+        payload["session_id"] = str(session_id)
+    event = engine.event(
+        EventType.RETENTION_APPLY,
+        principal=_PRINCIPAL,
+        trajectory_id=trajectory_id,
+        scope_id=scope_id,
+        payload=payload,
+        duration_ms=duration_ms,
+        at_us=uow.now_us,
+    )
+    uow.log(event, engine.bus.publish)
 
 
 def _shown(retention: MemoryRetentionConfig) -> str:
     """Return a retention as the language writes it."""
     if retention.duration_ms is not None:
         return format_duration(retention.duration_ms)
+    if retention.when is not None:
+        return f"compress_on: {retention.when.shown}"
     return retention.kind.value if retention.count is None else f"max({retention.count})"
 
 

@@ -6,7 +6,9 @@ a lease. Source: C-148, C-227 to C-229, C-238; decisions 0149 and 0150.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import time
 import uuid
@@ -23,9 +25,11 @@ from caliber.model.enums import EventType, Trigger
 from caliber.model.errors import CaliberError, LockAcquisitionFailed, LockExpired, Unavailable
 from caliber.model.schedules import ScheduledRule
 from caliber.model.time import from_us, to_us
+from caliber.runtime.compressing import Compression, Compressor, Group, compressions
 from caliber.runtime.engine import Engine
+from caliber.runtime.policy_notes import Changed
 from caliber.runtime.pruning import prune_everywhere
-from caliber.runtime.retaining import Retaining
+from caliber.runtime.retaining import Retaining, record_taken
 from caliber.schema.relations import POLICY_RUN
 from caliber.storage.codec import codec_of
 from caliber.storage.unit_of_work import UnitOfWork
@@ -38,6 +42,9 @@ _SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:retention").digest()[:1
 """What ``policy_run`` keeps the time of the last sweep of retention under."""
 
 
+Actions = tuple[ActionConfig | Compression, ...]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
     """A rule on a schedule; ``rule_id`` is the same in every process that is configured with it."""
@@ -46,25 +53,32 @@ class Rule:
     policy: str
     place: int
     cron: str
-    actions: tuple[ActionConfig, ...]
+    actions: Actions
 
 
 def rules_of(config: CaliberConfig) -> list[Rule]:
     """Return the rules on a schedule in the order they are declared.
 
     A rule keeps its id when others are added, taken away or moved; another cron text or other actions make it another.
+    What memories compress on a schedule comes after the policies.
     """
     found: list[Rule] = []
     seen: Counter[str] = Counter()
+
+    def add(policy: str, place: int, cron: str | None, said: str, actions: Actions) -> None:
+        assert cron is not None  # the configuration requires it
+        text = f"{policy}\0{said}"
+        seen[text] += 1
+        digest = hashlib.sha256(f"{text}\0{seen[text]}".encode()).digest()
+        found.append(Rule(uuid.UUID(bytes=digest[:16]), policy, place, cron, actions))
+
     for policy in config.policies:
         for place, rule in enumerate(policy.rules):
-            if rule.on is not Trigger.SCHEDULE:
-                continue
-            assert rule.cron is not None  # the configuration requires it
-            text = f"{policy.name}\0{rule.model_dump_json()}"
-            seen[text] += 1
-            digest = hashlib.sha256(f"{text}\0{seen[text]}".encode()).digest()
-            found.append(Rule(uuid.UUID(bytes=digest[:16]), policy.name, place, rule.cron, rule.actions))
+            if rule.on is Trigger.SCHEDULE:
+                add(policy.name, place, rule.cron, rule.model_dump_json(), rule.actions)
+    for item in compressions(config.memories, Trigger.SCHEDULE):
+        kept = item.memory.retention
+        add(item.policy, 0, None if kept.when is None else kept.when.cron, kept.model_dump_json(), (item,))
     return found
 
 
@@ -77,6 +91,7 @@ class Scheduler:
         self._holder = f"schedule:{uuid7()}"
         self.rules = rules_of(engine.config)
         self._retaining = Retaining(engine)
+        self._compressor = Compressor(engine)
 
     @property
     def has_work(self) -> bool:
@@ -218,6 +233,9 @@ class Scheduler:
 
     def _run(self, rule: Rule, token: LockToken) -> int:
         """Do the actions of a rule that is due, one transaction each; return how many were done."""
+        action = rule.actions[0]
+        if isinstance(action, Compression):
+            return self._compress(rule, action, token)
         done = 0
         due_us: int | None = None
         while True:
@@ -233,6 +251,34 @@ class Scheduler:
             if not step.goes_on:
                 return done
             due_us = step.due_us
+
+    def _compress(self, rule: Rule, action: Compression, token: LockToken) -> int:
+        """Compress a memory in the whole tenant, each group of records in a transaction; return whether it is done.
+
+        One that is stopped on the way leaves whole groups behind, and the next goes on with the others.
+        """
+        step = _Step(self, rule, token, None, time.monotonic())
+        if self.due_us(rule, self._runs()[rule.rule_id], self._engine.clock.now_us()) is None:
+            return 0  # whoever had the lease before has done it
+
+        def work(uow: UnitOfWork, group: Group) -> int:
+            uow.guard(token)
+            count, _ = self._compressor.apply(uow, group)
+            record_taken(self._engine, uow, action.memory, count)
+            return count
+
+        try:
+            for group in self._compressor.everywhere(action.memory):
+                # What somebody changed meanwhile is compressed at the next time.
+                with contextlib.suppress(Changed):
+                    step.compressed += self._engine.write(functools.partial(work, group=group))
+            self._engine.write(step.act)
+        except (LockExpired, Unavailable):
+            raise
+        except CaliberError as error:
+            failed = error
+            self._engine.write(lambda uow: step.fail(uow, failed))
+        return step.done
 
     def prune(self, uow: UnitOfWork, action: ActionConfig) -> int:
         """Take out of use what a prune action names in the whole tenant (C-228); return how many records."""
@@ -267,6 +313,8 @@ class _Step:
         self.due_us = due_us
         self.done = 0
         self.goes_on = False
+        self.compressed = 0
+        """Records that gave way in transactions before."""
 
     def _enter(self, uow: UnitOfWork) -> PolicyRun | None:
         """Return how far the rule is; None when it is not due any more, or the run under way is another."""
@@ -286,7 +334,9 @@ class _Step:
             return
         action = self._rule.actions[run.actions_done]
         payload = self._payload(run, action)
-        if action.action is PolicyAction.PRUNE:
+        if isinstance(action, Compression):
+            payload["compressed"] = self.compressed
+        elif action.action is PolicyAction.PRUNE:
             payload["pruned"] = self._scheduler.prune(uow, action)
         else:
             told = {name: payload[name] for name in ("policy", "rule", "due_at")}
@@ -310,7 +360,7 @@ class _Step:
             uow.update(POLICY_RUN, dataclasses.replace(run, due_at=from_us(self.due_us), attempts=attempts))
         else:
             payload["outcome"] = "failed"
-            self._scheduler.record(uow, EventType.ERROR, {**payload, "action": action.action.value})
+            self._scheduler.record(uow, EventType.ERROR, {**payload, "action": _kind(action)})
             if self._scheduler.stops:
                 payload["skipped"] = len(self._rule.actions) - run.actions_done - 1
             self._next(uow, run, last=self._scheduler.stops)
@@ -326,7 +376,7 @@ class _Step:
             self.goes_on = True
         uow.update(POLICY_RUN, changed)
 
-    def _payload(self, run: PolicyRun, action: ActionConfig) -> dict[str, Any]:
+    def _payload(self, run: PolicyRun, action: ActionConfig | Compression) -> dict[str, Any]:
         assert self.due_us is not None
         return {
             "trigger": Trigger.SCHEDULE.value,
@@ -340,3 +390,7 @@ class _Step:
     def _record(self, uow: UnitOfWork, payload: dict[str, Any]) -> None:
         duration_ms = int((time.monotonic() - self._begun) * 1_000)
         self._scheduler.record(uow, EventType.POLICY_EXECUTE, payload, duration_ms)
+
+
+def _kind(action: ActionConfig | Compression) -> str:
+    return "compress" if isinstance(action, Compression) else action.action.value

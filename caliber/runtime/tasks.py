@@ -21,7 +21,7 @@ from caliber.runtime.engine import Engine
 from caliber.runtime.policies import PolicyEngine, Prepared, Subject
 from caliber.runtime.policy_notes import Changed
 from caliber.runtime.retaining import Retaining
-from caliber.schema.relations import SCOPE, TRAJECTORY
+from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 
@@ -236,6 +236,8 @@ class Tasks:
             return current
         if current.turn_count != subject.scope.turn_count:
             raise Changed(entity_type="scope", id=current.scope_id, reason="turns were appended while it was closing")
+        # What is made of turns is trusted as they are, also when they are gone by the end of this.
+        turns: list[Turn] = uow.select_path(TURN, "list_by_scope", current.scope_id.bytes)
         applied = self.policies.apply(uow, subject, prepared)
         summarized = prepared.summarized
         summary = None if summarized is None else summarized.summary
@@ -246,6 +248,7 @@ class Tasks:
             summary_tokens=0 if summary is None else self._engine.count_text(summary),
             artifact_ids=[artifact.artifact_id for artifact in applied.artifacts],
             checkpoint_id=applied.checkpoint_id,
+            turns=turns,
         )
         vector = None if summarized is None else summarized.summary_vector
         if summary is not None and vector is not None and self._engine.embedder is not None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from caliber.kernels import uuid7
 from caliber.model import states
-from caliber.model.entities import Artifact, EntityRef, Scope, Session, Trajectory, TrajectoryOutcome
+from caliber.model.entities import Artifact, EntityRef, Scope, Session, Trajectory, TrajectoryOutcome, Turn
 from caliber.model.enums import OutcomeStatus, ScopeStatus, TrajectoryStatus, TrustLabel, TTLKind, least_trusted
 from caliber.model.errors import CircularReference, ConstraintViolation, InvalidStateTransition
 from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId
@@ -236,15 +236,19 @@ def close_scope(
     summary_tokens: int,
     artifact_ids: Sequence[uuid.UUID],
     checkpoint_id: uuid.UUID | None,
+    turns: Sequence[Turn] | None = None,
 ) -> Scope:
     """Write the close of an open scope and retire what lived only as long as it.
+
+    ``turns`` are those it had when closing it began, where some of them may be gone by now.
 
     Raises: NotFound; InvalidStateTransition when it is closed already (K-048).
     """
     scope: Scope = uow.get(SCOPE, scope_id.bytes)
     states.SCOPE.check(ScopeStatus.OPEN if scope.is_open else ScopeStatus.CLOSED, ScopeStatus.CLOSED)
     trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
-    turns = uow.select_path(TURN, "list_by_scope", scope_id.bytes)
+    if turns is None:
+        turns = uow.select_path(TURN, "list_by_scope", scope_id.bytes)
     now = from_us(uow.now_us)
     # The trajectory before all that belongs to it: so it is locked when it is deleted, and nobody waits in a circle.
     uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now, updated_at=now))

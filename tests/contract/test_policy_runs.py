@@ -111,6 +111,16 @@ def test_what_is_written_is_written_in_declared_order(opened: Any, first: str) -
     assert kept == (["KEEP this"] if first == "prune" else [])
 
 
+def test_a_summary_is_trusted_as_the_turns_it_was_made_of_that_are_gone(opened: Any) -> None:
+    # C-176; design, section 10: pruning what somebody said does not make it trusted
+    agent = opened(policy("scope_close", SUMMARIZE, prune("turn_buffer")))
+    first = agent.say("said by a page", role="tool", trust="web")
+    closed = agent.memory.close_scope(agent.scope_id)
+    assert (closed.summary, closed.trust) == ("summary of tool: said by a page", "web")
+    assert (closed.start_turn_id, closed.end_turn_id) == (first.turn_id, first.turn_id)
+    assert agent.memory.storage.turns.count() == 0
+
+
 @pytest.mark.parametrize("trigger", ["scope_close", "turn"])
 def test_prune_touches_only_the_scope_that_set_it_off(opened: Any, trigger: str) -> None:
     # C-228, K-063

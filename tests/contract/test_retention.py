@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support.configs import USER
+from support.configs import USER, policy
 from support.memories import record
+from support.providers import ScriptedSummarizer
 
 from caliber.model.errors import CaliberError, NotFound
 from caliber.runtime.schedules import LEASE
@@ -47,6 +48,13 @@ def write(memory: Any, name: str, content: str, agent: Any, **fields: Any) -> An
     return made
 
 
+def records(memory: Any, name: str) -> list[Any]:
+    """Return the records of a memory of the store's own."""
+    snapshot = memory._engine.memory.snapshot[memory._engine.store.catalog.memories[name].relation.name]
+    rows = [row for row in range(len(snapshot.live_mask)) if snapshot.live_mask[row]]
+    return [memory._engine.memory.entity(snapshot, row) for row in rows]
+
+
 def left(memory: Any) -> dict[str, list[str]]:
     """Return what is still in use, by memory."""
     storage, store = memory.storage, memory._engine.store
@@ -55,10 +63,8 @@ def left(memory: Any) -> dict[str, list[str]]:
         "artifact": [item.text for item in storage.artifacts.all() if item.retired_at is None],
         "note": [note.content for note in storage.notes.all() if note.archived_at is None],
     }
-    for name, own in store.catalog.memories.items():
-        snapshot = memory._engine.memory.snapshot[own.relation.name]
-        rows = [row for row in range(len(snapshot.live_mask)) if snapshot.live_mask[row]]
-        out[name] = [memory._engine.memory.entity(snapshot, row).content for row in rows]
+    for name in store.catalog.memories:
+        out[name] = [item.content for item in records(memory, name) if item.archived_at is None]
     return {name: sorted(found) for name, found in out.items()}
 
 
@@ -253,3 +259,142 @@ def test_a_retention_without_a_meaning_is_refused(memory: dict[str, Any], reason
 
     with pytest.raises(CaliberError, match=reason):
         config(":memory:", memories=[memory])
+
+
+# --- compress_on ---------------------------------------------------------------------------------
+
+
+def compressed(name: str, on: str, **when: Any) -> dict[str, Any]:
+    return kept(name, "compress_on", when={"on": on, **when})
+
+
+def test_records_give_way_to_one_that_sums_them_up(opened: Any, start: Any) -> None:
+    # C-138: in the range of the trigger, in its transaction; the originals are kept out of use
+    summarizer = ScriptedSummarizer()
+    memory, _ = opened(
+        *(compressed(name, "task_end") for name in ("artifact", "note", "scratch")),
+        compressed("turn_buffer", "scope_close"),
+        summarization_provider=summarizer,
+    )
+    agent, other = start(memory), start(memory)
+    for who in (agent, other):
+        for number in range(3):
+            who.say(f"said {number}", role="tool" if number == 1 else "user", trust="web" if number == 1 else "user")
+            who.keep(f"kept {number}", confidence=0.5 + number / 10)
+            write(memory, "scratch", f"noted {number}", who, trust="tool" if number == 2 else "user")
+            who.note(f"known {number} of {who is agent}", source_trajectory_ids=[who.trajectory_id])
+    agent.note("of another thing", entity="other", source_trajectory_ids=[agent.trajectory_id])
+    agent.note("hidden from some", visible_to=["agent:a"], source_trajectory_ids=[agent.trajectory_id])
+    window = memory.assemble_context(agent.trajectory_id)
+    scope = memory.close_scope(agent.scope_id)
+    assert (scope.summary, scope.trust) == ("summary of user: said 0", "web")
+    assert len(left(memory)["turn_buffer"]) == 3
+    memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
+    assert summarizer.calls == ["summarize"] * 4
+    mine = [item for item in memory.storage.artifacts.all() if item.trajectory_id == agent.trajectory_id]
+    (summary,) = [item for item in mine if item.retired_at is None]
+    assert (summary.text, summary.superseded_by) == ("summary of kept 0", None)
+    assert {item.superseded_by for item in mine if item.retired_at is not None} == {summary.artifact_id}
+    assert sorted(note for note in left(memory)["note"] if "of False" not in note) == [
+        "hidden from some", "of another thing", "summary of known 0 of True",
+    ]  # fmt: skip
+    (note,) = [item for item in memory.storage.notes.all() if item.content.startswith("summary")]
+    assert (note.confidence, note.source_trajectory_ids) == (0.9, (agent.trajectory_id,))
+    own = [item for item in records(memory, "scratch") if item.trajectory_id == agent.trajectory_id]
+    assert [(item.content, item.trust) for item in own if item.archived_at is None] == [("summary of noted 0", "tool")]
+    assert len([item for item in own if item.archived_at is not None]) == 3
+    assert taken(memory) == [
+        ("turn_buffer", "compress_on: scope_close", 3), ("artifact", "compress_on: task_end", 3),
+        ("note", "compress_on: task_end", 3), ("scratch", "compress_on: task_end", 3),
+    ]  # fmt: skip
+    memory.flush()
+    runs = [event.payload for event in memory.storage.events.all() if event.event_type == "policy_execute"]
+    assert [(run["policy"], run["action"], run["compressed"]) for run in runs] == [
+        (f"memory {name}", f"compress {name}", 3) for name in ("turn_buffer", "artifact", "note", "scratch")
+    ]
+    assert memory.replay(window.window_id).text == window.text
+    memory.complete_trajectory(other.trajectory_id, status="success", summary="")
+    assert memory.verify() == []
+
+
+def test_the_summary_of_a_policy_is_not_asked_for_again(opened: Any, start: Any) -> None:
+    # C-138, C-213: exactly once
+    summarizer = ScriptedSummarizer()
+    summarize = {"action": "summarize", "target": "turn_buffer"}
+    memory, _ = opened(
+        compressed("turn_buffer", "scope_close"), summarization_provider=summarizer,
+        policies=[policy("scope_close", summarize)],
+    )  # fmt: skip
+    agent = start(memory)
+    agent.say("said")
+    assert memory.close_scope(agent.scope_id).summary == "summary of user: said"
+    assert (summarizer.calls, left(memory)["turn_buffer"]) == (["summarize"], [])
+    empty = memory.open_scope(agent.trajectory_id)
+    assert memory.close_scope(empty.scope_id).summary is None
+    assert summarizer.calls == ["summarize"]
+
+
+@pytest.mark.parametrize("on_error", ["abort", "continue"])
+def test_what_cannot_be_summed_up_stays(opened: Any, start: Any, on_error: str) -> None:
+    # C-138, C-229: all or nothing
+    summarizer = ScriptedSummarizer()
+    summarizer.failing = {"summarize"}
+    memory, _ = opened(
+        compressed("turn_buffer", "scope_close"), summarization_provider=summarizer, policy_engine__on_error=on_error
+    )
+    agent = start(memory)
+    agent.say("said")
+    if on_error == "abort":
+        with pytest.raises(CaliberError, match="503"):
+            memory.close_scope(agent.scope_id)
+        assert memory.get(agent.scope_id).is_open
+    else:
+        assert memory.close_scope(agent.scope_id).summary is None
+    assert left(memory)["turn_buffer"] == ["said"]
+    assert taken(memory) == []
+
+
+def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(opened: Any, start: Any) -> None:
+    # C-138, C-148: by task, notes by what they are of; each group whole, tried again after an outage
+    summarizer = ScriptedSummarizer()
+    nightly = [
+        compressed(name, "schedule", cron="0 3 * * *") for name in ("turn_buffer", "artifact", "note", "scratch")
+    ]
+    memory, clock = opened(*nightly, summarization_provider=summarizer, retention__sweep_rows=2)
+    memory.run_due()
+    agents = [start(memory), start(memory)]
+    for number, agent in enumerate(agents):
+        for at in range(3):
+            agent.say(f"{number}{at}")
+            agent.keep(f"{number}{at}")
+            agent.note(f"{number}{at}", entity=f"thing {number}")
+            write(memory, "scratch", f"{number}{at}", agent)
+    memory.close_scope(agents[0].scope_id)
+    calls = iter(range(2))
+
+    def fail_late(_: str) -> None:
+        summarizer.failing = set() if next(calls, None) is not None else {"summarize"}
+
+    summarizer.before = fail_late
+    clock.at = MONDAY + 4 * HOUR
+    memory.run_due()
+    summarizer.before, summarizer.failing = lambda _: None, set()
+    assert taken(memory) == [
+        ("turn_buffer", 'compress_on: schedule("0 3 * * *")', 3),
+        ("artifact", 'compress_on: schedule("0 3 * * *")', 4),
+    ]
+    memory.run_due()
+    memory.run_due()
+    both = ["summary of 00", "summary of 10"]
+    assert left(memory) == {
+        "turn_buffer": ["10", "11", "12"],
+        "artifact": both,
+        "note": both,
+        "scratch": both,
+    }
+    assert sum(count for _, _, count in taken(memory)) == 3 + 7 + 6 + 6
+    asked = len(summarizer.calls)
+    clock.at = MONDAY + DAY + 4 * HOUR
+    memory.run_due()
+    assert len(summarizer.calls) == asked, "what is one already is not summed up again"
+    assert memory.verify() == []
