@@ -25,7 +25,7 @@ class TrustConfig(Section):
         "Names of tools that fetch what anybody may have written: their turns are labelled web.", "design"
     )
     artifacts: TrustLabel = knob("Label of artifacts that name no source_turn; others have their turn's.", "design")
-    notes: TrustLabel = knob("Label of notes that a caller adds.", "design")
+    notes: TrustLabel = knob("Label of notes and of records of declared memories that a caller adds.", "design")
 
     def of_turn(self, role: TurnRole, name: str | None) -> TrustLabel:
         """Return the label of a turn that states none, before what an assistant's scope holds is considered."""

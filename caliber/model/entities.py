@@ -392,7 +392,7 @@ class Event:
     created_at: datetime
     trajectory_id: TrajectoryId | None = None
     scope_id: ScopeId | None = None
-    subject_type: EntityType | None = None
+    subject_type: EntityType | str | None = None
     subject_id: uuid.UUID | None = None
     principal: str | None = None
     payload: dict[str, Any] = field(default_factory=dict)

@@ -32,6 +32,14 @@ class EntityType(StrEnum):
     CONFIG = "config"
 
 
+def kind_named(name: str) -> EntityType | str:
+    """Return a kind of record by its name; records of a declared memory are called as their relation.
+
+    Raises: ValueError
+    """
+    return name if name.startswith("memory_") else EntityType(name)
+
+
 class TurnRole(StrEnum):
     USER = "user"
     ASSISTANT = "assistant"
@@ -216,6 +224,10 @@ class EventType(StrEnum):
     NOTE_CREATE = "note_create"
     NOTE_UPDATE = "note_update"
     NOTE_RETRIEVE = "note_retrieve"
+    MEMORY_INSERT = "memory_insert"
+    MEMORY_UPDATE = "memory_update"
+    MEMORY_ARCHIVE = "memory_archive"
+    MEMORY_DELETE = "memory_delete"
     CONTEXT_ASSEMBLE = "context_assemble"
     CONTEXT_INJECT = "context_inject"
     CHECKPOINT_CREATE = "checkpoint_create"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from caliber.model.entities import LockToken
+from caliber.model.enums import TrustLabel
 from caliber.model.windows import SearchResult
 from caliber.runtime.memories import Memory
 
@@ -87,9 +89,99 @@ class AsyncMemory:
         )
         return result
 
-    async def insert(self, record: Mapping[str, Any] | None = None, **fields: Any) -> Any:
+    async def insert(
+        self,
+        record: Mapping[str, Any] | None = None,
+        *,
+        trajectory: uuid.UUID | str | None = None,
+        scope: uuid.UUID | str | None = None,
+        session: uuid.UUID | str | None = None,
+        parent: uuid.UUID | str | None = None,
+        occurred_at: datetime | None = None,
+        trust: TrustLabel | str | None = None,
+        idempotency_key: str | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+        **fields: Any,
+    ) -> Any:
         """See ``Memory.insert``."""
-        return await self._run(self._memory.insert, record, **fields)
+        return await self._run(
+            self._memory.insert,
+            record,
+            trajectory=trajectory,
+            scope=scope,
+            session=session,
+            parent=parent,
+            occurred_at=occurred_at,
+            trust=trust,
+            idempotency_key=idempotency_key,
+            guard=guard,
+            deadline_ms=deadline_ms,
+            **fields,
+        )
+
+    async def insert_many(
+        self,
+        records: Iterable[Mapping[str, Any]],
+        *,
+        trajectory: uuid.UUID | str | None = None,
+        scope: uuid.UUID | str | None = None,
+        session: uuid.UUID | str | None = None,
+        parent: uuid.UUID | str | None = None,
+        trust: TrustLabel | str | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[Any]:
+        """See ``Memory.insert_many``."""
+        stored: list[Any] = await self._run(
+            self._memory.insert_many,
+            records,
+            trajectory=trajectory,
+            scope=scope,
+            session=session,
+            parent=parent,
+            trust=trust,
+            guard=guard,
+            deadline_ms=deadline_ms,
+        )
+        return stored
+
+    async def update(
+        self,
+        id: uuid.UUID | str,  # noqa: A002  (as ``Memory.get``)
+        changes: Mapping[str, Any] | None = None,
+        *,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+        **fields: Any,
+    ) -> Any:
+        """See ``Memory.update``."""
+        return await self._run(
+            self._memory.update, id, changes, version=version, guard=guard, deadline_ms=deadline_ms, **fields
+        )
+
+    async def archive(
+        self,
+        id: uuid.UUID | str,  # noqa: A002  (as ``Memory.get``)
+        *,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Any:
+        """See ``Memory.archive``."""
+        return await self._run(self._memory.archive, id, version=version, guard=guard, deadline_ms=deadline_ms)
+
+    async def delete(
+        self,
+        id: uuid.UUID | str,  # noqa: A002  (as ``Memory.get``)
+        *,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> None:
+        """See ``Memory.delete``."""
+        await self._run(self._memory.delete, id, version=version, guard=guard, deadline_ms=deadline_ms)
 
     def __repr__(self) -> str:
         return f"AsyncMemory({self.name})"

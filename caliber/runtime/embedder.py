@@ -197,7 +197,7 @@ class Embedder:
 
     def _prepared(self, kind: str, texts: Sequence[str], *, apart: bool) -> list[Vectors | None] | None:
         lanes = self._lanes
-        if self.modes[kind] is not EmbedMode.COMMIT or not texts or not lanes:
+        if self.modes.get(kind, EmbedMode.OFF) is not EmbedMode.COMMIT or not texts or not lanes:
             return None
         # The last one is the space that is searched: what it cannot embed is not stored.
         out: list[Vectors] = [[] for _ in texts]

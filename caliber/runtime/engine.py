@@ -61,7 +61,7 @@ from caliber.runtime.space_provider import (
 from caliber.runtime.stored_records import StoredRecords
 from caliber.runtime.support import refusals
 from caliber.runtime.vector_index import open_index
-from caliber.schema.memories import OF_RELATION
+from caliber.schema.memories import OF_RELATION, BuiltIn
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING
 from caliber.search.searcher import Searcher
 from caliber.storage.moved import MOVED
@@ -120,7 +120,7 @@ class Engine:
             )
             self.store.follow(self.memory)
             self.searcher = Searcher(self.memory, config.search)
-            self.filters = Filters(OF_RELATION.__getitem__)
+            self.filters = Filters(self._fields_of)
             self.stored_search = open_stored_search(self.store, self.memory, config)
             self.records = None if self.stored_search is None else StoredRecords(self.store, self.stored_search, config)
             self.memory.on_failure = self.record_error
@@ -152,6 +152,9 @@ class Engine:
             self._abandon()
             raise
         _engines.add(self)
+
+    def _fields_of(self, kind: str) -> BuiltIn:
+        return OF_RELATION.get(kind) or self.store.catalog.memory_of(kind) or OF_RELATION[kind]
 
     def _abandon(self) -> None:
         """Release what an opening that failed had begun: threads too, whose owner nobody will ever hold."""
@@ -420,7 +423,7 @@ class Engine:
         principal: str | None = None,
         trajectory_id: uuid.UUID | None = None,
         scope_id: uuid.UUID | None = None,
-        subject: tuple[EntityType, uuid.UUID] | None = None,
+        subject: tuple[EntityType | str, uuid.UUID] | None = None,
         payload: dict[str, Any] | None = None,
         duration_ms: int | None = None,
         family: EventFamily = EventFamily.TRACE,

@@ -8,11 +8,12 @@ Source: design, section 7; docs/decisions/0170.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
 from caliber.runtime import conditions
 from caliber.runtime.filters import variables
+from caliber.runtime.written import Written
 from caliber.schema.in_force import in_force
 from caliber.schema.memories import BUILT_IN, BuiltIn
 from caliber.schema.predicate import Predicate
@@ -40,16 +42,8 @@ if TYPE_CHECKING:
     from caliber.runtime.engine import Engine
     from caliber.runtime.reading import Reader
 
-_WRITTEN_BY: Final[Mapping[str, str]] = {
-    "trajectory": "start_trajectory",
-    "scope": "open_scope",
-    "artifact": "create_artifact",
-    "note": "add_note",
-    "turn_buffer": "append_turn",
-}
 
-
-class Memory:
+class Memory(Written):
     """The records of one memory. Safe to share between threads."""
 
     def __init__(self, engine: Engine, principal: Principal, reader: Reader, name: str, bound: BuiltIn) -> None:
@@ -57,11 +51,6 @@ class Memory:
         self._bound, self._relation = bound, bound.relation
         self._notes = NoteMask(principal)
         self._name = name
-
-    @property
-    def name(self) -> str:
-        """What the memory is called."""
-        return self._name
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -152,11 +141,6 @@ class Memory:
             deadline_ms=deadline_ms,
         )[0]
 
-    def insert(self, record: Mapping[str, Any] | None = None, **fields: Any) -> Any:  # noqa: ARG002
-        """Raise InvalidValue: what every store has is written by calls of its own, which it names."""
-        call = _WRITTEN_BY[self._name]
-        raise InvalidValue(field="memory", reason=f"{self._name} is written by {call}(...), not by insert")
-
     # --- how ---------------------------------------------------------------------------------------
 
     def _predicate(
@@ -189,6 +173,9 @@ class Memory:
         column = self._relation.column("visible_to")
         readers, decode = row[codec_of(self._relation).index("visible_to")], decoder_of(column)
         return may_see(None if readers is None or decode is None else decode(readers), self._principal)
+
+    def _sees(self, note: Any) -> bool:
+        return may_see(note.visible_to, self._principal)
 
     def _meeting(self, snapshot: RelationSnapshot, predicate: Predicate | None) -> NDArray[np.bool_]:
         among = snapshot.live_mask
@@ -302,6 +289,14 @@ def memory(engine: Engine, principal: Principal, reader: Reader, name: str) -> M
     """Return a memory by its name. Raises: InvalidValue, with what was probably meant."""
     inputs.as_text(name, "name")
     bound = BUILT_IN.get(name)
-    if bound is None:
-        raise InvalidValue(field="name", reason=conditions.unknown(name, BUILT_IN))
-    return Memory(engine, principal, reader, name, bound)
+    if bound is not None:
+        return Memory(engine, principal, reader, name, bound)
+    from caliber.runtime.records import Records
+
+    declared = engine.store.catalog.memories
+    if name not in declared:
+        names = (*BUILT_IN, *declared)
+        meant = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(names)}"
+        raise InvalidValue(field="name", reason=f"no memory is called that; {hint}")
+    return Records(engine, principal, reader, declared[name])

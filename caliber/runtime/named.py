@@ -36,7 +36,6 @@ from caliber.schema.relations import (
     EMBEDDING_SPACE,
     EVENT,
     NOTE,
-    RELATIONS,
     SCOPE,
     TURN,
     Relation,
@@ -255,7 +254,10 @@ class Tables:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._tables = {relation.plural: _TABLES.get(relation.name, Table)(engine, relation) for relation in RELATIONS}
+        self._tables = {
+            relation.plural: _TABLES.get(relation.name, Table)(engine, relation)
+            for relation in engine.store.catalog.relations
+        }
 
     def __getattr__(self, name: str) -> Table:
         tables = self.__dict__.get("_tables", {})

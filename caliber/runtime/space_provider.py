@@ -21,7 +21,7 @@ from caliber.llm.embedding import Embedded, batch_error, embed_records
 from caliber.llm.protocols import CountingEmbedding, EmbeddingProvider
 from caliber.llm.texts import LongText, LongTextMode, TokenCounter
 from caliber.model.entities import CachedEmbedding, Embedding, EmbeddingSpace
-from caliber.model.enums import EntityType, SpaceState
+from caliber.model.enums import SpaceState, kind_named
 from caliber.model.errors import CaliberError, DTypeError, IncompatibleOptions, MultipleErrors
 from caliber.model.time import from_us
 from caliber.resident.documents import headed
@@ -255,7 +255,7 @@ class SpaceProvider:
         digest = content_hash(text)
         return [
             Embedding(
-                self.space.space_id, EntityType(kind), owner, chunk, digest, np.asarray(vector, "<f4").tobytes(), now
+                self.space.space_id, kind_named(kind), owner, chunk, digest, np.asarray(vector, "<f4").tobytes(), now
             )
             for chunk, vector in enumerate(rows)
         ]

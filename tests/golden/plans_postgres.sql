@@ -1431,7 +1431,7 @@ CREATE TABLE "tenant_a"."event" (
   "created_at" TIMESTAMPTZ NOT NULL,
   "trajectory_id" UUID,
   "scope_id" UUID,
-  "subject_type" TEXT CHECK ("subject_type" IN ('trajectory', 'scope', 'turn', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
+  "subject_type" TEXT,
   "subject_id" UUID,
   "principal" TEXT,
   "payload" JSONB NOT NULL,

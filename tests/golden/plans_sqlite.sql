@@ -1307,7 +1307,7 @@ CREATE TABLE "event" (
   "created_at" INTEGER NOT NULL,
   "trajectory_id" BLOB CHECK (length("trajectory_id") = 16),
   "scope_id" BLOB CHECK (length("scope_id") = 16),
-  "subject_type" TEXT CHECK ("subject_type" IN ('trajectory', 'scope', 'turn', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
+  "subject_type" TEXT,
   "subject_id" BLOB CHECK (length("subject_id") = 16),
   "principal" TEXT,
   "payload" TEXT NOT NULL CHECK (json_valid("payload")),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from caliber.model.entities import Event
-from caliber.model.enums import EntityType, EventFamily, EventType
+from caliber.model.enums import EventFamily, EventType, kind_named
 from caliber.model.errors import InvalidValue
 from caliber.model.ids import EventId, ScopeId, TrajectoryId
 from caliber.model.time import from_us, to_us
@@ -155,7 +155,7 @@ def _packed(event: Event) -> dict[str, Any]:
     if event.scope_id is not None:
         body["scope"] = str(event.scope_id)
     if event.subject_type is not None:
-        body["subject"] = [event.subject_type.value, str(event.subject_id)]
+        body["subject"] = [str(event.subject_type), str(event.subject_id)]
     return body
 
 
@@ -171,7 +171,7 @@ def _unpacked(body: dict[str, Any]) -> Event:
         created_at=from_us(int(body["at_us"])),
         trajectory_id=None if trajectory is None else TrajectoryId(uuid.UUID(trajectory)),
         scope_id=None if scope is None else ScopeId(uuid.UUID(scope)),
-        subject_type=None if kind is None else EntityType(kind),
+        subject_type=None if kind is None else kind_named(kind),
         subject_id=None if subject is None else uuid.UUID(subject),
     )
     event.payload["id"] = _id_of(event)

@@ -89,7 +89,7 @@ EVENT = Relation(
         instant("created_at"),
         uuid_("trajectory_id", nullable=True),
         uuid_("scope_id", nullable=True),
-        enum("subject_type", EntityType, nullable=True),
+        enum("subject_type", EntityType, nullable=True, open=True),
         uuid_("subject_id", nullable=True),
         text("principal", nullable=True),
         json_("payload", _same, _same),
