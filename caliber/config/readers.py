@@ -298,7 +298,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "trust.tool_turns": ("runtime.writing",),
     "trust.web_tools": ("runtime.writing",),
     "trust.artifacts": ("runtime.compressing", "runtime.policies", "runtime.writing"),
-    "trust.notes": ("runtime.policy_notes", "runtime.writing"),
+    "trust.notes": ("runtime.policy_notes", "runtime.records", "runtime.writing"),
     "debug.trace_limit": ("runtime.reading",),
     "aio.workers": ("runtime.aio",),
     "aio.queue": ("runtime.aio",),
