@@ -253,10 +253,10 @@ fields = st.tuples(
     st.sampled_from(["persistent", "session", "45m", "max(3)", "compress_on: turn"]),
     st.sampled_from(["full", "summary", "top_k(2)", "relevant(0.25)"]),
 )
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_any_memory_is_written_and_read_again(declared: dict[str, tuple[str, bool]], kept: str, mode: str) -> None:
     schema = ", ".join(f"{name}: {f'optional({kind})' if opt else kind}" for name, (kind, opt) in declared.items())
-    body = f"memory own {{ type: working schema: {{ {schema} }} retention: {kept} }}"
+    body = f"memory own {{ type: working schema: {{ body: text, {schema} }} retention: {kept} }}"
     text = program(f"{body} inject own into context {{ mode: {mode} priority: 3 }}")
     made = compile_text(text, base=SMALL)
     again = compile_text(render_caliber(made))
