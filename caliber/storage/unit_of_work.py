@@ -113,6 +113,11 @@ class UnitOfWork:
         """Events that are in the log already, and of which whoever wrote them tells this process."""
         self.on_commit: list[Callable[[], None]] = []
 
+    @property
+    def catalog(self) -> Catalog:
+        """The relations of the store, as this process knows them."""
+        return self._catalog
+
     # --- reading ---------------------------------------------------------------------------------
 
     def find(self, relation: Relation, *key: Any) -> Any | None:

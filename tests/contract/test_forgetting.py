@@ -6,6 +6,7 @@ every file, on its own.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -25,6 +26,7 @@ import pytest
 from support.cli_runs import caliber as command
 from support.cli_runs import caliber_json as command_json
 from support.configs import USER, config, policy
+from support.memories import FACT, STEP, record
 from support.tenancies import tenancy_config
 
 import caliber
@@ -34,6 +36,7 @@ from caliber.model.enums import PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
 from caliber.runtime.forgetting import service
 from caliber.runtime.forgetting.erasing import Walk
+from caliber.storage.memory_records import content_hash_of
 
 TESTS = str(Path(__file__).resolve().parents[1])
 NAME = "Zaphod Beeblebröx"
@@ -137,7 +140,9 @@ def searched(backend: Any, memory: Any, folder: Path, wanted: list[bytes]) -> li
 @pytest.fixture
 def world(backend: Any, start: Any) -> Any:
     """A store in which the subject is everywhere, among others."""
-    memory = backend.open(policies=[policy("scope_close", {"action": "checkpoint", "target": "trajectory"})])
+    memory = backend.open(
+        policies=[policy("scope_close", {"action": "checkpoint", "target": "trajectory"})], memories=[FACT, STEP]
+    )
     full_text = memory._engine.store.full_text
     if full_text is not None:
         memory.storage.rebuild_search()
@@ -163,6 +168,7 @@ def world(backend: Any, start: Any) -> Any:
     memory.storage.notes.update(agent.free.note_id, content="towels dry slowly")
     agent.changed = agent.note(f"once {NAME} was here", entity="place")
     memory.storage.notes.update(agent.changed.note_id, content="nobody is here")
+    agent.facts = _facts(memory, agent)
     agent.with_them = memory.assemble_context(agent.trajectory_id, query=f"who is {NAME}?")
     agent.without = memory.assemble_context(own.trajectory_id, query="towels", max_tokens=4_000)
     memory.search(f"what did {NAME} say")
@@ -170,6 +176,41 @@ def world(backend: Any, start: Any) -> Any:
     memory.get(agent.about.note_id)
     memory.flush()
     return agent
+
+
+def _facts(memory: Any, agent: Any) -> dict[str, Any]:
+    """Write records of declared memories: about the subject, that name it, that are nobody's."""
+    catalog = memory._engine.store.catalog
+    fact, step = (catalog.memories[name].relation for name in ("fact", "step"))
+    made = {
+        "about": record(catalog, "fact", subject=NAME, content=SECRET, kind="claim", about={"mail": [MAIL]}),
+        "naming": record(
+            catalog,
+            "fact",
+            subject=f"ship of {NAME}",
+            content=f"stolen by {NAME.upper()}",
+            kind="rumour",
+            about={MAIL: {"who": [NAME]}},
+            owner=PERSON.id,
+            idempotency_key=f"{MAIL}:2",
+            created_by=f"agent {NAME}",
+            fingerprint=hashlib.sha256(NAME.encode()).digest(),
+        ),
+        "changed": record(catalog, "fact", subject="place", content=f"once {NAME} was here", kind="claim"),
+        "task": record(catalog, "fact", subject="towel", kind="claim", trajectory_id=agent.trajectory_id),
+        "free": record(catalog, "fact", subject="towel", content="dries quickly", kind="claim"),
+    }
+    of_them = record(catalog, "step", parent_id=made["about"].record_id, position=1)
+
+    def write(uow: Any) -> None:
+        for each in made.values():
+            uow.insert(fact, each)
+        uow.insert(step, of_them)
+
+    memory._engine.write(write)
+    key = made["changed"].record_id.bytes
+    memory._engine.write(lambda uow: uow.update(fact, dataclasses.replace(uow.get(fact, key), content="nobody")))
+    return {**made, "step": of_them}
 
 
 def test_a_forgotten_subject_is_found_in_no_table_and_no_file(world: Any, backend: Any, tmp_path: Path) -> None:
@@ -213,6 +254,14 @@ def _others_are_as_they_were(world: Any) -> None:
     assert memory.get(world.turns[3].turn_id).tool_calls[0].arguments == '{"who": "[forgotten]"}'
     with pytest.raises(NotFound):
         memory.get(world.turns[1].turn_id)
+    for gone in ("about", "step"):
+        with pytest.raises(NotFound):
+            memory.get(world.facts[gone].record_id)
+    naming = memory.get(world.facts["naming"].record_id)
+    assert (naming.subject, naming.content, naming.owner) == ("ship of [forgotten]", "stolen by [forgotten]", None)
+    assert naming.about == {"[forgotten]": {"who": ["[forgotten]"]}}
+    assert naming.content_hash == content_hash_of(memory._engine.store.catalog.by_name["memory_fact"], naming)
+    assert memory.get(world.facts["free"].record_id) == world.facts["free"]
     assert memory.replay(world.without.window_id).text == world.without.text
     with pytest.raises(NotFound, match="forgotten"):
         memory.replay(world.with_them.window_id)
@@ -231,7 +280,8 @@ def test_a_purged_task_takes_what_was_drawn_from_it_alone(world: Any, backend: A
     shared = world.note("drawn from both", source_trajectory_ids=(world.trajectory_id, world.own.trajectory_id))
     report = memory.purge_trajectory(world.trajectory_id)
     assert report.proven, report
-    for gone in (world.trajectory_id, world.scope_id, child.trajectory_id, drawn.note_id, world.turns[0].turn_id):
+    task = world.facts["task"].record_id
+    for gone in (world.trajectory_id, world.scope_id, child.trajectory_id, drawn.note_id, world.turns[0].turn_id, task):
         with pytest.raises(NotFound):
             memory.get(gone)
     assert memory.get(shared.note_id).source_trajectory_ids == (world.own.trajectory_id,)

@@ -25,6 +25,7 @@ FACT: dict[str, Any] = {
         {"name": "certain", "type": "bool", "optional": True},
         {"name": "seen_at", "type": "timestamp", "optional": True},
         {"name": "about", "type": "json", "optional": True},
+        {"name": "owner", "type": "uuid", "optional": True},
         {"name": "content_embedding", "type": "embedding"},
     ],
     "retention": {"kind": "persistent"},

@@ -7,10 +7,7 @@ hangs on what goes: versions kept for replay, vectors, links, counters, events.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import hashlib
-import json
 import uuid
 import zlib
 from collections import Counter
@@ -23,10 +20,10 @@ from caliber.model.entities import Artifact, Checkpoint, Note, Scope, Trajectory
 from caliber.model.enums import EventFamily, SourceType
 from caliber.model.errors import AmbiguousSubject
 from caliber.pcp.checkpoints import CODEC_ZLIB, read_state
+from caliber.runtime.forgetting.digests import digests_of, digests_of_body
 from caliber.runtime.forgetting.redaction import Redactor
 from caliber.runtime.forgetting.subject import MARK, Subject
-from caliber.runtime.space_provider import embedded_text
-from caliber.schema.relation import Relation
+from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.schema.relations import (
     ARTIFACT,
     CHANGE,
@@ -41,6 +38,7 @@ from caliber.schema.relations import (
     ERASURE,
     EVENT,
     LOCK,
+    MEMORY_TYPE,
     NOTE,
     PENDING_INJECTION,
     POLICY_RUN,
@@ -60,7 +58,7 @@ _SOURCE_OF: Final = {"turn": SourceType.TURN, "artifact": SourceType.ARTIFACT, "
                      "scope": SourceType.SCOPE_SUMMARY}  # fmt: skip
 _WALKED: Final = (SESSION, TRAJECTORY, TURN, SCOPE, ARTIFACT, NOTE, USAGE, EDGE, EMBEDDING, CONTENT_VERSION,
                   CONTEXT_WINDOW, CHECKPOINT, EVENT, LOCK, CONFIG_DOCUMENT, EMBEDDING_CACHE)  # fmt: skip
-_NUMBERS_ONLY: Final = (CHANGE, SCHEMA_MIGRATION, ERASURE, POLICY_RUN, EMBEDDING_SPACE, PENDING_INJECTION)
+_NUMBERS_ONLY: Final = (CHANGE, SCHEMA_MIGRATION, ERASURE, POLICY_RUN, EMBEDDING_SPACE, PENDING_INJECTION, MEMORY_TYPE)
 """What holds no words of a subject and no ids of its records; it is read afterwards like everything else."""
 _SHARED_FROM: Final = 20
 _SHARED_PART: Final = 0.5
@@ -156,10 +154,26 @@ class Walk:
             EMBEDDING_CACHE.name: self._cache,
             TRAJECTORY.name: self._trajectories,
         }
+        self._refuse_declared()
+        own = self._uow.catalog.own
         others = tuple(item for item in RELATIONS if item not in _WALKED and item not in _NUMBERS_ONLY)
-        for relation in (*_WALKED, *others):
-            steps.get(relation.name, lambda relation=relation: self._plain(relation))()
+        at = _WALKED.index(USAGE)  # what hangs on records comes after them
+        for relation in (*_WALKED[:at], *own, *_WALKED[at:], *others):
+            if relation in own:
+                self._memory(relation)
+            else:
+                steps.get(relation.name, lambda relation=relation: self._plain(relation))()
         return self.outcome
+
+    def _refuse_declared(self) -> None:
+        """Refuse what is a word of a declaration: it is no record's, and stands in records of everybody."""
+        for memory in self._each(MEMORY_TYPE):
+            if self._subject.mentioned(memory.name) or self._subject.mentioned(memory.definition):
+                raise AmbiguousSubject(
+                    reason=f"the declaration of the memory {memory.code} names it; give texts that it does not hold, or"
+                    " remove the memory or the field (caliber db migrate --drop) and declare it in other words",
+                    memory=memory.code,
+                )
 
     def _refuse_shared(self) -> None:
         kinds: dict[str, set[str]] = {}
@@ -208,9 +222,9 @@ class Walk:
     def _note_gone(self, relation: Relation, row: tuple[Any, ...]) -> None:
         self._deleted.add((relation.name, row[0]))
         self.outcome.erased[relation.name] += 1
-        if relation.name in _SOURCE_OF:
+        if relation.content_columns:
             self._touched.add((relation.name, row[0]))
-        if relation.name in (*_SOURCE_OF, "trajectory", "session"):
+        if relation.content_columns or relation.name in ("trajectory", "session"):
             self._gone.add(row[relation.index(relation.key[0]) + 1])
         entity = _decoded(relation, row)
         self.outcome.hashes |= digests_of(entity)
@@ -228,7 +242,7 @@ class Walk:
             self._uow.upsert(relation, changed)
         self.outcome.redacted[relation.name] += 1
         self.outcome.hashes |= digests_of(entity) - digests_of(changed)
-        if relation.name in _SOURCE_OF:
+        if relation.content_columns:
             self._touched.add((relation.name, self._row[0]))
 
     def _plain(self, relation: Relation) -> None:
@@ -317,6 +331,26 @@ class Walk:
 
         self._own(NOTE, own)
 
+    def _memory(self, relation: Relation) -> None:
+        """Erase records of a memory that are about the subject, by a field they are looked up by; redact others.
+
+        A field that must have a value and is the subject's id goes with its record.
+        """
+        looked_up = [
+            column.name
+            for column in relation.columns
+            if column.declared and column.type is ColumnType.TEXT and column.residence is Residence.INTERNED
+        ]
+        ids = [column.name for column in relation.columns if column.type is ColumnType.UUID and not column.nullable]
+
+        def own(record: Any) -> bool:
+            named = (getattr(record, name) for name in looked_up)
+            return any(value is not None and self._subject.named(value) for value in named) or any(
+                getattr(record, name).bytes in self._subject.ids for name in ids
+            )
+
+        self._own(relation, own)
+
     def _usage(self) -> None:
         lost = self._gone | self._subject.ids
         for usage in self._each(USAGE):
@@ -338,10 +372,10 @@ class Walk:
     def _contents(self) -> None:
         """Drop what records said before: of those touched all versions, of others those that name the subject."""
         for entity in self._each(CONTENT_VERSION):
-            place = (entity.owner_type.value, entity.owner_ordinal)
+            place = (str(entity.owner_type), entity.owner_ordinal)
             if place in self._touched or entity.owner_id.bytes in self._subject.ids or self._says(entity.body):
                 self._touched.add(place)
-                self.outcome.hashes |= _digests_of_body(entity.body)
+                self.outcome.hashes |= digests_of_body(entity.body)
                 self._erase(CONTENT_VERSION, entity)
 
     def _says(self, body: str) -> bool:
@@ -389,7 +423,7 @@ class Walk:
         return {
             str(_uuid(change.row[change.relation.index(change.relation.key[0]) + 1]))
             for change in self._uow.changes
-            if change.relation.name in _SOURCE_OF and (change.relation.name, change.row[0]) in self._touched
+            if change.relation.content_columns and (change.relation.name, change.row[0]) in self._touched
         }
 
     def _events(self) -> None:
@@ -440,29 +474,3 @@ def _bytes(key: Any) -> bytes:
 
 def _uuid(raw: bytes) -> uuid.UUID:
     return uuid.UUID(bytes=raw)
-
-
-def digests_of(entity: Any) -> set[bytes]:
-    """Return the digests by which content of a record can be known again: its own, and that of its vector."""
-    out = {getattr(entity, name) for name in ("content_hash", "fingerprint", "goal_hash") if hasattr(entity, name)}
-    if isinstance(entity, Turn):
-        out |= {_sha(entity.content), _sha(embedded_text(entity.name, entity.text).encode("utf-8", "surrogatepass"))}
-    elif isinstance(entity, Note):
-        out.add(_sha(embedded_text(entity.entity, entity.content).encode("utf-8", "surrogatepass")))
-    elif isinstance(entity, Scope):
-        out = set() if entity.summary is None else {_sha(entity.summary.encode("utf-8", "surrogatepass"))}
-    return out
-
-
-def _sha(raw: bytes) -> bytes:
-    return hashlib.sha256(raw).digest()
-
-
-def _digests_of_body(body: str) -> set[bytes]:
-    """Return the digest of each content in a kept version."""
-    values = json.loads(body).values()
-    return {
-        _sha(base64.b64decode(value["b64"]) if isinstance(value, dict) else value.encode("utf-8", "surrogatepass"))
-        for value in values
-        if isinstance(value, str) or (isinstance(value, dict) and "b64" in value)
-    }

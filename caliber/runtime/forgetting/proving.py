@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from caliber.model.erasure import NOT_OURS, Searched
 from caliber.model.errors import StorageError
 from caliber.resident.memory import ResidentMemory
-from caliber.runtime.forgetting.erasing import digests_of
+from caliber.runtime.forgetting.digests import digests_of
 from caliber.runtime.forgetting.subject import Subject, folded
 from caliber.schema.relation import Relation
-from caliber.schema.relations import CHECKPOINT, CONTEXT_WINDOW, RELATIONS
+from caliber.schema.relations import CHECKPOINT, CONTEXT_WINDOW
 from caliber.storage.codec import codec_of
 from caliber.storage.erasing import Place
 from caliber.storage.protocol import Store
@@ -54,7 +54,7 @@ class Proof:
 
     def read(self, store: Store, memory: ResidentMemory) -> None:
         """Read records, memory, tables and files."""
-        for relation in RELATIONS:
+        for relation in store.catalog.relations:
             self._note(f"relation {relation.name}", "column", self._values(store, relation), self._in_value)
         counted = self.inside_words
         self._note("resident memory", "memory", memory.held(), self._in_value)

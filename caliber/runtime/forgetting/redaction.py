@@ -12,6 +12,7 @@ from caliber.kernels import uuid7
 from caliber.knowledge.notes import fingerprint_of
 from caliber.runtime.forgetting.subject import Subject
 from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.storage.memory_records import content_hash_of, texts_of
 
 _DERIVED = frozenset({"content_hash", "fingerprint", "goal_hash"})
 
@@ -38,7 +39,7 @@ class Redactor:
                     changes[column.name] = changed
         if not changes:
             return entity
-        return dataclasses.replace(entity, **changes, **self._derived(relation.name, entity, changes))
+        return dataclasses.replace(entity, **changes, **self._derived(relation, entity, changes))
 
     def _value(self, column: Column, value: Any) -> Any:
         kind, subject = column.type, self._subject
@@ -71,8 +72,17 @@ class Redactor:
             return {self._subject.without(name): self.within(item) for name, item in value.items()}
         return value
 
-    def _derived(self, name: str, entity: Any, changes: dict[str, Any]) -> dict[str, Any]:
+    def _derived(self, relation: Relation, entity: Any, changes: dict[str, Any]) -> dict[str, Any]:
         """Return what follows from content: hashes of what was erased would tell whether it was a given text."""
+        name = relation.name
+        if relation.has("record_id"):
+            changed = dataclasses.replace(entity, **changes)
+            tokens = sum(self._count_text(text) for text in texts_of(relation, changed))
+            return {
+                "content_hash": content_hash_of(relation, changed),
+                "fingerprint": None,  # another record may say the same by now, and stays
+                "token_count": tokens,
+            }
         if name == "scope" and "summary" in changes:
             return {"summary_tokens": self._count_text(changes["summary"])}
         if name == "trajectory" and "goal" in changes:

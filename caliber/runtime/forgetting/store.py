@@ -7,7 +7,6 @@ from caliber.config import CaliberConfig
 from caliber.model.enums import ErasureKind
 from caliber.model.erasure import ForgetReport, Searched
 from caliber.model.time import SystemClock
-from caliber.schema.relations import RELATIONS
 from caliber.trajectory import inputs
 
 _WAIT_MS = 10_000
@@ -19,7 +18,9 @@ def purge_store(config: CaliberConfig, *, dry_run: bool, wait_ms: int | None, sc
     store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
     try:
         with store.read() as session:
-            counts = {item.name: session.run(store.plans[item.name].count, ())[0][0] for item in RELATIONS}
+            counts = {
+                item.name: session.run(store.plans[item.name].count, ())[0][0] for item in store.catalog.relations
+            }
         erased = {name: count for name, count in counts.items() if count}
         if dry_run:
             return ForgetReport(ErasureKind.STORE, True, erased)
