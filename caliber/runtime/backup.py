@@ -102,6 +102,8 @@ def _copied(store: Store, target: Path, replace: bool, progress: Stages) -> Back
 def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: bool, progress: Stages) -> RestoreReport:
     """Make the configured store what a backup says; see ``caliber.restore``."""
     source = Path(path)
+    # The backup says which memories the store has then; what the configuration declares is brought about by migrating.
+    config = config.model_copy(update={"memories": ()})
     before = _Before.of(config)
     searched = config.search.mode == "backend" or before.has_full_text
     module = backend(config.storage.adapter)

@@ -14,6 +14,7 @@ import functools
 import hashlib
 import keyword
 import math
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ from caliber.schema.relation import (
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
 
 KEY: Final = "record_id"
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+"""Definitions come out of archives too, and names become those of columns and attributes."""
 INT_LEAST: Final = -(2**63) + 1
 """The least whole number of a field: the one below stands for no value."""
 FLOAT_MOST: Final = 1.7976931348623157e308
@@ -107,6 +110,8 @@ def is_own(memory: MemoryType) -> bool:
 
 def faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
     """Yield what keeps a memory from being a relation: a field (or "" for the memory itself) and the reason."""
+    if not _NAME.fullmatch(memory.name) or (memory.parent is not None and not _NAME.fullmatch(memory.parent)):
+        yield "", "is no name: letters, digits and _, at most 48, not beginning with a digit"
     for item in memory.fields:
         reason = _fault_of_field(memory, item)
         if reason:
@@ -131,6 +136,8 @@ def faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
 
 def _fault_of_field(memory: MemoryType, item: Field) -> str:
     name = item.name
+    if not _NAME.fullmatch(name):
+        return "is no name: letters, digits and _, at most 48, not beginning with a digit"
     if _is_key(memory, item):
         return "" if not item.optional else "is the id of a record: it is never without one"
     if name in _BINDING:

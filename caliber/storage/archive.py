@@ -24,10 +24,13 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from caliber.model.errors import Conflict, InvalidValue, StorageError, Unavailable
+from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
+from caliber.schema.relations import MEMORY_TYPE
+from caliber.schema.relations.memory import StoredMemory
 from caliber.storage import arrow
 from caliber.storage.care import Stages, WholeStore
-from caliber.storage.whole import BATCH_ROWS, WHOLE, RowsDigest
+from caliber.storage.whole import BATCH_ROWS, RowsDigest, whole_of
 
 FORMAT: Final = "caliber-archive-1"
 _MANIFEST: Final = "manifest.json"
@@ -158,11 +161,12 @@ def write_archive(
         # Memories are nobody else's business, whatever the folder allows.
         handle = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w+b") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
-            total = sum(store.count(relation) for relation in WHOLE)
+            relations = whole_of(store.catalog)
+            total = sum(store.count(relation) for relation in relations)
             last = store.ordinals()
             members = []
             done = 0
-            for relation in WHOLE:
+            for relation in relations:
                 told = functools.partial(_told, progress, done, total)
                 members.append(_write_member(file, relation, store, last, told))
                 done += members[-1].rows
@@ -270,6 +274,8 @@ class Archive:
             with zipfile.ZipFile(self._file) as zipped:
                 self._places = {info.filename: info for info in zipped.infolist()}
                 self.manifest = self._manifest(zipped)
+            self.catalog = self._catalog()
+            """The relations of the store that it was made of."""
         except _NO_ARCHIVE as error:
             self._file.close()
             raise InvalidValue(field=str(path), reason="is no archive that `caliber db backup` made") from error
@@ -286,17 +292,42 @@ class Archive:
         _check_types(manifest, *members)
         if manifest.format != FORMAT:
             raise InvalidValue(field=str(self.path), reason="is an archive of another format; upgrade CALIBER")
-        known = {relation.name for relation in WHOLE}
         named = [member.relation for member in members]
         if len(named) > len(set(named)):
             raise ValueError("each relation is there once")
         for member in members:
-            if member.relation not in known:
-                raise InvalidValue(field=str(self.path), reason=f"holds {member.relation}, which this version lacks")
             info = self._places[member.file]
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != member.bytes:
                 raise self._damaged(member.relation)
         return manifest
+
+    def _catalog(self) -> Catalog:
+        """Return the catalog that the archive tells of. Raises: InvalidValue, StorageError."""
+        member = self.member(MEMORY_TYPE)
+        rows: list[StoredMemory] = []
+        if member is not None and member.rows:
+            self._check(member)
+            for batch in self.batches(MEMORY_TYPE):
+                rows += [StoredMemory(**row) for row in batch.to_pylist()]
+        catalog = BUILT_IN.with_memories(rows)
+        known = {relation.name for relation in whole_of(catalog)}
+        for each in self.manifest.relations:
+            if each.relation not in known:
+                raise InvalidValue(field=str(self.path), reason=f"holds {each.relation}, which this version lacks")
+        return catalog
+
+    def _check(self, member: Member) -> None:
+        for _ in self._checked(member):
+            pass
+
+    def _checked(self, member: Member) -> Iterator[int]:
+        """Yield how many bytes of a member are read. Raises: StorageError unless all are as they were written."""
+        source, digest = self._open(member), hashlib.sha256()
+        while piece := source.read(_PIECE):
+            digest.update(piece)
+            yield len(piece)
+        if digest.hexdigest() != member.sha256:
+            raise self._damaged(member.relation)
 
     def _damaged(self, relation: str) -> StorageError:
         return StorageError(
@@ -316,13 +347,9 @@ class Archive:
         total = sum(member.bytes for member in self.manifest.relations)
         done = 0
         for member in self.manifest.relations:
-            source, digest = self._open(member), hashlib.sha256()
-            while piece := source.read(_PIECE):
-                digest.update(piece)
-                done += len(piece)
+            for read in self._checked(member):
+                done += read
                 progress("checking the archive", done, total)
-            if digest.hexdigest() != member.sha256:
-                raise self._damaged(member.relation)
 
     def member(self, relation: Relation) -> Member | None:
         """Return what the archive says of a relation; None for one that did not exist yet when it was made."""

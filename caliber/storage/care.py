@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.storage.session import StatementSession
 
@@ -95,6 +96,9 @@ class WholeStore(Protocol):
 
     epoch: str
     sequence: int
+
+    catalog: Catalog
+    """The relations that the store has at that boundary."""
 
     def ordinals(self) -> dict[str, int]:
         """Return the last ordinal that the database gave out, by relation: it is never given out again."""

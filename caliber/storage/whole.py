@@ -10,8 +10,9 @@ import hashlib
 from typing import Any, Final
 
 from caliber.kernels.copy import CopyColumn, CopyKind, CopyRows, copy_tuples
+from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation, integer
-from caliber.schema.relations import BY_NAME, CHANGE, CONFIG_DOCUMENT, EMBEDDING_SPACE, RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations import CHANGE, CONFIG_DOCUMENT, EMBEDDING_SPACE, MEMORY_TYPE, SCHEMA_MIGRATION
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import Columns, rewritten
 
@@ -31,18 +32,28 @@ def whole(relation: Relation) -> Relation:
     )
 
 
-WHOLE: Final[tuple[Relation, ...]] = tuple(
-    whole(relation) for relation in RELATIONS if relation not in (CHANGE, SCHEMA_MIGRATION)
-)
-"""What makes a store, in the order of references. Change records belong to a position, migrations to the database."""
+def whole_of(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return what makes a store, in the order of references, which memories it has first.
 
-EMPTYING: Final[tuple[Relation, ...]] = tuple(BY_NAME[relation.name] for relation in reversed(WHOLE))
-"""The same, as they can be emptied."""
+    Change records belong to a position, migrations to the database.
+    """
+    left_out = (CHANGE, SCHEMA_MIGRATION, MEMORY_TYPE)
+    return (MEMORY_TYPE, *(whole(relation) for relation in catalog.relations if relation not in left_out))
 
-RECORDS: Final[tuple[Relation, ...]] = tuple(
-    relation for relation in EMPTYING if relation not in (CONFIG_DOCUMENT, EMBEDDING_SPACE)
-)
-"""What makes a store worth keeping: the others are there as soon as one is opened."""
+
+def emptying_of(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return the same, as they can be emptied."""
+    return tuple(catalog.by_name[relation.name] for relation in reversed(whole_of(catalog)))
+
+
+def records_of(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return what makes a store worth keeping: the others are there as soon as one is made and opened."""
+    there = (CONFIG_DOCUMENT, EMBEDDING_SPACE, MEMORY_TYPE)
+    return tuple(relation for relation in emptying_of(catalog) if relation not in there)
+
+
+WHOLE: Final[tuple[Relation, ...]] = whole_of(BUILT_IN)
+"""What makes a store without memories of its own."""
 
 
 def columns_of(relation: Relation, batch: Any, first_row: int) -> Columns:

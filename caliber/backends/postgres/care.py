@@ -11,9 +11,9 @@ from caliber.backends.postgres import bulk, views
 from caliber.backends.postgres.bulk import Connection, PostgresBulk
 from caliber.backends.postgres.connection import PgConnection
 from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.memories import catalog_in
 from caliber.model.errors import InternalError
 from caliber.schema.relation import Relation
-from caliber.schema.relations import RELATIONS
 from caliber.storage.care import (
     FollowerStatus,
     IndexStatus,
@@ -92,7 +92,8 @@ class PostgresCare:
         with self._bulk.connection() as connection, connection.transaction():
             connection.execute(_SNAPSHOT)
             whole = PostgresWhole(connection, self._bulk)
-            rows = {relation.name: whole.count(relation) for relation in RELATIONS}
+            relations = whole.catalog.relations
+            rows = {relation.name: whole.count(relation) for relation in relations}
             tables = connection.execute(_TABLES, (schema,)).fetchall()
             indexes = connection.execute(_INDEXES, (schema,)).fetchall()
             migration = _one(
@@ -116,7 +117,7 @@ class PostgresCare:
             bytes=sum(each.table_bytes + each.index_bytes for each in known.values()),
             free_bytes=None,
             wal_bytes=wal,
-            relations=tuple(known[relation.name] for relation in RELATIONS if relation.name in known),
+            relations=tuple(known[relation.name] for relation in relations if relation.name in known),
             indexes=tuple(IndexStatus(*row) for row in indexes),
             connections=connections,
             connections_max=most,
@@ -131,17 +132,18 @@ class PostgresCare:
         with self._bulk.connection() as connection:
             before = self._bytes(connection)
             skipped = self.skipped(connection)
-            for done, relation in enumerate(RELATIONS):
-                progress(done, len(RELATIONS))
-                if relation.name not in skipped:
-                    connection.execute(f"VACUUM ({how}) {self.table(relation.name)}")
-            progress(len(RELATIONS), len(RELATIONS))
+            names = list(self._plans)
+            for done, name in enumerate(names):
+                progress(done, len(names))
+                if name not in skipped:
+                    connection.execute(f"VACUUM ({how}) {self.table(name)}")
+            progress(len(names), len(names))
             return Vacuumed(before, self._bytes(connection), None, None, tuple(skipped))
 
     def skipped(self, connection: Connection) -> list[str]:
         """Return the tables of others: VACUUM would pass over them with a warning that nobody hears."""
         owned = {row[0] for row in connection.execute(_OWNED, (self._dialect.schema,)).fetchall()}
-        return [relation.name for relation in RELATIONS if relation.name not in owned]
+        return [name for name in self._plans if name not in owned]
 
     def _bytes(self, connection: Connection) -> int:
         tables = connection.execute(_TABLES, (self._dialect.schema,)).fetchall()
@@ -205,6 +207,7 @@ class PostgresWhole:
         migration, change = self._target.table("schema_migration"), self._target.table("change")
         self.epoch = str(_one(connection, f"SELECT epoch FROM {migration} ORDER BY schema_version LIMIT 1")[0])
         self.sequence = int(_one(connection, f"SELECT coalesce(max(sequence), 0) FROM {change}")[0])
+        self.catalog = catalog_in(connection, self._target.table("memory_type"))
 
     def ordinals(self) -> dict[str, int]:
         rows = self._connection.execute(

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
+
+import psycopg
 
 from caliber.backends.postgres.connection import Shared, simple
 from caliber.backends.postgres.schema import alone, applied_versions
 from caliber.backends.postgres.statements import irregular
 from caliber.model.time import from_us
+from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relations import MEMORY_TYPE
+from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.memory_migrations import stored_memories
 from caliber.storage.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps, next_step
 from caliber.storage.migrations import MIGRATIONS
+from caliber.storage.plan import quote
+
+Connection = psycopg.Connection[Any]
+
+
+def catalog_in(connection: Connection, table: str) -> Catalog:
+    """Return the catalog of a store, asked on a driver's own connection; ``table`` is that of ``memory_type``."""
+    names = ", ".join(quote(column.name) for column in MEMORY_TYPE.columns)
+    rows = connection.execute(f"SELECT {names} FROM {table} ORDER BY code".encode()).fetchall()
+    return BUILT_IN.with_memories(StoredMemory(*row) for row in rows)
 
 
 def take_step(
@@ -28,7 +43,8 @@ def take_step(
         step = next_step(shared.store, stored_memories(connection, plans), wanted, dialect, from_us(clock_us()))
         if step is None:
             return False
-        connection.exchange(*(simple(statement) for statement in step.statements)) if step.statements else None
+        if step.statements:
+            connection.exchange(*(simple(statement) for statement in step.statements))
         plan = plans[MEMORY_TYPE.name]
         connection.run(plan.insert if step.is_new else plan.upsert, plan.codec.encode(step.row))
         connection.run(irregular(dialect)["change.insert"], (os.urandom(16), step.record, clock_us()))

@@ -17,16 +17,18 @@ from caliber.backends.postgres.bulk import Connection, PostgresBulk, for_server,
 from caliber.backends.postgres.care import PostgresWhole
 from caliber.backends.postgres.connection import PgConnection, Shared, connect
 from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.memories import catalog_in
 from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model.errors import Conflict, InternalError
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import RELATIONS
+from caliber.schema.relations import MEMORY_TYPE
 from caliber.storage.archive import Archive
 from caliber.storage.bulk.load import ahead
 from caliber.storage.care import Stages
 from caliber.storage.changes import RELOAD_RECORD
-from caliber.storage.plan import quote
-from caliber.storage.whole import EMPTYING, RECORDS, WHOLE, RowsDigest, columns_of
+from caliber.storage.plan import compile_relation, quote
+from caliber.storage.whole import RowsDigest, columns_of, emptying_of, records_of, whole_of
 
 _CHUNK_BYTES: Final = 1 << 18
 
@@ -87,21 +89,40 @@ class _Restoring:
 
     def run(self, store: str, replace: bool) -> str:
         limit(self._connection, self._target, "min_writer_version")
-        tables = ", ".join(self._dialect.table(relation.name) for relation in RELATIONS)
+        there = catalog_in(self._connection, self._dialect.table(MEMORY_TYPE.name))
+        tables = ", ".join(self._dialect.table(relation.name) for relation in there.relations)
         # Readers go on; who writes waits, and finds another store afterwards.
         self._connection.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE")
-        if not replace and self._holds_records():
+        if not replace and self._holds_records(there):
             raise Conflict(entity_type="store", id=store, reason="it holds records; --force replaces all of them")
-        for name in (*self._derived(), *(relation.name for relation in EMPTYING)):
+        for name in (*self._derived(), *(relation.name for relation in emptying_of(there))):
             self._connection.execute(f"DELETE FROM {self._dialect.table(name)}")
+        self._make_memories(there)
         done = 0
-        for relation in WHOLE:
+        for relation in whole_of(self._archive.catalog):
             done = self._load(relation, done)
         self._verify()
         return self._renew()
 
-    def _holds_records(self) -> bool:
-        parts = " OR ".join(f"EXISTS (SELECT 1 FROM {self._dialect.table(each.name)})" for each in RECORDS)
+    def _make_memories(self, there: Catalog) -> None:
+        """Put the tables of the archive's own memories in the place of those that are there and differ."""
+        coming = {own.name: compile_relation(own, self._dialect).create for own in self._archive.catalog.own}
+        kept: set[str] = set()
+        for memory in there.memories.values():  # parents first: what belongs to one that goes, goes with it
+            own, parent = memory.relation, there.memories.get(memory.type.parent or "")
+            same = coming.get(own.name) == compile_relation(own, self._dialect).create
+            if same and (parent is None or parent.relation.name in kept):
+                kept.add(own.name)
+        for own in reversed(there.own):
+            if own.name not in kept:
+                self._connection.execute(f"DROP TABLE {self._dialect.table(own.name)}".encode())
+        for name, statements in coming.items():
+            for statement in () if name in kept else statements:
+                self._connection.execute(statement.encode())
+
+    def _holds_records(self, there: Catalog) -> bool:
+        records = records_of(there)
+        parts = " OR ".join(f"EXISTS (SELECT 1 FROM {self._dialect.table(each.name)})" for each in records)
         return bool(self._one(f"SELECT {parts}"))
 
     def _derived(self) -> list[str]:
@@ -144,7 +165,7 @@ class _Restoring:
     def _verify(self) -> None:
         whole = PostgresWhole(self._connection, self._bulk)
         done = 0
-        for relation in WHOLE:
+        for relation in whole_of(self._archive.catalog):
             digest = RowsDigest(relation)
             for batch in whole.read(relation):
                 digest.add_batch(batch)

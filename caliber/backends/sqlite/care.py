@@ -14,11 +14,13 @@ from caliber.backends.sqlite import views
 from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
+from caliber.backends.sqlite.schema import PLANS
 from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
 from caliber.storage import arrow
 from caliber.storage.care import IndexStatus, RelationStatus, Steps, StoreStatus, Vacuumed
 from caliber.storage.codec import Row
+from caliber.storage.memory_migrations import catalog_of
 from caliber.storage.plan import RelationPlans, index_names, quote
 from caliber.storage.session import StatementSession
 from caliber.storage.whole import BATCH_BYTES, BATCH_ROWS
@@ -163,6 +165,7 @@ class SqliteWhole:
         self._shown = shown
         self.epoch = str(connection.command("SELECT epoch FROM schema_migration ORDER BY schema_version")[0][0])
         self.sequence = int(connection.command("SELECT coalesce(max(sequence), 0) FROM change")[0][0])
+        self.catalog = catalog_of(connection, PLANS)
 
     def ordinals(self) -> dict[str, int]:
         return last_ordinals(self._connection)

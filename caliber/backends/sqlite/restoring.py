@@ -37,9 +37,10 @@ from caliber.storage.archive import Archive, only_one
 from caliber.storage.bulk.columns import rows_of
 from caliber.storage.care import Stages, Steps
 from caliber.storage.changes import RELOAD_RECORD
+from caliber.storage.memory_migrations import catalog_of
 from caliber.storage.moved import MOVED, MOVING
-from caliber.storage.plan import Plan, compile_relation, quote
-from caliber.storage.whole import RECORDS, WHOLE, RowsDigest, columns_of
+from caliber.storage.plan import Plan, compile_relation, plans_of, quote
+from caliber.storage.whole import RowsDigest, columns_of, records_of, whole_of
 
 _LEAP: Final = 1_000_000_000
 """How far the change numbers of a restored store lie beyond all that were ever given out before."""
@@ -143,7 +144,9 @@ def _check_replaceable(options: OpenOptions, target: Path, replace: bool) -> Non
         if token_of(connection) is not None:
             reason, retryable, advice = MOVED if has_moved(connection) else MOVING
             raise Unavailable(f"{target} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
-        filled = any(connection.run(PLANS[each.name].count, ())[0][0] for each in RECORDS)
+        catalog = catalog_of(connection, PLANS)
+        plans = plans_of(catalog, PLANS, DIALECT)
+        filled = any(connection.run(plans[each.name].count, ())[0][0] for each in records_of(catalog))
         if filled and not replace:
             raise Conflict(
                 entity_type="store", id=options.shown, reason="it holds records; --force replaces all of them"
@@ -177,9 +180,12 @@ def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], prog
         connection.command("PRAGMA synchronous = OFF")  # until it is whole, nobody misses it
         baseline(connection, clock_us(), ())
         connection.command("BEGIN IMMEDIATE")
+        for own in archive.catalog.own:
+            for statement in compile_relation(own, DIALECT).create:
+                connection.command(statement)
         connection.command("PRAGMA defer_foreign_keys = ON")
         done = 0
-        for relation in WHOLE:
+        for relation in whole_of(archive.catalog):
             insert = compile_relation(relation, DIALECT).insert.sql
             for batch in archive.batches(relation):
                 columns = columns_of(relation, batch, 0)
@@ -199,7 +205,7 @@ def _verify(connection: SqliteConnection, archive: Archive, progress: Stages) ->
     """Raise StorageError unless what stands there now is what was backed up."""
     whole = SqliteWhole(connection, "the restored store")
     done = 0
-    for relation in WHOLE:
+    for relation in whole_of(archive.catalog):
         digest = RowsDigest(relation)
         for batch in whole.read(relation):
             digest.add_batch(batch)
