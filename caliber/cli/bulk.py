@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,11 +24,21 @@ VECTORS: Final = ("embedding_space", "embedding")
 _BATCH_ROWS: Final = 8_192
 _ENDING: Final = ".parquet"
 
+_OWN: Final = "memory_"
+
+
+class _Relation(click.Choice[str]):
+    """A relation that every store has, or one of a declared memory: ``memory_`` and its name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value if str(value).startswith(_OWN) else super().convert(value, param, ctx)
+
+
 _relations = click.option(
     "--relation",
     "relations",
     multiple=True,
-    type=click.Choice([*RECORDS, *VECTORS]),
+    type=_Relation([*RECORDS, *VECTORS]),
     metavar="NAME",
     help="Only this relation; may come several times.",
 )
@@ -52,12 +62,13 @@ def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bo
     the records makes its own; vectors that were paid for are in embedding_cache.
     """
     started = time.monotonic()
-    files = _targets(path, relations or RECORDS)
-    taken = [str(file) for _, file in files if file.exists()]
-    if taken and not force:
-        raise Mistake(f"{taken[0]} is there already", "choose another PATH, or overwrite with --force")
     done: list[dict[str, Any]] = []
     with settings.memory() as memory:
+        own = memory.storage.memories
+        files = _targets(path, relations or (*RECORDS, *own), own)
+        taken = [str(file) for _, file in files if file.exists()]
+        if taken and not force:
+            raise Mistake(f"{taken[0]} is there already", "choose another PATH, or overwrite with --force")
         memory.flush()
         path.parent.mkdir(parents=True, exist_ok=True)
         # What refers to others first: what somebody adds meanwhile then refers to nothing that is missing.
@@ -75,27 +86,25 @@ def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bo
     settings.out.result(document, human)
 
 
-def _targets(path: Path, relations: tuple[str, ...]) -> list[tuple[str, Path]]:
+def _targets(path: Path, relations: tuple[str, ...], own: Sequence[str]) -> list[tuple[str, Path]]:
+    unknown = [name for name in relations if name.startswith(_OWN) and name not in own]
+    if unknown:
+        raise Mistake(f"the store has no {unknown[0]}", f"its memories: {', '.join(own) or 'none'}")
     if path.suffix == _ENDING:
         if len(relations) != 1:
             raise Mistake(f"{path} is one file", "name one --relation for it, or give a folder")
         return [(relations[0], path)]
-    return [(relation, path / f"{relation}{_ENDING}") for relation in (*RECORDS, *VECTORS) if relation in relations]
+    known = (*RECORDS, *own, *VECTORS)
+    return [(relation, path / f"{relation}{_ENDING}") for relation in known if relation in relations]
 
 
 def _export(memory: Caliber, out: Output, relation: str, file: Path) -> int:
     from caliber.storage.arrow import write_parquet
 
     reader = memory.storage.bulk_read(relation, batch_rows=_BATCH_ROWS)
-    total = memory.storage.get(_plural_of(relation)).count()
+    total = memory.storage.table_of(relation).count()
     with out.progress(relation, total, "rows") as advance:
         return write_parquet(file, reader, _steps(advance))
-
-
-def _plural_of(relation: str) -> str:
-    from caliber.schema.relations import BY_NAME
-
-    return BY_NAME[relation].plural
 
 
 def _steps(advance: Callable[[int], None]) -> Callable[[int], None]:
@@ -130,7 +139,7 @@ def import_(settings: Settings, path: Path, relations: tuple[str, ...], on_exist
     started = time.monotonic()
     done: list[dict[str, Any]] = []
     with settings.memory() as memory:
-        for relation, file in _sources(path, relations):
+        for relation, file in _sources(path, relations, memory.storage.memories):
             try:
                 done.append(_import(memory, settings.out, relation, file, on_existing))
             except Exception:
@@ -149,14 +158,14 @@ def import_(settings: Settings, path: Path, relations: tuple[str, ...], on_exist
     settings.out.result(document, human)
 
 
-def _sources(path: Path, relations: tuple[str, ...]) -> list[tuple[str | None, Path]]:
+def _sources(path: Path, relations: tuple[str, ...], own: Sequence[str]) -> list[tuple[str | None, Path]]:
     if not path.is_dir():
         if len(relations) > 1:
             raise Mistake(f"{path} is one file", "name at most one --relation for it")
         return [(relations[0] if relations else None, path)]
     found = [
         (relation, path / f"{relation}{_ENDING}")
-        for relation in (*RECORDS, *VECTORS)
+        for relation in (*RECORDS, *own, *VECTORS)
         if (not relations or relation in relations) and (path / f"{relation}{_ENDING}").exists()
     ]
     if not found:

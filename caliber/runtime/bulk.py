@@ -11,28 +11,28 @@ from typing import Any
 from caliber.knowledge.notes import FINGERPRINTED, fingerprints_of
 from caliber.model.errors import InvalidValue
 from caliber.runtime.engine import Engine
+from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import BY_NAME, EMBEDDING_SPACE, NOTE, RELATIONS
+from caliber.schema.relations import EMBEDDING_SPACE, NOTE
 from caliber.storage import arrow
 from caliber.storage.arrow import Source
 from caliber.storage.bulk.columns import Columns, values_of
 from caliber.storage.bulk.derived import Maker
-from caliber.storage.bulk.load import LOADABLE, batches_of
+from caliber.storage.bulk.load import batches_of, loadable
 from caliber.storage.bulk.protocol import BulkReport, OnExisting, Progress
+from caliber.storage.embedding_statements import kinds_of
 from caliber.trajectory import inputs
 
-_EMBEDDED = frozenset({"turn", "note", "artifact", "scope"})
-_BY_PLURAL = {relation.plural: relation for relation in RELATIONS}
 
-
-def relation_named(name: str) -> Relation:
-    """Return a relation by its name or its plural.
+def relation_named(name: str, catalog: Catalog = BUILT_IN) -> Relation:
+    """Return a relation by its name or its plural, which is that of the memory for a declared one.
 
     Raises: InvalidValue
     """
-    relation = BY_NAME.get(name) or _BY_PLURAL.get(name)
+    found = (relation for relation in catalog.relations if name in (relation.name, relation.plural))
+    relation = catalog.by_name.get(name) or next(found, None)
     if relation is None:
-        raise InvalidValue(field="relation", reason=f"there is no {name}; there are {', '.join(BY_NAME)}")
+        raise InvalidValue(field="relation", reason=f"there is no {name}; there are {', '.join(catalog.by_name)}")
     return relation
 
 
@@ -50,7 +50,7 @@ def load(
     inputs.as_whole(batch_rows, "batch_rows")
     return load_source(
         engine,
-        relation_named(relation),
+        relation_named(relation, engine.store.catalog),
         arrow.source_of(data, max(1, batch_rows)),
         on_existing=inputs.as_enum(on_existing, OnExisting, "on_existing"),
         progress=progress or _silent,
@@ -61,13 +61,15 @@ def load_source(
     engine: Engine, relation: Relation, source: Source, *, on_existing: OnExisting, progress: Progress
 ) -> BulkReport:
     """Load what a source holds; records without vectors get theirs behind, as those of other processes do."""
-    if relation not in LOADABLE:
-        names = ", ".join(each.name for each in LOADABLE)
+    known = loadable(engine.store.catalog)
+    if relation not in known:
+        names = ", ".join(each.name for each in known)
         raise InvalidValue(field="relation", reason=f"{relation.name} is written by the store itself; load {names}")
     maker = Maker(engine.clock.now_us(), engine.estimator, _fingerprints)
-    batches = batches_of(relation, source, maker, _spaces(engine))
+    owners = tuple(kinds_of(engine.store.catalog))
+    batches = batches_of(relation, source, maker, _spaces(engine), owners)
     report = engine.store.bulk_load(relation, batches, on_existing, progress)
-    if report.loaded and relation.name in _EMBEDDED and engine.embedder is not None:
+    if report.loaded and relation.name in owners and engine.embedder is not None:
         engine.embedder.loaded()
     return report
 
@@ -76,7 +78,7 @@ def read(engine: Engine, relation: str, *, batch_rows: int) -> Any:
     """Return a ``pyarrow.RecordBatchReader``; see ``Tables.bulk_read``."""
     engine.check_open()
     inputs.as_whole(batch_rows, "batch_rows")
-    wanted = relation_named(relation)
+    wanted = relation_named(relation, engine.store.catalog)
     return arrow.reader_of(wanted, engine.store.bulk_read(wanted, max(1, batch_rows)))
 
 

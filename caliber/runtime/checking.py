@@ -17,6 +17,7 @@ from caliber.runtime.full_text import check_full_text
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, CONFIG_DOCUMENT, EMBEDDING, NOTE, TRAJECTORY
 from caliber.storage.care import Stages
+from caliber.storage.outdated import check_current
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
 from caliber.storage.soundness import EXAMPLES, Finding, FindingKind, ask, key_text, out_of_numbers, questions
@@ -29,7 +30,7 @@ _DAMAGED: Final = "restore a backup: copy the store away first, other rows may b
 def check_store(store: Store, config: CaliberConfig, progress: Stages) -> list[Finding]:
     """Return everything that does not hold in a store, by its database and by ours; writes nothing.
 
-    Raises: Unavailable
+    Raises: Unavailable; SchemaMismatch when its memories were changed since it was opened
     """
     found = [
         Finding(FindingKind.DATABASE, "", 1, line, _DAMAGED)
@@ -37,8 +38,9 @@ def check_store(store: Store, config: CaliberConfig, progress: Stages) -> list[F
         if not line.startswith("dangling reference") and not line.endswith("is missing")  # counted below
     ]
     care = store.care
-    asked = list(questions(care.table, care.dimensions))
+    asked = list(questions(care.table, care.dimensions, store.catalog))
     with store.read() as session:
+        check_current(session, store.statements, store.catalog)
         missing = care.missing(session)
         found += [
             Finding(FindingKind.SCHEMA, "", 1, f"{what} is missing", "run `caliber db migrate`, else restore a backup")
@@ -50,7 +52,7 @@ def check_store(store: Store, config: CaliberConfig, progress: Stages) -> list[F
             progress("checking rules", number, len(asked))
             finding = ask(session, question, care.table, number)
             found += [finding] if finding is not None else []
-        found += out_of_numbers(session, care.table, care.ordinals(session))
+        found += out_of_numbers(session, care.table, care.ordinals(session), store.catalog)
         found += _strays(store, session)
         found += _hashes(store, session, progress)
     progress("checking rules", len(asked), len(asked))

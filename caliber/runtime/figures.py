@@ -10,7 +10,7 @@ from caliber.kernels.evaluator import CompiledCode
 from caliber.runtime import spaces
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text
-from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS
+from caliber.schema.relations import ARTIFACT, NOTE
 
 _PAGE = 1_000
 
@@ -21,7 +21,7 @@ def stats(engine: Engine) -> dict[str, Any]:
     snapshot = engine.memory.snapshot
     records = {name: relation.count() for name, relation in snapshot.relations.items()}
     with engine.store.read() as session:
-        for relation in RELATIONS:
+        for relation in engine.store.catalog.relations:
             if relation.name not in records:
                 records[relation.name] = session.run(engine.store.plans[relation.name].count, ())[0][0]
     behind = engine.behind

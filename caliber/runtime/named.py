@@ -35,6 +35,7 @@ from caliber.schema.relations import (
     EMBEDDING_CACHE,
     EMBEDDING_SPACE,
     EVENT,
+    MEMORY_TYPE,
     NOTE,
     SCOPE,
     TURN,
@@ -232,6 +233,25 @@ class EmbeddingCacheTable(Table):
         return self._engine.write(lambda uow: uow.execute("embedding_cache.prune", uow.now_us - age_ms * 1_000))
 
 
+class MemoryTypeTable(Table):
+    """The declared memories of the store. What declares them is the configuration, and migrating."""
+
+    def _refuse(self) -> InvalidValue:
+        return InvalidValue(field="memory_type", reason="is written by `caliber create` and `caliber db migrate` only")
+
+    def insert(self, entity: Any) -> Any:  # noqa: ARG002
+        """Raise InvalidValue."""
+        raise self._refuse()
+
+    def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:  # noqa: ARG002
+        """Raise InvalidValue."""
+        raise self._refuse()
+
+    def delete(self, *key: Any) -> bool:  # noqa: ARG002
+        """Raise InvalidValue."""
+        raise self._refuse()
+
+
 _TABLES: dict[str, Callable[[Engine, Relation], Table]] = {
     SCOPE.name: ScopeTable,
     TURN.name: TurnTable,
@@ -242,6 +262,7 @@ _TABLES: dict[str, Callable[[Engine, Relation], Table]] = {
     EVENT.name: EventTable,
     EMBEDDING_CACHE.name: EmbeddingCacheTable,
     EMBEDDING_SPACE.name: SpaceTable,
+    MEMORY_TYPE.name: MemoryTypeTable,
 }
 
 
@@ -376,6 +397,17 @@ class Tables:
         from caliber.runtime import bulk
 
         return bulk.read(self._engine, relation, batch_rows=batch_rows)
+
+    @property
+    def memories(self) -> tuple[str, ...]:
+        """The relations of the store's declared memories, as bulk loads and exports name them."""
+        return tuple(relation.name for relation in self._engine.store.catalog.own)
+
+    def table_of(self, relation: str) -> Table:
+        """Return the table of a relation by its own name or its plural. Raises: InvalidValue."""
+        from caliber.runtime import bulk
+
+        return self._tables[bulk.relation_named(relation, self._engine.store.catalog).plural]
 
     def get(self, relation_plural: str) -> Table:
         """Return a table by its name. Raises: NotFound."""

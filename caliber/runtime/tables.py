@@ -30,7 +30,7 @@ from caliber.model.time import to_us
 from caliber.runtime.engine import Engine
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
-from caliber.storage.embedding_statements import KINDS
+from caliber.storage.embedding_statements import kinds_of
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 
@@ -73,8 +73,9 @@ def check_embedding(uow: UnitOfWork, entity: Any) -> None:
     """
     if not isinstance(entity, Embedding):
         return
-    if entity.owner_type not in KINDS:
-        raise InvalidValue(field="owner_type", reason=f"has no vectors; records that do are {', '.join(KINDS)}")
+    kinds = kinds_of(uow.catalog)
+    if entity.owner_type not in kinds:
+        raise InvalidValue(field="owner_type", reason=f"has no vectors; records that do are {', '.join(kinds)}")
     space: EmbeddingSpace = uow.get(EMBEDDING_SPACE, entity.space_id.bytes)
     if len(entity.vector) != 4 * space.dimensions:
         raise DimensionMismatch(expected=space.dimensions, got=len(entity.vector) / 4)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from caliber.schema.catalog import Catalog
+from caliber.schema.own_memories import KEY
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.codec import codec_of
 from caliber.storage.plan import Dialect, quote
@@ -35,6 +37,17 @@ KINDS: dict[str, Embedded] = {
     "note": Embedded("note_id", "content", head="entity", in_use=" AND archived_at IS NULL"),
     "scope": Embedded("scope_id", "summary"),
 }
+
+
+def kinds_of(catalog: Catalog) -> dict[str, Embedded]:
+    """Return the kinds of records of a store that are embedded, its own memories among them."""
+    own = {}
+    for memory in catalog.memories.values():
+        if memory.embedded is not None:
+            text = quote(memory.embedded)
+            said, used = f" AND length({text}) > 0", " AND archived_at IS NULL"
+            own[memory.relation.name] = Embedded(KEY, text, has_text=said, in_use=used)
+    return KINDS | own if own else KINDS
 
 
 def embedding_statements(dialect: Dialect) -> dict[str, str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Mapping
 from typing import Any
 
+from caliber.schema.own_memories import KEY as KEY
 from caliber.schema.relation import ColumnType, Relation
 from caliber.storage.codec import codec_of, dump_json
-from caliber.storage.unit_of_work import pack_content
 
 
 def content_hash_of(relation: Relation, record: Any) -> bytes:
@@ -16,9 +16,18 @@ def content_hash_of(relation: Relation, record: Any) -> bytes:
 
     A field without a value is left out, so that one that is added later changes no digest.
     """
-    packed = json.loads(pack_content(relation, codec_of(relation).encode(record)))
-    said = {name: value for name, value in packed.items() if value is not None}
-    return hashlib.sha256(dump_json(said).encode()).digest()
+    row, offset = codec_of(relation).encode(record), 1
+    return digest_of({name: row[relation.index(name) + offset] for name in relation.content_columns})
+
+
+def digest_of(said: Mapping[str, Any]) -> bytes:
+    """Return the digest of what a record says, by field, as it is stored."""
+    plain = {
+        name: value.hex() if isinstance(value, bytes) else int(value) if isinstance(value, bool) else value
+        for name, value in said.items()
+        if value is not None
+    }
+    return hashlib.sha256(dump_json(plain).encode("utf-8", "surrogatepass")).digest()
 
 
 def texts_of(relation: Relation, record: Any) -> list[str]:

@@ -17,14 +17,22 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from caliber.model.errors import Conflict, StorageError
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import BY_CODE, CHANGE, ERASURE, RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations import CHANGE, ERASURE, SCHEMA_MIGRATION
 from caliber.storage.arrow import RowsHash, keys_of
 from caliber.storage.changes import RELOAD_RECORD, unpack_changes
 from caliber.storage.moved import FenceState
 
-COPIED: Final[tuple[Relation, ...]] = tuple(each for each in RELATIONS if each not in (CHANGE, SCHEMA_MIGRATION))
-"""What is the same in a copy. Changes are a feed's, which begins anew; a schema's versions belong to the store."""
+
+def copied_of(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return what is the same in a copy.
+
+    Changes are a feed's, which begins anew; a schema's versions belong to the store.
+    """
+    return tuple(each for each in catalog.relations if each not in (CHANGE, SCHEMA_MIGRATION))
+
+
 NAMED_MOST: Final = 200_000
 """Most rows that are brought up to date one by one; beyond, the whole relation is compared."""
 _AT_ONCE: Final = 1_000
@@ -39,6 +47,8 @@ class Reading(Protocol):
 
     mark: Any
     """The boundary, as ``changes_since`` takes it."""
+    catalog: Catalog
+    """The relations of the store."""
 
     def rows(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
         """Yield the rows in the order of their keys as record batches, the ordinal first where there is one."""
@@ -85,8 +95,10 @@ class Replica(Protocol):
 
     # --- where it goes ---------------------------------------------------------------------------
 
-    def prepare(self, epoch: str, token: str) -> bool:
+    def prepare(self, epoch: str, token: str, catalog: Catalog) -> bool:
         """Make an empty copy, or take over the one that an earlier attempt left; return whether it is empty.
+
+        ``catalog`` says of which relations; memories that an earlier attempt copied are copied anew.
 
         From now on other tokens are refused. Raises: Conflict when something else is there
         """
@@ -96,7 +108,7 @@ class Replica(Protocol):
         """Begin a transaction of the unfinished copy. Raises: Conflict when another attempt took over."""
         ...
 
-    def finish(self, epoch: str, token: str, numbers: Mapping[str, int]) -> None:
+    def finish(self, epoch: str, token: str, numbers: Mapping[str, int], catalog: Catalog) -> None:
         """Make a store of the copy: rules, indexes, the numbers to go on from, the epoch."""
         ...
 
@@ -211,7 +223,7 @@ def stretches(relation: Relation, one: Iterator[Any], other: Iterator[Any]) -> I
 
 def copy_all(source: Reading, copy: Replica, token: str, batch_rows: int, told: Told) -> None:
     """Fill an empty copy, one relation a transaction."""
-    for relation in COPIED:
+    for relation in copied_of(source.catalog):
         with copy.writing(token) as writing:
             writing.add(relation, _counted(relation, source.rows(relation, batch_rows), told))
 
@@ -248,7 +260,10 @@ def named_since(source: Reading, mark: Any) -> dict[Relation, list[int]] | None:
     rows = 0
     for record in records:
         for code, _, ordinal, _ in unpack_changes(record):
-            found.setdefault(BY_CODE[code], set()).add(ordinal)
+            relation = source.catalog.by_code.get(code)
+            if relation is None or not relation.ordinal:
+                return None
+            found.setdefault(relation, set()).add(ordinal)
             rows += 1
             if rows > NAMED_MOST:
                 return None
@@ -258,7 +273,7 @@ def named_since(source: Reading, mark: Any) -> dict[Relation, list[int]] | None:
 def bring_up(source: Reading, copy: Replica, token: str, named: Mapping[Relation, list[int]]) -> int:
     """Write the named rows as they are now; return how many there are."""
     count = 0
-    for relation in COPIED:
+    for relation in copied_of(source.catalog):
         ordinals = named.get(relation, [])
         if not ordinals:
             continue
@@ -283,7 +298,7 @@ class Proof:
     hashes: Mapping[str, str]
 
 
-def verify(source: Reading, copy: Reading, batch_rows: int, relations: Iterable[Relation] = COPIED) -> Proof:
+def verify(source: Reading, copy: Reading, batch_rows: int, relations: Iterable[Relation]) -> Proof:
     """Read every row of both stores. Raises: StorageError naming the relation that differs."""
     rows, hashes = {}, {}
     for relation in relations:

@@ -8,11 +8,12 @@ Source: relations.md section 3; docs/decisions/0140.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import (
     ARTIFACT,
@@ -20,7 +21,6 @@ from caliber.schema.relations import (
     EDGE,
     EMBEDDING,
     NOTE,
-    RELATIONS,
     SCHEMA_MIGRATION,
     SCOPE,
     TRAJECTORY,
@@ -85,17 +85,18 @@ def _owner(table: Callable[[str], str], relation: Relation, column: str, also: s
     return f"EXISTS (SELECT 1 FROM {table(relation.name)} AS o WHERE o.{key} = t.{quote(column)}{also})"
 
 
-def questions(table: Callable[[str], str], size: Callable[[str], str]) -> Iterator[Question]:
+def questions(table: Callable[[str], str], size: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
     """Yield every question; ``size`` spells the dimensions of a vector."""
-    yield from _references(table)
+    kept = (*_KEPT, *catalog.own)
+    yield from _references(table, catalog)
     yield from _counters(table)
-    yield from _versions(table)
-    yield from _embeddings(table, size)
-    yield from _orphans(table)
+    yield from _versions(table, kept)
+    yield from _embeddings(table, size, kept)
+    yield from _orphans(table, (*_LINKED, *catalog.own))
 
 
-def _references(table: Callable[[str], str]) -> Iterator[Question]:
-    for relation in RELATIONS:
+def _references(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
+    for relation in catalog.relations:
         for key in relation.foreign_keys:
             target = f"SELECT 1 FROM {table(key.relation)} AS o WHERE o.{quote(key.target)} = t.{quote(key.column)}"
             condition = f"t.{quote(key.column)} IS NOT NULL AND NOT EXISTS ({target})"
@@ -137,9 +138,9 @@ def _counters(table: Callable[[str], str]) -> Iterator[Question]:
         )
 
 
-def _versions(table: Callable[[str], str]) -> Iterator[Question]:
+def _versions(table: Callable[[str], str], kept: Sequence[Relation]) -> Iterator[Question]:
     advice = "windows that were made of it cannot be replayed; restore a backup if they must"
-    for relation in _KEPT:
+    for relation in kept:
         same = f"t.{quote('owner_type')} = '{relation.name}' AND EXISTS (SELECT 1 FROM {table(relation.name)} AS o"
         same += f" WHERE o.{quote('ordinal')} = t.{quote('owner_ordinal')} AND {{}})"
         yield Question(
@@ -166,7 +167,9 @@ def _versions(table: Callable[[str], str]) -> Iterator[Question]:
     )
 
 
-def _embeddings(table: Callable[[str], str], size: Callable[[str], str]) -> Iterator[Question]:
+def _embeddings(
+    table: Callable[[str], str], size: Callable[[str], str], kept: Sequence[Relation]
+) -> Iterator[Question]:
     spaces = table("embedding_space")
     space = f"SELECT 1 FROM {spaces} AS o WHERE o.{quote('space_id')} = t.{quote('space_id')}"
     yield Question(
@@ -176,7 +179,7 @@ def _embeddings(table: Callable[[str], str], size: Callable[[str], str]) -> Iter
         "run `caliber db rebuild-search`, or drop the space and run `caliber db reembed`",
         f"EXISTS ({space} AND o.{quote('dimensions')} <> {size('t.' + quote('vector'))})",
     )
-    for relation in _KEPT:
+    for relation in kept:
         yield Question(
             FindingKind.EMBEDDING,
             EMBEDDING,
@@ -186,8 +189,8 @@ def _embeddings(table: Callable[[str], str], size: Callable[[str], str]) -> Iter
         )
 
 
-def _orphans(table: Callable[[str], str]) -> Iterator[Question]:
-    for relation in _LINKED:
+def _orphans(table: Callable[[str], str], linked: Sequence[Relation]) -> Iterator[Question]:
+    for relation in linked:
         yield Question(
             FindingKind.ORPHAN,
             USAGE,
@@ -244,9 +247,11 @@ def key_text(key: tuple[Any, ...]) -> str:
     )
 
 
-def out_of_numbers(session: StatementSession, table: Callable[[str], str], last: dict[str, int]) -> Iterator[Finding]:
+def out_of_numbers(
+    session: StatementSession, table: Callable[[str], str], last: dict[str, int], catalog: Catalog
+) -> Iterator[Finding]:
     """Yield the relations whose next ordinal is one that a row already has."""
-    for relation in RELATIONS:
+    for relation in catalog.relations:
         if not relation.ordinal:
             continue
         text = f"SELECT coalesce(max({quote('ordinal')}), 0) FROM {table(relation.name)}"

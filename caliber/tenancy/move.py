@@ -21,13 +21,15 @@ from typing import Any, Final
 from caliber.backends import backend
 from caliber.model.errors import CaliberError, Conflict, InvalidValue
 from caliber.model.tenants import MOVE_STATES, Tenant, TenantPlace, TenantState
+from caliber.schema.catalog import BUILT_IN, Catalog
+from caliber.schema.relation import Relation
 from caliber.storage.moved import FenceState
 from caliber.storage.moving import (
-    COPIED,
     Proof,
     Reading,
     Replica,
     bring_up,
+    copied_of,
     copy_all,
     erasures_of,
     make_equal,
@@ -40,8 +42,12 @@ ROUNDS_MOST: Final = 8
 """How often a copy is brought up to date before writers have to wait for what is left."""
 FEW: Final = 2_000
 """Rows written since the last round that are few enough to have writers wait for them."""
-_NOT_NAMED: Final = tuple(relation for relation in COPIED if not relation.mirrored)
-"""Relations that the change feed does not name the rows of."""
+
+
+def _not_named(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return the relations that the change feed does not name the rows of."""
+    return tuple(relation for relation in copied_of(catalog) if not relation.mirrored)
+
 
 Step = Callable[[str], None]
 Told = Callable[[str, int], None]
@@ -112,6 +118,7 @@ class Move:
         self._left = open_replica(self._left_storage, clock_us)
         self._entered = open_replica(self._entered_storage, clock_us)
         self._epoch = str(self._tenant.move_id)
+        self._catalog = BUILT_IN
         self._caught_up = 0
         self._forgotten: str | None = None
         """What had been forgotten when the copy was begun; None if that is not known."""
@@ -157,7 +164,9 @@ class Move:
             self._hooks.step("prepare")
             self._hooks.check(self._left_storage)
             make_role(self._entered_storage)
-            empty = self._entered.prepare(self._epoch, self._token)
+            with self._left.reading() as source:
+                self._catalog = source.catalog
+            empty = self._entered.prepare(self._epoch, self._token, self._catalog)
             # What an attempt that broke off left standing; from now on it is ours to put up again.
             self._left.lift(None)
             if self._tenant.state is TenantState.SWITCHING:
@@ -176,11 +185,12 @@ class Move:
         """Copy, and bring the copy up to date until little is left; return the boundary it is at."""
         self._hooks.step("copy")
         with self._left.reading() as source:
+            self._check_memories(source)
             if empty:
                 self._forgotten = erasures_of(source, self._rows)
                 copy_all(source, self._entered, self._token, self._rows, self._hooks.told)
             else:
-                make_equal(source, self._entered, self._token, COPIED, self._rows)
+                make_equal(source, self._entered, self._token, copied_of(self._catalog), self._rows)
             mark = source.mark
         rounds = 0
         while rounds < ROUNDS_MOST:
@@ -192,21 +202,33 @@ class Move:
                 last = written <= FEW or rounds == ROUNDS_MOST
                 if last and not self._directory.config.verify_in_fence:
                     with self._entered.reading() as copy:
-                        verify(source, copy, self._rows)
+                        verify(source, copy, self._rows, copied_of(self._catalog))
             if last:
                 break
         return mark, rounds
 
     def _follow(self, source: Reading, mark: Any) -> int:
         """Bring the copy from one boundary to another; return how many rows that took."""
+        self._check_memories(source)
         named = named_since(source, mark)
         if named is None:
-            rows = make_equal(source, self._entered, self._token, COPIED, self._rows) * self._rows
+            rows = make_equal(source, self._entered, self._token, copied_of(self._catalog), self._rows) * self._rows
         else:
             rows = bring_up(source, self._entered, self._token, named)
-            make_equal(source, self._entered, self._token, _NOT_NAMED, self._rows)
+            make_equal(source, self._entered, self._token, _not_named(self._catalog), self._rows)
         self._caught_up += rows
         return rows
+
+    def _check_memories(self, source: Reading) -> None:
+        """Refuse to go on with memories that were changed since the copy was prepared for them."""
+        if source.catalog.revision != self._catalog.revision:
+            raise Conflict(
+                f"the memories of tenant {self._tenant.name} were changed while it moved: move it again",
+                entity_type="tenant",
+                id=self._tenant.name,
+                reason="memories",
+                retryable=True,
+            )
 
     def _switch(self, mark: Any, rounds: int) -> MoveReport:
         """Have writers wait, copy the last rows, prove it, and change places."""
@@ -221,10 +243,10 @@ class Move:
             numbers = source.numbers()
             forgotten = erasures_of(source, self._rows)
             with self._entered.reading() as copy:
-                relations = COPIED if config.verify_in_fence else _NOT_NAMED
+                relations = (copied_of if config.verify_in_fence else _not_named)(self._catalog)
                 proof: Proof = verify(source, copy, self._rows, relations)
         self._hooks.step("finish")
-        self._entered.finish(self._epoch, self._token, numbers)
+        self._entered.finish(self._epoch, self._token, numbers, self._catalog)
         self._hooks.complete(
             self._left_storage, self._entered_storage, forgotten is not None and forgotten != self._forgotten
         )

@@ -9,7 +9,9 @@ import pytest
 from support.memories import FACT, STEP, record
 
 import caliber
+from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.storage.archive import Archive
+from caliber.storage.memory_records import content_hash_of
 
 MEMORIES = [FACT, STEP]
 
@@ -68,3 +70,49 @@ def test_an_archive_carries_memories_to_any_database(
         fresh = record(restored._engine.store.catalog, "fact", subject="new", kind="claim")
         relation = restored._engine.store.catalog.memories["fact"].relation
         assert restored._engine.write(lambda uow: uow.insert(relation, fresh)) > 5, "no ordinal is given out again"
+
+
+def test_what_looks_after_the_store_counts_its_memories(backend: Any) -> None:
+    memory = backend.open(memories=MEMORIES)
+    kept = _filled(memory)
+    assert memory.stats()["records"]["memory_fact"] == 4
+    assert {each.name: each.rows for each in memory.storage.status().relations}["memory_step"] == 2
+    assert memory.storage.vacuum().skipped == ()
+    assert memory.storage.check() == []
+    assert [memory.storage.fact.get(each.record_id) for each in kept[:4]] == kept[:4]
+    assert memory.storage.fact.list_by_subject("s3") == [kept[2]]
+    assert memory.storage.step.list_by_parent(kept[0].record_id) == [kept[4]]
+    assert [each.name for each in memory.storage.memory_types.list_all()] == ["fact", "step"]
+    with pytest.raises(InvalidValue, match="caliber db migrate"):
+        memory.storage.memory_types.delete(64)
+
+
+def test_a_check_sees_what_is_wrong_with_memories(backend: Any) -> None:
+    memory = backend.open(memories=MEMORIES)
+    _filled(memory)
+    backend.damage(memory, f"DELETE FROM {backend.qualified('memory_fact')} WHERE subject = 's1'")
+    found = {(each.relation, each.what) for each in memory.storage.check()}
+    assert ("memory_step", "parent_id refers to no memory_fact") in found
+    assert {relation for relation, _ in found} >= {"memory_fact", "memory_step"}
+
+
+def test_records_of_memories_are_loaded_and_read_in_bulk(backend: Any, another: Any) -> None:
+    backend.needs("bulk")
+    memory = backend.open(memories=MEMORIES)
+    kept = _filled(memory)
+    table = memory.storage.bulk_read("memory_fact").read_all()
+    target = another("sqlite").open(memories=MEMORIES)
+    report = target.storage.bulk_load("memory_fact", table)
+    assert report.loaded == 4
+    assert [target.get(each.record_id) for each in kept[:4]] == kept[:4]
+    bare = table.select(["subject", "content", "kind"])
+    target.storage.bulk_load("fact", bare)
+    made = [each for each in target.storage.fact.list_by_subject("s2") if each.record_id != kept[1].record_id]
+    relation = target._engine.store.catalog.memories["fact"].relation
+    assert made[0].content_hash == content_hash_of(relation, made[0])
+    assert made[0].token_count > 0
+    assert made[0].trust == "web"
+    wrong = bare.set_column(2, "kind", [["lie"] * 4])
+    with pytest.raises(InvalidRow, match="must be one of claim, rumour"):
+        target.storage.bulk_load("fact", wrong)
+    assert target.verify() == []

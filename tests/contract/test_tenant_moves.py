@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.evidence import scale, soaking
+from support.memories import FACT, STEP
 from support.tenancies import (
     FIRST,
     PROCESSES,
@@ -40,7 +41,7 @@ ROUTES = [("first", "second"), ("files", "first"), ("second", "files")]
 
 @pytest.fixture
 def settings(tmp_path: Path) -> CaliberConfig:
-    return tenancy_config(tmp_path)
+    return tenancy_config(tmp_path, memories=[FACT, STEP])
 
 
 def settled(settings: CaliberConfig, source: str, name: str = "alice") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.statements import irregular, own, reserving
+from caliber.backends.postgres.statements import holding, irregular, own, reserving
 from caliber.backends.sqlite.dialect import DIALECT as SQLITE
 from caliber.backends.sqlite.statements import STATEMENTS as SQLITE_STATEMENTS
 from caliber.schema.catalog import BUILT_IN
@@ -28,6 +28,7 @@ DIALECTS: dict[str, tuple[Dialect, dict[str, Plan]]] = {
         {
             **irregular(POSTGRES),
             **own(POSTGRES),
+            "erase.hold": holding(POSTGRES, BUILT_IN),
             **{plan.name: plan for plan in reserving(POSTGRES, BUILT_IN).values()},
         },
     ),

@@ -20,6 +20,7 @@ from caliber.model import SystemClock
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
 from support.configs import USER, config
+from support.memories import record
 
 FIRST, SECOND, SECRET = "CALIBER_TEST_DSN", "CALIBER_TEST_SECOND_DSN", "CALIBER_TEST_ROLE_SECRET"
 VARIABLES = (FIRST, SECOND, SECRET)
@@ -75,6 +76,7 @@ def fill(memory: caliber.Caliber, turns: int = 40) -> dict[str, Any]:
     memory.create_artifact(
         scope.scope_id, artifact_type="fact", content="four walls", extraction_method="explicit", ttl="persistent"
     )
+    _remember_facts(memory, trajectory.trajectory_id)
     window = memory.assemble_context(trajectory.trajectory_id, query="which rooms are there?")
     memory.search("room 3", limit=3)
     memory.flush()
@@ -87,17 +89,42 @@ def fill(memory: caliber.Caliber, turns: int = 40) -> dict[str, Any]:
     }
 
 
+def _remember_facts(memory: caliber.Caliber, trajectory_id: uuid.UUID) -> None:
+    """Write records of declared memories, where there are some, that belong to a task and to each other."""
+    catalog = memory._engine.store.catalog
+    if not catalog.memories:
+        return
+    fact, step = (catalog.memories[name].relation for name in ("fact", "step"))
+
+    def write(uow: Any) -> None:
+        for number in range(6):
+            made = record(
+                catalog,
+                "fact",
+                subject=f"room \0 {number}",
+                kind="claim",
+                score=number / 7,
+                about={"\0": [number]},
+                trajectory_id=trajectory_id,
+            )
+            uow.insert(fact, made)
+            uow.insert(step, record(catalog, "step", parent_id=made.record_id, position=number))
+        uow.delete(fact, made)
+
+    memory._engine.write(write)
+
+
 def rows_of(settings: CaliberConfig) -> dict[str, dict[tuple[Any, ...], tuple[Any, ...]]]:
     """Return every row of a store by key, as the regular statements read it: ordinal first where there is one."""
     store = backend(settings.storage.adapter).open_store(settings, clock_us=SystemClock().now_us)
     out: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
     try:
-        for relation in RELATIONS:
+        for relation in store.catalog.relations:
             if relation in (CHANGE, SCHEMA_MIGRATION):
                 continue
             plans = store.plans[relation.name]
             first = {"owner_type": "", "owner_ordinal": -1, "owner_version": -1, "model_id": "", "dimensions": -1}
-            after = tuple(first.get(name, -1 if name == "ordinal" else b"") for name in plans.page.binds[:-1])
+            after = tuple(first.get(name, -1 if name in ("ordinal", "code") else b"") for name in plans.page.binds[:-1])
             with store.read() as session:
                 rows = session.run(plans.page, (*after, 10**6))
             out[relation.name] = {plans.codec.key_of(row): row for row in rows}

@@ -15,10 +15,11 @@ from typing import Final
 import psycopg
 
 from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.memories import catalog_in
 from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED
 from caliber.backends.postgres.telling import channel_of
 from caliber.model.errors import Unavailable
-from caliber.schema.relations import RELATIONS
+from caliber.schema.relations import MEMORY_TYPE
 from caliber.storage.moved import FenceState
 from caliber.storage.plan import quote
 
@@ -57,7 +58,7 @@ def fence(connection: Connection, dialect: PostgresDialect, state: FenceState, t
         else:
             connection.execute(f"DROP FUNCTION IF EXISTS {table(MOVED)}()".encode())
         events = "INSERT OR UPDATE OR DELETE OR TRUNCATE"
-        for relation in RELATIONS:
+        for relation in catalog_in(connection, table(MEMORY_TYPE.name)).relations:
             connection.execute(
                 f"CREATE OR REPLACE TRIGGER {quote(NAME)} BEFORE {events} ON {table(relation.name)}"
                 f" FOR EACH STATEMENT EXECUTE FUNCTION {name}()".encode()

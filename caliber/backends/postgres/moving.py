@@ -23,19 +23,21 @@ from caliber.backends.postgres.connection import connect
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.errors import StatementError, lost, translate
 from caliber.backends.postgres.full_text_plans import state_table
+from caliber.backends.postgres.memories import catalog_in
 from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED, own
 from caliber.backends.postgres.store import shared_for
 from caliber.config.storage import PostgresConfig
 from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyReader, CopyRows, copy_tuples
 from caliber.model.errors import CaliberError, Conflict
 from caliber.model.time import from_us
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations import CHANGE, MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
 from caliber.storage import arrow
 from caliber.storage.migrations import baseline_of
 from caliber.storage.moved import FenceState
 from caliber.storage.moving import Key, no_store
-from caliber.storage.plan import compile_relation, quote
+from caliber.storage.plan import compile_relation, plans_of, quote
 
 Connection = psycopg.Connection[Any]
 
@@ -64,6 +66,7 @@ class _Reading:
         self._dialect = dialect
         self._own = own(dialect)
         self.mark: str = self._one("SELECT pg_current_snapshot()::text") if finished else ""
+        self.catalog = catalog_in(connection, dialect.table(MEMORY_TYPE.name))
 
     def _one(self, text: str, *parameters: Any) -> Any:
         with RawCursor(self._connection) as cursor:
@@ -103,7 +106,7 @@ class _Reading:
 
     def numbers(self) -> dict[str, int]:
         out = {}
-        for relation in RELATIONS:
+        for relation in self.catalog.relations:
             column = "ordinal" if relation.ordinal else "sequence" if relation.auto_key else None
             if column is not None:
                 sequence = self._dialect.table(f"{relation.name}_{column}_seq")
@@ -267,11 +270,12 @@ class PostgresReplica:
 
     # --- where it goes ---------------------------------------------------------------------------
 
-    def prepare(self, epoch: str, token: str) -> bool:
+    def prepare(self, epoch: str, token: str, catalog: Catalog) -> bool:
         with self._connection() as connection, self._alone(connection):
             comment = self._comment(connection)
             if comment is not None and comment.split()[0] == epoch:
                 self._mark(connection, epoch, token)
+                self._make_memories(connection, catalog)
                 return False
             tables = self._tables(connection)
             if tables and comment is None and self._epoch(connection) == epoch:
@@ -288,9 +292,21 @@ class PostgresReplica:
                 connection.execute(f"CREATE SCHEMA {quote(self._schema)}".encode())
             self._mark(connection, epoch, token)
             for relation in RELATIONS:
-                bare = dataclasses.replace(relation, uniques=(), foreign_keys=(), paths=(), _by_name={})
-                connection.execute(compile_relation(bare, self._dialect).create[0].encode())
+                connection.execute(self._bare(relation))
+            self._make_memories(connection, catalog)
         return True
+
+    def _bare(self, relation: Relation) -> bytes:
+        bare = dataclasses.replace(relation, uniques=(), foreign_keys=(), paths=(), _by_name={})
+        return compile_relation(bare, self._dialect).create[0].encode()
+
+    def _make_memories(self, connection: Connection, catalog: Catalog) -> None:
+        """Make the tables of memories anew: an earlier attempt may have copied others."""
+        for name in self._tables(connection):
+            if name.startswith("memory_") and name != MEMORY_TYPE.name:
+                connection.execute(f"DROP TABLE {self._dialect.table(name)} CASCADE".encode())
+        for relation in catalog.own:
+            connection.execute(self._bare(relation))
 
     def _empty(self, connection: Connection, tables: Iterable[str]) -> None:
         for name in sorted(tables):
@@ -298,7 +314,7 @@ class PostgresReplica:
         for name in (fences.NAME, MOVED):
             connection.execute(f"DROP FUNCTION IF EXISTS {self._dialect.table(name)}() CASCADE".encode())
 
-    def finish(self, epoch: str, token: str, numbers: Mapping[str, int]) -> None:
+    def finish(self, epoch: str, token: str, numbers: Mapping[str, int], catalog: Catalog) -> None:
         with self._connection() as connection:
             with self._alone(connection):
                 self._require_ours(connection, token)
@@ -307,16 +323,16 @@ class PostgresReplica:
                 statements = [statement for plan in plans.values() for statement in plan.create]
                 for statement in own_tables:
                     connection.execute(statement.encode())
-                for relation in RELATIONS:
-                    for statement in plans[relation.name].create[1:]:
+                for each in plans_of(catalog, plans, self._dialect).values():
+                    for statement in each.create[1:]:
                         connection.execute(statement.encode())
-                for relation in RELATIONS:
+                for relation in catalog.relations:
                     for statement in self._references(relation):
                         connection.execute(statement.encode())
                 self._go_on_from(connection, numbers)
                 self._record(connection, epoch, schemas.checksum([*statements, *own_tables]))
                 connection.execute(f"COMMENT ON SCHEMA {quote(self._schema)} IS NULL".encode())
-            for relation in RELATIONS:
+            for relation in catalog.relations:
                 connection.execute(f"ANALYZE {self._dialect.table(relation.name)}".encode())
 
     def _references(self, relation: Relation) -> Iterator[str]:

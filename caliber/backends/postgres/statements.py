@@ -150,7 +150,6 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("xid", "statement_timeout", "lock_timeout", "synchronous_commit", "analyzer", "needed"),
     ),
     # Readers go on; whoever writes waits until everything was looked at.
-    "erase.hold": ("LOCK TABLE {all_tables} IN SHARE ROW EXCLUSIVE MODE", (), ()),
     "session.outcome": ("SELECT pg_xact_status($1::text::xid8)", ("xid",), ("status",)),
     "session.recorded": (
         "SELECT EXISTS (SELECT 1 FROM {change} WHERE xid = $1::text::xid8 AND writer = $2 AND created_at = $3)",
@@ -231,7 +230,6 @@ def _names(dialect: PostgresDialect) -> dict[str, str]:
     for name, relation in BY_NAME.items():
         names[f"{name}_row"] = ", ".join(quote(column) for column in codec_of(relation).names)
     names["moved"] = f"'{dialect.table(MOVED)}'"
-    names["all_tables"] = ", ".join(dialect.table(name) for name in BY_NAME if name != "schema_migration")
     names["advisory_class"] = str(ADVISORY_CLASS)
     names["advisory_schema"] = f"'{dialect.schema}/'"
     return names
@@ -254,6 +252,12 @@ def own(dialect: PostgresDialect) -> dict[str, Plan]:
     """Return the statements that only this backend has, for one schema."""
     names = _names(dialect)
     return {name: Plan(name, text.format_map(names), binds, results) for name, (text, binds, results) in _OWN.items()}
+
+
+def holding(dialect: PostgresDialect, catalog: Catalog) -> Plan:
+    """Return what keeps everybody else from writing any record until the transaction ends."""
+    tables = ", ".join(dialect.table(name) for name in catalog.by_name if name != "schema_migration")
+    return Plan("erase.hold", f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE", (), ())
 
 
 def reserving(dialect: PostgresDialect, catalog: Catalog) -> dict[str, Plan]:

@@ -24,7 +24,7 @@ from caliber.backends.postgres.lent import LentPool
 from caliber.backends.postgres.listener import Listener, place_of
 from caliber.backends.postgres.logins import dsn_of
 from caliber.backends.postgres.pool import Pool
-from caliber.backends.postgres.statements import irregular, own, reserving
+from caliber.backends.postgres.statements import holding, irregular, own, reserving
 from caliber.backends.postgres.telling import Teller, channel_of, prefix_of
 from caliber.backends.postgres.vector_index import PostgresVectorIndex
 from caliber.backends.postgres.writer import Limits, PostgresWriter
@@ -165,7 +165,7 @@ class PostgresStore:
         )
         self.care = PostgresCare(self._bulk, dialect, self.plans, self._shared.store)
         self.eraser = PostgresEraser(
-            self._bulk.connection, self._schema, self._own["erase.hold"], self._limits.lock_timeout_ms
+            self._bulk.connection, self._schema, holding(dialect, self.catalog), self._limits.lock_timeout_ms
         )
         self._writer = PostgresWriter(
             self._pool,

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from caliber.backends.sqlite.connection import SqliteConnection
-from caliber.schema.relations import RELATIONS
+from caliber.backends.sqlite.schema import PLANS
+from caliber.schema.catalog import Catalog
+from caliber.storage.memory_migrations import catalog_of
 from caliber.storage.moved import FenceState
 from caliber.storage.plan import quote
 
@@ -20,8 +22,8 @@ _PREFIX: Final = "caliber_fence_"
 _STANDING: Final = f"SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND name GLOB '{_PREFIX}*'"
 
 
-def _triggers(state: FenceState, token: str) -> Iterator[str]:
-    for relation in RELATIONS:
+def _triggers(state: FenceState, token: str, catalog: Catalog) -> Iterator[str]:
+    for relation in catalog.relations:
         for event in ("INSERT", "UPDATE", "DELETE"):
             name = quote(f"{_PREFIX}{relation.name}_{event.lower()}")
             yield (
@@ -33,7 +35,7 @@ def _triggers(state: FenceState, token: str) -> Iterator[str]:
 def fence(connection: SqliteConnection, state: FenceState, token: str) -> None:
     """Refuse all writes; inside the caller's write transaction."""
     _drop(connection)
-    for statement in _triggers(state, token):
+    for statement in _triggers(state, token, catalog_of(connection, PLANS)):
         connection.command(statement)
 
 

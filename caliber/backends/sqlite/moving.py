@@ -23,15 +23,17 @@ from caliber.backends.sqlite.schema import PLANS, checksum, clear_beside, option
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig
 from caliber.model.errors import CaliberError, Conflict, StorageError, Unavailable
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import values_of
 from caliber.storage.codec import dump_json
+from caliber.storage.memory_migrations import catalog_of
 from caliber.storage.migrations import baseline_of
 from caliber.storage.moved import FenceState
 from caliber.storage.moving import Key, no_store
-from caliber.storage.plan import compile_relation, quote
+from caliber.storage.plan import compile_relation, plans_of, quote
 
 UNFINISHED: Final = ".moving"
 _MARK: Final = "caliber_move"
@@ -42,15 +44,28 @@ def _number(token: str) -> int:
     return zlib.crc32(token.encode()) >> 1 or 1
 
 
+_OWN_TABLES: Final = (
+    "SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB 'memory_*' AND name <> 'memory_type'"
+    " ORDER BY rowid DESC"
+)
+
+
+def _bare(relation: Relation) -> str:
+    """Return what makes a table without indexes and rules, which are faster made over rows that are there."""
+    return compile_relation(dataclasses.replace(relation, uniques=(), paths=(), _by_name={}), DIALECT).create[0]
+
+
 class _Reading:
     """See ``Reading``; one read transaction."""
 
     def __init__(self, connection: SqliteConnection) -> None:
         self._connection = connection
         self.mark: int = connection.run(STATEMENTS["change.bounds"], ())[0][1]
+        self.catalog = catalog_of(connection, PLANS)
+        self._plans = plans_of(self.catalog, PLANS, DIALECT)
 
     def rows(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
-        plans = PLANS[relation.name]
+        plans = self._plans[relation.name]
         names = plans.page.binds[:-1]
         places = [plans.codec.index(name) for name in names]
         after: tuple[Any, ...] = before_all(relation, names)
@@ -63,7 +78,7 @@ class _Reading:
             after = tuple(rows[-1][place] for place in places)
 
     def some(self, relation: Relation, ordinals: list[int]) -> Any:
-        plan = PLANS[relation.name].get_many
+        plan = self._plans[relation.name].get_many
         assert plan is not None
         rows = sorted(self._connection.run(plan, (dump_json(ordinals),)))
         return arrow.batch_from_rows(relation, rows, numbered=True)
@@ -76,7 +91,9 @@ class _Reading:
 
     def numbers(self) -> dict[str, int]:
         known: dict[str, int] = dict(self._connection.command("SELECT name, seq FROM sqlite_sequence"))
-        out = {relation.name: int(known.get(relation.name, 0)) for relation in RELATIONS if relation.ordinal}
+        out = {
+            relation.name: int(known.get(relation.name, 0)) for relation in self.catalog.relations if relation.ordinal
+        }
         return {**out, CHANGE.name: self.mark}
 
 
@@ -201,7 +218,7 @@ class SqliteReplica:
                     return str(rows[0][0])
         return None
 
-    def prepare(self, epoch: str, token: str) -> bool:
+    def prepare(self, epoch: str, token: str, catalog: Catalog) -> bool:
         if self._file.exists():
             if self._epoch_of(self._file, SCHEMA_MIGRATION.name) != epoch:
                 raise self._something_else()
@@ -221,23 +238,27 @@ class SqliteReplica:
             connection.command(f"PRAGMA user_version = {_number(token)}")
             if known is None:
                 for relation in RELATIONS:
-                    bare = dataclasses.replace(relation, uniques=(), paths=(), _by_name={})
-                    connection.command(compile_relation(bare, DIALECT).create[0])
+                    connection.command(_bare(relation))
+            for (name,) in connection.command(_OWN_TABLES):
+                connection.command(f"DROP TABLE {quote(name)}")
+            for relation in catalog.own:
+                connection.command(_bare(relation))
+            if known is None:
                 connection.command(f"CREATE TABLE {_MARK} (epoch TEXT NOT NULL) STRICT")
                 connection.command(f"INSERT INTO {_MARK} VALUES ('{epoch}')")
         return known is None
 
-    def finish(self, epoch: str, token: str, numbers: Mapping[str, int]) -> None:
+    def finish(self, epoch: str, token: str, numbers: Mapping[str, int], catalog: Catalog) -> None:
         with self._connected(self._unfinished, "BEGIN IMMEDIATE") as connection:
             self._require_ours(connection, token)
             statements = [statement for plans in PLANS.values() for statement in plans.create]
-            for relation in RELATIONS:
-                for statement in PLANS[relation.name].create[1:]:
+            for each in plans_of(catalog, PLANS, DIALECT).values():
+                for statement in each.create[1:]:
                     connection.command(statement)
             dangling = connection.command("PRAGMA foreign_key_check")
             if dangling:
                 raise StorageError(f"a row of {dangling[0][0]} refers to nothing", reason="verification")
-            self._go_on_from(connection, numbers)
+            self._go_on_from(connection, numbers, catalog)
             row = baseline_of(checksum(statements), self._clock_us(), epoch)
             plans = PLANS[SCHEMA_MIGRATION.name]
             connection.run(plans.insert, plans.codec.encode(row))
@@ -257,9 +278,9 @@ class SqliteReplica:
             raise self._taken_over() from error
         clear_beside(self._unfinished)
 
-    def _go_on_from(self, connection: SqliteConnection, numbers: Mapping[str, int]) -> None:
+    def _go_on_from(self, connection: SqliteConnection, numbers: Mapping[str, int], catalog: Catalog) -> None:
         """Give out no ordinal again, and number changes on from the last one, which readers look for."""
-        for relation in RELATIONS:
+        for relation in catalog.relations:
             last = numbers.get(relation.name, 0)
             if relation.ordinal and last:
                 connection.command(f"DELETE FROM sqlite_sequence WHERE name = '{relation.name}'")

@@ -6,7 +6,7 @@ lets through. Source: design section 3; C-041, C-195.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,9 +19,6 @@ from caliber.storage.bulk.columns import Columns, edges, is_one_of, numbers, pre
 
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999: what Python can date."""
-
-_OWNERS = (b"turn", b"artifact", b"note", b"scope")
-"""What may have a vector."""
 
 
 def _fail(row: int, first_row: int, name: str, reason: str) -> NoReturn:
@@ -130,8 +127,12 @@ def _check_across(relation: Relation, columns: Columns, rows: int, first_row: in
         there = present(columns["ttl_ms"], rows)
         given = np.ones(rows, np.bool_) if there is None else there
         _refuse(lasting != given, None, first_row, "ttl_ms", "goes with the kind duration, and only with it")
-    elif relation.name == "embedding":
-        _refuse(~is_one_of(columns["owner_type"], rows, _OWNERS), None, first_row, "owner_type", "has no vectors")
+
+
+def check_owners(columns: Columns, rows: int, first_row: int, owners: Sequence[str]) -> None:
+    """Raise InvalidRow for a vector of what has none."""
+    known = is_one_of(columns["owner_type"], rows, [name.encode() for name in owners])
+    _refuse(~known, None, first_row, "owner_type", "has no vectors")
 
 
 def check_dimensions(columns: Columns, rows: int, first_row: int, spaces: Mapping[bytes, int]) -> None:

@@ -27,7 +27,9 @@ from caliber.storage.bulk.columns import (
     edges,
     empty_lists,
     nothing,
+    values_of,
 )
+from caliber.storage.memory_records import KEY, digest_of
 
 Fingerprints = Callable[[Columns, int], Sequence[bytes]]
 """Gives the fingerprint of each note of a batch."""
@@ -89,6 +91,8 @@ def check_names(relation: Relation, names: Sequence[str]) -> None:
 
 def _can_be_made(relation: Relation, column: Column) -> bool:
     name = column.name
+    if relation.has(KEY) and name in ("token_count", "content_hash"):
+        return True
     return (
         name == "version"
         or (relation.key == (name,) and column.type is ColumnType.UUID)
@@ -104,7 +108,9 @@ def _can_be_made(relation: Relation, column: Column) -> bool:
 
 
 def _is_of_content(relation: Relation, name: str) -> bool:
-    counted = name == "token_count" and relation.name in _COUNTED
+    counted = name == "token_count" and (relation.name in _COUNTED or relation.has(KEY))
+    if relation.has(KEY) and name == "content_hash":
+        return True
     return name in _HASHED.get(relation.name, {}) or counted or name in ("fingerprint", *_LIKE)
 
 
@@ -135,6 +141,12 @@ def _made(relation: Relation, declared: Column, columns: Columns, rows: int, mak
         return column_of_bytes(declared, uuid7_batch(rows))
     if name in _HASHED.get(relation.name, {}):
         return column_of_bytes(declared, _hashes(columns[_HASHED[relation.name][name]], rows))
+    if relation.has(KEY) and name == "content_hash":
+        return column_of_bytes(declared, _hashes_of_records(relation, columns, rows))
+    if relation.has(KEY) and name == "token_count":
+        texts = (each for each in relation.columns if each.declared and each.type is ColumnType.TEXT)
+        counts = (_tokens(columns[each.name], rows, maker.estimator) for each in texts)
+        return column_of_numbers(declared, sum(counts, np.zeros(rows, np.int64)))
     if name == "token_count":
         return column_of_numbers(declared, _tokens(columns["content"], rows, maker.estimator))
     if name == "fingerprint":
@@ -147,6 +159,15 @@ def _made(relation: Relation, declared: Column, columns: Columns, rows: int, mak
     if name in _TRUSTED_LEAST:
         return column_of_texts(declared, [_TRUSTED_LEAST[name]] * rows)
     return empty_lists(declared, rows)
+
+
+def _hashes_of_records(relation: Relation, columns: Columns, rows: int) -> np.ndarray:
+    """Return the digest of what each record of a declared memory says, as ``memory_records`` makes it."""
+    declared = [column for column in relation.columns if column.declared]
+    values = [values_of(column, columns[column.name], rows) for column in declared]
+    names = [column.name for column in declared]
+    said = [digest_of(dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)] if rows else []
+    return np.frombuffer(b"".join(said), np.uint8).reshape(rows, 32)
 
 
 def _hashes(content: CopyColumn, rows: int) -> np.ndarray:

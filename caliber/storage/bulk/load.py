@@ -9,12 +9,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import CHECKPOINT, EMBEDDING_CACHE, MIRRORED
+from caliber.schema.relations import CHECKPOINT, EMBEDDING_CACHE
 from caliber.storage import arrow
 from caliber.storage.arrow import Source
 from caliber.storage.bulk import derived
-from caliber.storage.bulk.checks import check_batch, check_dimensions
+from caliber.storage.bulk.checks import check_batch, check_dimensions, check_owners
 from caliber.storage.bulk.columns import Columns, canonical_json
 from caliber.storage.bulk.derived import Maker
 from caliber.storage.bulk.protocol import Batch, BulkReport, Progress
@@ -22,24 +23,36 @@ from caliber.storage.unit_of_work import RowChange
 
 T = TypeVar("T")
 
-LOADABLE: tuple[Relation, ...] = (*MIRRORED, CHECKPOINT, EMBEDDING_CACHE)
-"""What may be loaded; the others are written by the store itself."""
+
+def loadable(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return what may be loaded; the others are written by the store itself."""
+    return (*catalog.mirrored, CHECKPOINT, EMBEDDING_CACHE)
+
+
+LOADABLE: tuple[Relation, ...] = loadable(BUILT_IN)
+"""What may be loaded into any store."""
 
 KEYS_A_RECORD = 1_000
 """Keys in a change record of a load (design, section 4)."""
 
 
-def batches_of(relation: Relation, source: Source, maker: Maker, spaces: Mapping[bytes, int]) -> Iterator[Batch]:
+def batches_of(
+    relation: Relation, source: Source, maker: Maker, spaces: Mapping[bytes, int], owners: Sequence[str]
+) -> Iterator[Batch]:
     """Yield what a source holds, completed and checked; ``spaces`` are the dimensions of embedding spaces.
+
+    ``owners`` are the relations whose records have vectors.
 
     Raises: InvalidRow; DTypeError for a column of a type that cannot be converted; InvalidValue for columns that are
         unknown or lacking
     """
     derived.check_names(relation, source.names)
-    return _batches_of(relation, source, maker, spaces)
+    return _batches_of(relation, source, maker, spaces, owners)
 
 
-def _batches_of(relation: Relation, source: Source, maker: Maker, spaces: Mapping[bytes, int]) -> Iterator[Batch]:
+def _batches_of(
+    relation: Relation, source: Source, maker: Maker, spaces: Mapping[bytes, int], owners: Sequence[str]
+) -> Iterator[Batch]:
     first_row = 0
     for given in source.batches:
         rows: int = given.num_rows
@@ -53,6 +66,7 @@ def _batches_of(relation: Relation, source: Source, maker: Maker, spaces: Mappin
         derived.add_plain(relation, columns, rows, maker)
         check_batch(relation, columns, rows, first_row)
         if relation.name == "embedding" and rows:
+            check_owners(columns, rows, first_row, owners)
             check_dimensions(columns, rows, first_row, spaces)
         derived.verify(relation, columns, source.names, rows, first_row, maker)
         derived.add_derived(relation, columns, rows, maker)
