@@ -70,6 +70,7 @@ class Building:
     def value(self, source: Source, value: ast.Value, path: Path) -> None:
         """Set a knob to a value, the place of each part of it beside."""
         if isinstance(value, ast.Table) and value.pairs:
+            self.places.setdefault(path, (source, value.span))
             for pair in value.pairs:
                 self.value(source, pair.value, (*path, key_of(pair)))
             return

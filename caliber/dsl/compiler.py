@@ -199,6 +199,7 @@ def _knob(state: Building, source: Source, entry: ast.Entry, path: Path, provide
     match entry:
         case ast.Section(key=key, entries=entries):
             inner = (*path, *key.text.split("."))
+            state.places.setdefault(inner, (source, key.span))
             for item in entries:
                 _knob(state, source, item, inner, providers)
         case ast.Setting(key=key, value=value):

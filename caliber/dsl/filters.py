@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from caliber.config.warnings import ConfigWarning
 from caliber.dsl import ast
 from caliber.dsl.parser import read_condition
+from caliber.dsl.scan import FAULTS_MAX
 from caliber.dsl.source import Source, Span
 from caliber.kernels.patterns import matcher
 from caliber.model.errors import ConfigError, ExtraNotInstalled, InvalidValue, MultipleErrors, ProgramFault
@@ -75,8 +76,8 @@ def compile_condition(source: Source, condition: ast.Value, memory: BuiltIn) -> 
 
     def wrong(span: Span, reason: str, *, doubt: bool = False, **more: Any) -> None:
         if doubt:
-            warnings.append(source.warning(span, reason))
-        else:
+            warnings.extend([source.warning(span, reason)] if len(warnings) < FAULTS_MAX else [])
+        elif len(faults) < FAULTS_MAX:
             faults.append(source.fault(span, reason, **more))
 
     predicate = _condition(condition, memory, wrong)

@@ -94,7 +94,7 @@ def _field(state: Building, source: Source, value: ast.Value, path: Path, *, opt
     if isinstance(value, ast.Word) and value.text == FieldType.ENUM:
         state.wrong(source, value.span, f"an enum takes its values, in quotes: {_SAMPLE_ENUM}")
         return {"type": None}
-    known = [_SAMPLE_ENUM if kind is FieldType.ENUM else kind.value for kind in FieldType]
+    known = [_SAMPLE_ENUM if kind is FieldType.ENUM else kind.value for kind in FieldType] + [f"{OPTIONAL}(text)"]
     reason = "optional is said once" if called == OPTIONAL else "this is no type of field"
     return {"type": _one_of(state, source, value, known, reason), **more}
 

@@ -14,7 +14,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 from lark.utils import TextSlice
 
 from caliber.dsl import ast
-from caliber.dsl.scan import FAULTS_MAX, KINDS, MAX_CHARS, Scanned, entries, heads, scan
+from caliber.dsl.scan import FAULTS_MAX, HEADS, KINDS, MAX_CHARS, Scanned, entries, heads, scan
 from caliber.dsl.scan import Token as Piece
 from caliber.dsl.source import Source, Span
 from caliber.model.errors import InvalidConfigValue, MultipleErrors, ProgramFault
@@ -283,6 +283,9 @@ def _closed(tokens: Sequence[Piece]) -> Sequence[Piece]:
 
 def _item(source: Source, tokens: Sequence[Piece]) -> tuple[ast.Item | None, list[ProgramFault]]:
     kind = tokens[0].text
+    if kind not in HEADS:
+        head = tokens[0].span
+        return None, [source.fault(head, _unexpected(source, head, kind), got=kind, expected=HEADS)]
     span = Span(tokens[0].span.start, tokens[-1].span.end)
     start = {"include": "include", "inject": "injection", "config": "config"}.get(kind, "definition")
     try:

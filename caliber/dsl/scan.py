@@ -20,6 +20,8 @@ MAX_DEPTH: Final = 32
 FAULTS_MAX: Final = 100
 """A file that is something else altogether is not reported line by line."""
 KINDS: Final = ("memory", "policy", "adapter", "provider")
+HEADS: Final = (*KINDS, "inject", "config", "include")
+"""What a definition or an include begins with."""
 
 _TOKEN: Final = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/|\(\*.*?\*\))
@@ -117,7 +119,8 @@ def heads(tokens: Sequence[Token]) -> Iterator[int]:
             if len(after) == 2 and after[0].kind == "word" and after[1].text == "{":
                 yield at
         elif token.text == "inject":
-            if len(after) == 2 and after[0].kind == "word" and after[1].text == "into":
+            misspelt = token.depth == 1 and len(after) == 2 and after[1].kind == "word"
+            if len(after) == 2 and after[0].kind == "word" and (after[1].text == "into" or misspelt):
                 yield at
         elif token.text == "config":
             if after and after[0].text == "{" and token.depth == 1:

@@ -96,6 +96,7 @@ class Source:
         start, at = self._starts[place.line - 1], min(span.start, len(self.text))
         end = self.text.find("\n", start)
         end = len(self.text) if end < 0 else end
+        end -= end > start and self.text[end - 1] == "\r"
         first = start
         if end - start > _LINE_CHARS:
             first = max(start, at - _LINE_CHARS // 2)
@@ -160,7 +161,7 @@ def _addresses(text: str) -> Iterator[Span]:
 def _printable(char: str) -> str:
     if char.isprintable():
         return char
-    return " " if char == "\t" else "\N{REPLACEMENT CHARACTER}"
+    return " " if char.isspace() else "\N{REPLACEMENT CHARACTER}"
 
 
 def nearest(got: str, wanted: Iterable[str]) -> str:

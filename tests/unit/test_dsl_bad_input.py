@@ -212,6 +212,7 @@ def test_line_ends_of_any_system_say_the_same(tmp_path: Path, ending: str) -> No
     caliber("fmt", "--check", str(file))
     (fault,) = faults_of(lambda: parse(text.replace("type: semantic", "type semantic")))
     assert "\r" not in fault.excerpt
+    assert "\ufffd" not in fault.excerpt
 
 
 # --- filters -------------------------------------------------------------------------------------
