@@ -101,6 +101,7 @@ def test_same_hits_scores_and_reasons_as_from_memory(pair: Any) -> None:
             {"filter": {"entity": "Ines Weber"}},
             {"filter": {"name": "Ines", "role": ["user", "assistant"]}},
             {"kinds": ["note"], "filter": {"importance": [3, 4.0], "note_type": "fact"}},
+            {"filter": {"trust": ["user", "web"]}},
             {"filter": {"entity": []}},
             {"as_of": MARCH},
         ),

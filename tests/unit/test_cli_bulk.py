@@ -71,7 +71,8 @@ def test_a_file_of_somebody_elses_is_taken(remembered: Path) -> None:
     parquet.write_table(table, "given.parquet")
     assert "does not say of which relation" in caliber("import", "--parquet", "given.parquet", code=2).stderr
     caliber("import", "--parquet", "given.parquet", "--relation", "note")
-    assert caliber_json("search", "one file")["hits"][0]["content"] == "It is one file."
+    found = caliber_json("search", "one file")["hits"][0]
+    assert (found["content"], found["trust"]) == ("It is one file.", "web"), "nothing says where it came from"
 
 
 def test_a_bad_row_is_named_and_what_is_loaded_is_said(remembered: Path) -> None:
