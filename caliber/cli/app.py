@@ -20,6 +20,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("caliber.cli.demo:demo", "Remember a repository or folder, and show what that is like."),
     "ingest": ("caliber.cli.ingest:ingest", "Remember a git history, a conversation or files."),
     "context": ("caliber.cli.query:context", "Assemble the context window of a trajectory."),
+    "plan": ("caliber.cli.plan:plan", "Say what each rule would bring into a window."),
     "search": ("caliber.cli.query:search", "Search memory."),
     "explain": ("caliber.cli.query:explain", "Say why a window holds what it holds, or why not."),
     "replay": ("caliber.cli.query:replay", "Assemble a recorded window again and compare."),

@@ -254,8 +254,17 @@ def _print_explained(out: Output, memory: Caliber, found: dict[str, Any]) -> Non
                 out.console.print(Text(f"             {_made_of(item['breakdown'])}", style="green"))
         if len(items) > 20:
             out.say(f"  … and {len(items) - 20} more; --json has all")
+    for rule in found["rules"]:
+        once = f", once: {rule['once']}" if "once" in rule else ""
+        brought = f"{rule['included']:,} of {rule['candidates']:,} candidates, {rule['tokens']:,} tokens"
+        out.say(
+            f"rule {rule['rule']}: {rule['mode']} of {rule['memory']}, priority {rule['priority']}{once}: {brought}"
+        )
     for cut in found["cut_offs"]:
-        out.say(f"before ranking: of {cut['considered']:,} {cut['type']}s, {cut['filter']} kept {_kept(cut)}")
+        by = f"rule {cut['rule']}, " if "rule" in cut else ""
+        out.say(f"before ranking: of {cut['considered']:,} {cut['type']}s, {by}{cut['filter']} kept {_kept(cut)}")
+        if "condition" in cut:
+            out.say(f"    {printable(cut['condition'])}")
 
 
 def _made_of(breakdown: dict[str, float]) -> str:
@@ -264,6 +273,8 @@ def _made_of(breakdown: dict[str, float]) -> str:
 
 
 def _kept(cut: dict[str, Any]) -> str:
+    if cut["limit"] is None and "kept" in cut:
+        return f"{cut['kept']:,}"
     limit = f"at most {cut['limit']:,}" if cut["limit"] is not None else "some"
     return (
         limit

@@ -6,6 +6,7 @@ from caliber.context.explainer import ExplainSource, explain
 from caliber.context.facts import WindowFacts
 from caliber.context.inputs import Assembled, AssemblyInputs, ContentSource, TextSource
 from caliber.context.plan import estimator_of
+from caliber.context.planning import RuleOutcome, WindowPlan, window_plan
 from caliber.context.record import Record, principal_of, unpack_record
 from caliber.context.replayer import replay
 from caliber.context.rules import OneShot
@@ -17,9 +18,11 @@ __all__ = [
     "ExplainSource",
     "OneShot",
     "Record",
+    "RuleOutcome",
     "ScoredNow",
     "TextSource",
     "WindowFacts",
+    "WindowPlan",
     "asked_again",
     "assemble",
     "estimator_of",
@@ -28,4 +31,5 @@ __all__ = [
     "replay",
     "score_now",
     "unpack_record",
+    "window_plan",
 ]

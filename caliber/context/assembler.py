@@ -89,7 +89,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
         once=inputs.once,
     )
     window = build_window(facts, decided, said, ranked.id_of)
-    return Assembled(window, lambda: pack_record(facts, decided, said))
+    return Assembled(window, lambda: pack_record(facts, decided, said), decided, gathered.takes)
 
 
 def _decide(

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from caliber.context.taking import Take
+    from caliber.context.trace import Decided
+
 
 class TextSource(Protocol):
     """Where the texts of mirrored rows come from; ``ResidentMemory`` is one."""
@@ -100,6 +103,9 @@ class Assembled:
 
     window: ContextWindow
     pack: Callable[[], bytes] = field(repr=False)
+    decided: Decided = field(repr=False)
+    takes: Sequence[Take] = field(default=(), repr=False)
+    """What each rule of injection took."""
 
     @cached_property
     def record(self) -> bytes:

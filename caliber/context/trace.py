@@ -36,6 +36,11 @@ _RULES: Final = {
 }
 
 
+def rule_id_of(code: int) -> str:
+    """Return what a decision is called."""
+    return _RULES[DecisionCode(code)]
+
+
 @dataclass(frozen=True, slots=True)
 class Decided:
     """All that was decided about one window's candidates, in canonical order.

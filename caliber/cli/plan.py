@@ -1,0 +1,75 @@
+"""``plan``: what each rule of injection would take of memory, and what it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from caliber.cli.output import plural, printable
+from caliber.cli.query import LATEST, as_id
+from caliber.cli.settings import Settings, with_settings
+
+if TYPE_CHECKING:
+    from caliber.cli.output import Output
+    from caliber.context import WindowPlan
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--trajectory", default=LATEST, show_default=True, metavar="ID", help="Whose window: its id, or `latest`."
+)
+@click.option("-q", "--query", help="What the window would be asked for about.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Budget; at most token_budget of the configuration.")
+@with_settings
+def plan(settings: Settings, file: Path | None, trajectory: str, query: str | None, max_tokens: int | None) -> None:
+    """Say what each rule of injection would bring into a window, and what that costs.
+
+    FILE is a configuration, such as a changed copy of the one in use: its rules are tried against the store it names.
+    Nothing is written: the window is not kept, and nothing counts as used.
+    """
+    from caliber.runtime.planning import plan_rules
+
+    if file is not None:
+        settings.config = file
+    config = settings.load()
+    wanted = None if trajectory == LATEST else as_id(trajectory, "trajectory")
+    found = plan_rules(config, wanted, query=query, max_tokens=max_tokens)
+    settings.out.result(_document(found), lambda: _print(settings.out, found, query))
+
+
+def _document(found: WindowPlan) -> dict[str, Any]:
+    window = found.window
+    return {
+        "trajectory_id": str(window.trajectory_id),
+        "max_tokens": window.max_tokens,
+        "used_tokens": window.used_tokens,
+        "left_tokens": found.left_tokens,
+        "degraded": list(window.degraded),
+        "sections": [{"name": item.name, "tokens": item.token_count} for item in window.sections],
+        "rules": [dataclasses.asdict(item) for item in found.rules],
+    }
+
+
+def _print(out: Output, found: WindowPlan, query: str | None) -> None:
+    window = found.window
+    asked = "nothing is asked" if query is None else f"asked: {printable(query)}"
+    out.say(f"trajectory {window.trajectory_id}, {asked}")
+    if all(item.once is not None for item in found.rules):
+        out.say("there are no rules of injection: records enter as the section [assembly] says")
+    for item in found.rules:
+        cap = "" if item.cap_tokens is None else f", at most {item.cap_tokens} tokens"
+        out.say(f"{item.rule}: {item.mode} of {item.memory}, priority {item.priority}{cap}")
+        if item.once is not None:
+            out.say(f"    once, in the next window: {item.once}")
+        if item.filter is not None:
+            out.say(f"    where {printable(item.filter)}")
+        through = "" if item.filter is None else f", {item.through} pass the filter"
+        taken = f"{item.considered} considered{through}, {item.taken} taken ({item.cost_tokens} tokens)"
+        out.say(f"    {taken}; {item.included} included ({item.used_tokens} tokens)")
+        for reason, count in item.left_out.items():
+            out.say(f"    {plural(count, 'record')} left out: {reason}")
+    out.say(f"{window.used_tokens} of {window.max_tokens} tokens used, {found.left_tokens} left")

@@ -1,0 +1,104 @@
+"""What each rule of injection took of a window, and what became of it: for who writes rules.
+
+Source: issue "The DSL and the policy engine", item 5.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from caliber.context.columns import SECTION, entered
+from caliber.context.inputs import Assembled
+from caliber.context.plan import SectionPlan
+from caliber.context.taking import FILTER
+from caliber.context.trace import rule_id_of
+from caliber.context.window import filled_sections
+from caliber.model.windows import ContextWindow, CutOff
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOutcome:
+    """One rule. ``once`` says who asked for it, where it is a rule of this window alone.
+
+    Units: ``considered`` records could have entered, of which the filter let ``through``, the rule took ``taken``, and
+    the budget ``included``; ``cost_tokens`` would be all that it took, ``used_tokens`` is its finished section;
+    ``left_out`` counts what was taken and is not in the window, by reason.
+    """
+
+    rule: str
+    section: str
+    memory: str
+    mode: str
+    filter: str | None
+    priority: int
+    cap_tokens: int | None
+    considered: int
+    through: int
+    taken: int
+    cost_tokens: int
+    included: int
+    used_tokens: int
+    left_out: dict[str, int]
+    once: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """A window that nobody keeps, and what each rule brought, best first. Units: ``left_tokens`` of its budget."""
+
+    window: ContextWindow
+    rules: tuple[RuleOutcome, ...]
+    left_tokens: int
+
+
+def window_plan(assembled: Assembled) -> WindowPlan:
+    """Return what each rule of a window took and what that costs."""
+    decided, window = assembled.decided, assembled.window
+    plan = decided.plan
+    out = [_outcome(assembled, take.section, take.considered, take.through) for take in assembled.takes]
+    if plan.user.rule is not None:
+        cuts = [cut for cut in window.cut_offs if cut.rule == plan.user.rule.name]
+        count = int(np.count_nonzero(decided.ranked[SECTION] == plan.user.index))
+        out.append(_outcome(assembled, plan.user, *_of_conversation(cuts, count)))
+    out.sort(key=lambda item: -item.priority)
+    return WindowPlan(window, tuple(out), plan.budget(window.max_tokens) - window.used_tokens)
+
+
+def _of_conversation(cuts: list[CutOff], count: int) -> tuple[int, int]:
+    """Return how many turns there were, and how many a filter let through: what was cut off says so."""
+    for cut in cuts:
+        if cut.filter == FILTER:
+            return cut.considered, cut.kept or 0
+    return (cuts[0].considered,) * 2 if cuts else (count, count)
+
+
+def _outcome(assembled: Assembled, section: SectionPlan, considered: int, through: int) -> RuleOutcome:
+    decided, rule = assembled.decided, section.rule
+    assert rule is not None
+    places = np.flatnonzero(decided.ranked[SECTION] == section.index)
+    codes = decided.filled.codes[places]
+    included = len(entered(codes))
+    filled = next((item for item in filled_sections(decided) if item.section is section), None)
+    reasons = Counter(rule_id_of(code) for code in codes.tolist())
+    for code in set(codes[entered(codes)].tolist()):
+        del reasons[rule_id_of(code)]
+    return RuleOutcome(
+        rule=rule.name,
+        section=section.name,
+        memory=rule.memory,
+        mode=rule.mode.shown,
+        filter=rule.text,
+        priority=rule.priority,
+        cap_tokens=section.cap_tokens,
+        considered=considered,
+        through=through,
+        taken=len(places),
+        cost_tokens=sum(decided.tokens(place) for place in places.tolist()),
+        included=included,
+        used_tokens=0 if filled is None else filled.tokens,
+        left_out=dict(sorted(reasons.items())),
+        once=rule.origin,
+    )
