@@ -56,6 +56,7 @@ from caliber.config.storage import (
 )
 from caliber.config.tree import CaliberConfig
 from caliber.config.trust import TrustConfig
+from caliber.config.warnings import ConfigWarning
 
 __all__ = [
     "AccessConfig",
@@ -66,6 +67,7 @@ __all__ = [
     "CaliberConfig",
     "ChatConfig",
     "CloseConfig",
+    "ConfigWarning",
     "ContextDagConfig",
     "DebugConfig",
     "DosageConfig",

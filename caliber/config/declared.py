@@ -183,6 +183,9 @@ def _injected(memories: Any, rules: Any) -> Iterator[ConfigError]:
     for at, rule in enumerate(_sound(InjectionRule, rules)):
         if rule is not None and rule.memory not in known:
             yield wrong(f"injection_rules[{at}].memory", rule.memory, _unknown("memory", rule.memory, known))
+        elif rule is not None and rule.memory == PolicyTarget.TRAJECTORY:
+            reason = "a task has no text of its own that could enter a window; its scopes and artifacts have"
+            yield wrong(f"injection_rules[{at}].memory", rule.memory, reason)
 
 
 @check("injection_rules", "section_priorities.custom")

@@ -49,7 +49,7 @@ TARGETS: Final[dict[PolicyAction, tuple[PolicyTarget, ...]]] = {
     PolicyAction.CONSOLIDATE_NOTES: (PolicyTarget.TRAJECTORY,),
     PolicyAction.CHECKPOINT: (PolicyTarget.SCOPE, PolicyTarget.TRAJECTORY),
     PolicyAction.PRUNE: (PolicyTarget.TURN_BUFFER, PolicyTarget.SCOPE, PolicyTarget.ARTIFACT, PolicyTarget.NOTE),
-    PolicyAction.INJECT: tuple(PolicyTarget),
+    PolicyAction.INJECT: tuple(target for target in PolicyTarget if target is not PolicyTarget.TRAJECTORY),
     PolicyAction.NOTIFY: (),
 }
 OWN_TARGETS: Final = (PolicyAction.SUMMARIZE, PolicyAction.PRUNE, PolicyAction.INJECT)

@@ -430,6 +430,8 @@ RULE = "mode: full priority: 1"
             ["2:36: error: name: content_embedding is a vector"],
         ),
         # rules
+        (f"inject trajectory into context {{ {RULE} }}", ["2:8: error: memory: a task has no text of its own"]),
+        ("policy p { on turn: [inject(trajectory, full)] }", ["2:29: error: target: the target of inject must be"]),
         (
             f"inject notes into context {{ {RULE} }}",
             ["2:8: error: memory: there is no memory notes; did you mean `note`?"],
