@@ -330,7 +330,9 @@ _BELONGS: dict[str, Callable[[Any], Hashable]] = {
 def _belongs(relation: Relation, record: Any) -> Hashable:
     of = _BELONGS.get(relation.name)
     trajectory_id: uuid.UUID | None = getattr(record, "trajectory_id", None)
-    return trajectory_id if of is None else of(record)
+    place = trajectory_id if of is None else of(record)
+    # A conversation is one; anything else does not give way to what is trusted less.
+    return place if relation is TURN else (place, record.trust)
 
 
 def _split(relation: Relation, records: Iterable[Any]) -> list[list[Any]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from caliber.access.visibility import author_of
 from caliber.kernels import uuid7
 from caliber.model.entities import LockToken, Scope, Session, Trajectory
-from caliber.model.enums import EventType, TrustLabel
+from caliber.model.enums import EventType, TrustLabel, least_trusted
 from caliber.model.errors import (
     Conflict,
     ConstraintViolation,
@@ -35,7 +35,7 @@ from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.own_memories import KEY, OwnMemory
 from caliber.schema.predicate import Comparison, Operator, Predicate
-from caliber.schema.relation import Relation
+from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
 from caliber.storage.memory_records import content_hash_of, texts_of
 from caliber.storage.unit_of_work import UnitOfWork
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from caliber.runtime.engine import Engine
     from caliber.runtime.reading import Reader
 
+_WORDS = (ColumnType.TEXT, ColumnType.JSON)
 _PLACES = {"trajectory": "trajectory_id", "scope": "scope_id", "session": "session_id", "parent": "parent_id"}
 
 
@@ -304,7 +305,7 @@ class Records(Memory):
             def work(uow: UnitOfWork) -> Any:
                 uow.guard(guard)
                 record = self._read(uow, key, expected)
-                changed = self._derived(dataclasses.replace(record, **values))
+                changed = self._derived(self._relabelled(record, dataclasses.replace(record, **values), values))
                 if changed == record:
                     return record
                 stored = uow.update(self._relation, dataclasses.replace(changed, updated_at=from_us(uow.now_us)))
@@ -314,6 +315,13 @@ class Records(Memory):
                 return stored
 
             return self._engine.write(work, deadline_ms=deadline_ms)
+
+    def _relabelled(self, record: Any, changed: Any, values: Mapping[str, Any]) -> Any:
+        """Return a changed record; other words whose label nobody states are trusted no more than new ones."""
+        columns = [column.name for column in self._relation.columns if column.declared and column.type in _WORDS]
+        if "trust" in values or all(getattr(record, name) == getattr(changed, name) for name in columns):
+            return changed
+        return dataclasses.replace(changed, trust=least_trusted(record.trust, self._engine.config.trust.notes))
 
     def archive(
         self,

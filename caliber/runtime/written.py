@@ -94,6 +94,8 @@ class Written:
     ) -> Any:
         """Change fields of a record and return it as stored; what it said is kept for replay.
 
+        Other words without ``trust`` are trusted no more than ``trust.notes``.
+
         Raises: as ``insert``; NotFound; Conflict when ``version`` is no longer that of the record.
         """
         raise self._refusal()

@@ -281,8 +281,9 @@ def test_records_give_way_to_one_that_sums_them_up(opened: Any, start: Any) -> N
         for number in range(3):
             who.say(f"said {number}", role="tool" if number == 1 else "user", trust="web" if number == 1 else "user")
             who.keep(f"kept {number}", confidence=0.5 + number / 10)
-            write(memory, "scratch", f"noted {number}", who, trust="tool" if number == 2 else "user")
+            write(memory, "scratch", f"noted {number}", who, trust="user")
             who.note(f"known {number} of {who is agent}", source_trajectory_ids=[who.trajectory_id])
+    write(memory, "scratch", "read on a page", agent, trust="web")
     agent.note("of another thing", entity="other", source_trajectory_ids=[agent.trajectory_id])
     agent.note("hidden from some", visible_to=["agent:a"], source_trajectory_ids=[agent.trajectory_id])
     window = memory.assemble_context(agent.trajectory_id)
@@ -301,7 +302,10 @@ def test_records_give_way_to_one_that_sums_them_up(opened: Any, start: Any) -> N
     (note,) = [item for item in memory.storage.notes.all() if item.content.startswith("summary")]
     assert (note.confidence, note.source_trajectory_ids) == (0.9, (agent.trajectory_id,))
     own = [item for item in records(memory, "scratch") if item.trajectory_id == agent.trajectory_id]
-    assert [(item.content, item.trust) for item in own if item.archived_at is None] == [("summary of noted 0", "tool")]
+    # What is trusted less is not summed up with the rest.
+    assert [(item.content, item.trust) for item in own if item.archived_at is None] == [
+        ("read on a page", "web"), ("summary of noted 0", "user"),
+    ]  # fmt: skip
     assert len([item for item in own if item.archived_at is not None]) == 3
     assert taken(memory) == [
         ("turn_buffer", "compress_on: scope_close", 3), ("artifact", "compress_on: task_end", 3),
@@ -366,7 +370,7 @@ def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(opene
     for number, agent in enumerate(agents):
         for at in range(3):
             agent.say(f"{number}{at}")
-            agent.keep(f"{number}{at}")
+            agent.keep(f"{number}{at}", trust="user")  # as the summary of what was said
             agent.note(f"{number}{at}", entity=f"thing {number}")
             write(memory, "scratch", f"{number}{at}", agent)
     memory.close_scope(agents[0].scope_id)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import policy
+from support.memories import FACT
 from support.predicates import record
 from support.providers import ScriptedSummarizer
 
@@ -206,6 +207,18 @@ def test_a_summary_counts_turns_that_were_written_past_it(opened: Any) -> None:
     smuggled = dataclasses.replace(first, turn_id=uuid.uuid4(), sequence=1, turn_number=1, trust=WEB)
     agent.memory.storage.turns.insert(smuggled)
     assert agent.memory.close_scope(agent.scope_id).trust is WEB
+
+
+def test_a_record_of_a_declared_memory_that_says_other_words_is_trusted_no_more_than_a_new_one(backend: Any) -> None:
+    facts = backend.open(**LIGHT, memories=[FACT]).memory("fact")
+    made = facts.insert(subject="Ada", kind="claim", trust="user")
+    assert facts.insert(subject="Bob", kind="claim").trust is TOOL
+    assert facts.update(made.record_id, kind="rumour").trust is USER, "these are no words"
+    assert facts.update(made.record_id, subject="Ada").trust is USER
+    assert facts.update(made.record_id, subject="Eve").trust is TOOL
+    assert facts.update(made.record_id, subject="Ada", trust="user").trust is USER
+    web = facts.insert(subject="page", kind="claim", trust="web")
+    assert facts.update(web.record_id, subject="paper").trust is WEB
 
 
 # --- the same again --------------------------------------------------------------------------------
