@@ -288,7 +288,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
                 f"list_by_{name.removesuffix('_id')}" if name in groups else f"list_by_{name}",
                 (name,),
                 ("ordinal",),
-                where=((name, False),) if given[name].nullable or given[name].declared else (),
+                where=((name, False),) if given[name].nullable else (),
                 limited=True,
             )
             for name in dict.fromkeys((*groups, *(item.field for item in memory.indexes if item.field in looked_up)))

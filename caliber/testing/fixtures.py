@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from caliber.testing.memories import MEMORIES
 from caliber.testing.target import ContractTarget
 from caliber.testing.world import Contract, World
 
@@ -24,5 +25,5 @@ def contract(contract_target: ContractTarget, tmp_path_factory: pytest.TempPathF
 def world(contract_target: ContractTarget, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A store that the tests of a module share."""
     made = Contract(contract_target, lambda: tmp_path_factory.mktemp("world"))
-    yield World(made.store())
+    yield World(made.store({"memories": MEMORIES}))
     made.close()

@@ -12,16 +12,20 @@ import pytest
 from caliber.config import CaliberConfig
 from caliber.model.time import Clock, SystemClock
 from caliber.schema.relation import ColumnType, Relation
-from caliber.schema.relations import CHANGE, RELATIONS
+from caliber.schema.relations import CHANGE, MEMORY_TYPE
 from caliber.storage.codec import Row
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.testing import entities
+from caliber.testing.memories import CATALOG
 from caliber.testing.target import ContractTarget
 
-DECLARED: tuple[Relation, ...] = tuple(relation for relation in RELATIONS if relation is not CHANGE)
-"""Every relation that is written through its entities; change records have statements of their own."""
+DECLARED: tuple[Relation, ...] = tuple(each for each in CATALOG.relations if each not in (CHANGE, MEMORY_TYPE))
+"""Every relation that is written through its entities, that of a declared memory too.
+
+Change records have statements of their own; which memories there are is said when a store is made or migrated.
+"""
 
 PATIENCE_S = 60
 """How long a test waits for a thread before it calls it stuck; no figure of speed."""
@@ -171,10 +175,11 @@ class World:
         self.parents: dict[str, Any] = {}
         """For each relation that others refer to, the key of a row."""
         self.parent_entities: dict[str, Any] = {}
-        targets = {key.relation for relation in RELATIONS for key in relation.foreign_keys}
+        catalog = store.catalog
+        targets = {key.relation for relation in catalog.relations for key in relation.foreign_keys}
 
         def work(uow: UnitOfWork) -> None:
-            for relation in RELATIONS:
+            for relation in catalog.relations:
                 if relation.name in targets:
                     entity = self.fresh(relation)
                     uow.insert(relation, entity)

@@ -146,6 +146,13 @@ class PostgresBackend(Backend):
             self._schema = self.ready.pop()
             self.adopt(self.config())
 
+    def create(self, settings: CaliberConfig) -> None:
+        new = self.store_of(settings) not in self._created
+        super().create(settings)
+        if settings.memories and not new and self.recycled:
+            self.recycled = False  # what it is made of now is its own
+            backend_module(self.adapter).migrate(settings, clock_us=SystemClock().now_us)
+
     def adopt(self, settings: CaliberConfig) -> None:
         """Take note of a store that somebody else has created."""
         self._created.add(self.store_of(settings))
@@ -158,8 +165,6 @@ class PostgresBackend(Backend):
             connection.execute(f'DROP SCHEMA "{self._schema}" CASCADE')
 
     def config(self, **overrides: Any) -> CaliberConfig:
-        if overrides.get("memories") and self.recycled:
-            self.forsake()  # it is to be made with its memories
         known = {name: value for name, value in overrides.items() if name not in SQLITE_KNOBS}
         return config(self.path, **{**self.knobs, **known})
 
@@ -306,6 +311,8 @@ class RecycledSchemas:
         if not made.recycled:
             self._module.create(config, exist_ok=exist_ok, clock_us=clock_us)
             made.adopt(config)
+        elif config.memories:
+            self._module.migrate(config, clock_us=clock_us)
         made.recycled = False
 
     def migrate(self, config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> list[int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from caliber.schema.relations import BY_NAME, RELATIONS
+from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import codec_of
 from caliber.storage.statements import IRREGULAR
+from caliber.testing.memories import CATALOG
 from caliber.testing.target import CAPABILITIES, ContractTarget
 from caliber.testing.world import World
 
@@ -42,8 +43,8 @@ def test_every_statement_is_there_with_its_contract(world: World) -> None:
 
 
 def test_every_relation_has_its_regular_statements(world: World) -> None:
-    assert set(world.store.plans) == {relation.name for relation in RELATIONS}
-    for relation in RELATIONS:
+    assert set(world.store.plans) == set(world.store.catalog.by_name) == set(CATALOG.by_name)
+    for relation in CATALOG.relations:
         plans = world.store.plans[relation.name]
         assert plans.relation is relation
         assert (plans.update is not None) == relation.versioned

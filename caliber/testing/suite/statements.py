@@ -293,7 +293,7 @@ def _present(relation: Relation, name: str, references: dict[str, Any], step: in
         return from_us(step)
     if kind is ColumnType.UUID:
         return uuid.UUID(int=99)
-    return "present"
+    return step if kind is ColumnType.INT else "present"
 
 
 REFERENCES = [(relation, key) for relation in DECLARED if relation.mirrored for key in relation.foreign_keys]
