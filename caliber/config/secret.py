@@ -129,10 +129,14 @@ class LiteralDsn:
     @property
     def is_set(self) -> bool:
         """Whether there is something to resolve."""
-        return bool(self._text)
+        return self._text not in ("", REDACTED)
 
     def resolve(self) -> str:
-        """Return the connection string."""
+        """Return the connection string. Raises: MissingRequired when it was left out of what this was read from."""
+        if not self.is_set:
+            raise MissingRequired(
+                "the connection string was not written down: name it as env:MY_DSN", field="storage.dsn"
+            )
         return self._text
 
     def __setattr__(self, name: str, value: object) -> None:

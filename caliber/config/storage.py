@@ -151,7 +151,7 @@ class PostgresConfig(Section):
 
     @property
     def shown(self) -> str:
-        """The store as people are told of it: never the DSN."""
+        """The store as people are told of it: never a DSN that may hold a password."""
         return f"schema {self.schema_name} of {self.dsn}"
 
 

@@ -49,7 +49,7 @@ from caliber.config.providers import (
     VectorConfig,
 )
 from caliber.config.search import SearchConfig
-from caliber.config.secret import LiteralDsn, SecretRef, readable
+from caliber.config.secret import REDACTED, LiteralDsn, SecretRef, readable
 from caliber.config.storage import (
     AioConfig,
     AnyStorage,
@@ -192,6 +192,18 @@ class CaliberConfig(Section):
         Raises: MultipleErrors; a document that does not parse is one fault of field ``toml``.
         """
         return cls.from_mapping(parse_toml(text))
+
+    @classmethod
+    def from_canonical(cls, text: str) -> CaliberConfig:
+        """Return the configuration that ``canonical_json`` wrote: the same one, but for a connection string left out.
+
+        Raises: MultipleErrors.
+        """
+        data = parse_json(text)
+        storage = data.get("storage")
+        if isinstance(storage, dict) and storage.get("dsn") == REDACTED:
+            storage["dsn"] = LiteralDsn(REDACTED)
+        return cls.from_mapping(data)
 
     def with_overrides(self, **changes: Any) -> CaliberConfig:
         """Return a copy with knobs changed, by name or by dotted path: ``**{"storage.path": "a.db"}``.

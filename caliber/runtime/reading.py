@@ -259,7 +259,7 @@ class Reader:
             rows = session.run(plans.get, (window.config_hash,))
         if not rows:
             raise NotFound(entity_type="config", id=window.config_hash.hex())
-        return CaliberConfig.from_json(plans.codec.decode(rows[0]).body)
+        return CaliberConfig.from_canonical(plans.codec.decode(rows[0]).body)
 
     def _own(self, window: StoredWindow) -> None:
         """Windows hold what their principal saw: others do not get to read it."""

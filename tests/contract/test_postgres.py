@@ -286,6 +286,10 @@ def test_a_dsn_that_is_written_out_is_used_and_never_told(pg: PostgresBackend) -
         remembered = note(memory, "found by a DSN in the program")
         assert memory.get(remembered.note_id).content == "found by a DSN in the program"
         assert PASSWORD not in f"{memory!r} {memory.stats()!r} {memory._engine.config!r}"
+        task = memory.start_trajectory("windows say under which configuration", initiator=USER).trajectory_id
+        window = memory.assemble_context(task)
+    with caliber.open(pg.config()) as memory:  # the document of the other configuration is without the DSN
+        assert memory.replay(window.window_id).text == window.text
     broken = settings.with_overrides(**{"storage.dsn": LiteralDsn(f"postgresql://u:{PASSWORD}@host/db?nonsense=1")})
     with pytest.raises(InvalidConfigValue) as caught:
         caliber.open(broken)

@@ -25,7 +25,14 @@ from caliber.dsl import check, check_text, compile_text, format_text, load_confi
 from caliber.dsl.scan import scan
 from caliber.dsl.source import Source
 from caliber.dsl.writing import render_caliber
-from caliber.model.errors import ConfigError, InvalidConfigValue, MultipleErrors, ProgramFault, ProviderNotSupported
+from caliber.model.errors import (
+    ConfigError,
+    InvalidConfigValue,
+    MissingRequired,
+    MultipleErrors,
+    ProgramFault,
+    ProviderNotSupported,
+)
 from caliber.schema.memory_types import FieldType, IndexType, Lifecycle, RetentionKind
 
 CONFIG = config("store.db")
@@ -609,6 +616,10 @@ def test_a_connection_string_with_a_password_is_used_and_never_shown(dsn: str) -
         shown.append(str(refused.value))
     with pytest.raises(TypeError, match="not pickled") as unpickled:
         pickle.dumps(made.config)
+    known = CaliberConfig.from_canonical(made.config.canonical_json())
+    assert known == made.config
+    with pytest.raises(MissingRequired, match="name it as env:MY_DSN"):
+        known.storage.dsn.resolve()  # type: ignore[union-attr]
     changed = made.config.with_overrides(token_budget=4_000, **{"pcp.dosage.max_context_tokens": 4_000})
     assert changed.storage.dsn.resolve() == dsn  # type: ignore[union-attr]
     with pytest.raises(MultipleErrors, match="name it as env:MY_DSN") as again:
