@@ -238,7 +238,7 @@ def serving(*, tls: Path | None = None, **settings: Any) -> Iterator[ModelServer
         context.load_cert_chain(tls)
         server.socket = context.wrap_socket(server.socket, server_side=True)
     model.endpoint = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.002}, daemon=True)
     thread.start()
     try:
         yield model

@@ -99,7 +99,7 @@ def commits_of_two(config: CaliberConfig, place: Place) -> int:
     threads = [threading.Thread(target=store.write, args=(work,)) for work in (first, insert)]
     threads[0].start()
     until(lambda: store._writer._led)
-    inside.wait(0.1)
+    inside.wait(0.05)
     threads[1].start()
     until(lambda: bool(store._writer._waiting) or inside.is_set())
     go.set()
@@ -124,7 +124,7 @@ def locked_out(path: Callable[[CaliberConfig], str], call: Callable[[CaliberConf
             other.execute("BEGIN IMMEDIATE")
             thread = threading.Thread(target=run)
             thread.start()
-            ended.wait(0.2)
+            ended.wait(0.15)
             other.execute("ROLLBACK")
             thread.join(30)
         return found[0]
@@ -215,7 +215,7 @@ def file_cases(prefix: str) -> Sequence[Case]:
         ),
         case("durability", commits(3), ("commit", 3), ("group", 1)),
         case("group_max_batch", commits(4), (2, 2), (4, 1), **grouped),
-        case("group_wait_us", commits_of_two, (0, 2), (400_000, 1), **grouped),
+        case("group_wait_us", commits_of_two, (0, 2), (200_000, 1), **grouped),
         case(
             "busy_timeout_ms",
             locked_out(lambda config: config.storage.shown, store_write),
@@ -275,7 +275,7 @@ def move_past_a_writer(config: CaliberConfig, _: Place) -> str:
     """What becomes of a move that meets, at its end, a write that takes a while."""
     caliber.create(config, tenant="one")
     with closing(apsw.Connection(tenant_config(config, "one").storage.shown)) as writer:
-        ending = threading.Timer(0.2, lambda: writer.execute("ROLLBACK"))
+        ending = threading.Timer(0.15, lambda: writer.execute("ROLLBACK"))
 
         def step(name: str) -> None:
             if name == "fence":

@@ -190,12 +190,12 @@ def provider_cases(section: str) -> Sequence[Case]:
 def never_answered(provider: Any, server: ModelServer, _: Place) -> str:
     """Whose time is up first: that of the request, or that of the call."""
     server.always = slow(60)
-    with within(0.3):
+    with within(0.1):
         return outcome(provider)
 
 
 def never_connected(provider: Any, *_: Any) -> str:
-    with within(0.3):
+    with within(0.1):
         return outcome(provider)
 
 
@@ -236,7 +236,7 @@ def one_beside_another(provider: Any, server: ModelServer, _: Place) -> str:
     server.script.append(hold)
     threading.Thread(target=outcome, args=(provider,), daemon=True).start()
     assert arrived.wait(20)
-    with within(0.4):
+    with within(0.25):
         found = outcome(provider)
     server.stopping.set()
     return found

@@ -125,7 +125,7 @@ def read_when_all_is_taken(config: CaliberConfig, place: Place) -> str:
             return
 
     with taken:
-        threading.Timer(0.2, taken.close).start()
+        threading.Timer(0.15, taken.close).start()
         return works(read)
 
 
@@ -136,8 +136,8 @@ def patience(config: CaliberConfig, place: Place) -> str:
 
 
 def cancelled(run: Callable[[CaliberConfig, Place], Callable[[str], Any]]) -> Seen:
-    """Return the observation of a statement that takes a tenth of a second."""
-    return lambda config, place: works(lambda: run(config, place)("SELECT pg_sleep(0.1)"))
+    """Return the observation of a statement that takes a twentieth of a second."""
+    return lambda config, place: works(lambda: run(config, place)("SELECT pg_sleep(0.05)"))
 
 
 def beside_a_lock(
@@ -149,7 +149,7 @@ def beside_a_lock(
         write = call(config, place)
         with psycopg.connect(os.environ[DSN]) as other:
             other.execute(f"LOCK TABLE {table(place)} IN EXCLUSIVE MODE".encode())
-            ending = threading.Timer(0.2, other.rollback)
+            ending = threading.Timer(0.15, other.rollback)
             ending.start()
             outcome = works(write)
             ending.join(30)
@@ -323,13 +323,13 @@ def where_cases() -> Sequence[Case]:
         return lambda records, _: records._connection.command(statement)[0][0]
 
     def long_statement(records: PostgresRecords, _: Place) -> str:
-        return works(lambda: records.work(lambda _: records._connection.command("SELECT pg_sleep(0.1)")))
+        return works(lambda: records.work(lambda _: records._connection.command("SELECT pg_sleep(0.05)")))
 
     def locked(records: PostgresRecords, place: Place) -> str:
         table = f"{fresh(place)}d.tenant"
         with psycopg.connect(os.environ[DSN]) as other:
             other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
-            ending = threading.Timer(0.2, other.rollback)
+            ending = threading.Timer(0.15, other.rollback)
             ending.start()
             outcome = works(lambda: records.work(lambda _: records._connection.command(f"LOCK TABLE {table}")))
             ending.join(30)
