@@ -52,8 +52,9 @@ def views(settings: Settings, drop: bool) -> None:
     Ids and hashes are shown as text, instants as dates. No part of CALIBER reads them, and none needs them. A view
     holds on to the columns it shows: drop them before a migration that removes one.
     """
+    limit = settings.load().debug.view_limit
     with _care(settings) as care:
-        names = care.drop_views() if drop else care.create_views()
+        names = care.drop_views() if drop else care.create_views(limit)
     document = {"dropped" if drop else "created": names}
 
     def human() -> None:

@@ -145,4 +145,6 @@ class DebugConfig(Section):
     """What views for people show."""
 
     trace_limit: Int = knob("Events that trace returns.", "C-121", seed=100, ge=1)
-    view_limit: Int = knob("Rows that a debug view returns.", "C-121", seed=100, ge=1, later=True)
+    view_limit: Int = knob(
+        "Newest windows, and artifacts, that the SQL views of them show (caliber db views).", "C-121", seed=100, ge=1
+    )

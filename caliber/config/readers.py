@@ -302,6 +302,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "trust.artifacts": ("runtime.compressing", "runtime.policies", "runtime.writing"),
     "trust.notes": ("runtime.policy_notes", "runtime.records", "runtime.writing"),
     "debug.trace_limit": ("runtime.reading",),
+    "debug.view_limit": ("runtime.named",),
     "aio.workers": ("runtime.aio",),
     "aio.queue": ("runtime.aio",),
     "policy_engine.on_error": ("runtime.policies", "runtime.schedules"),

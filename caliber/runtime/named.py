@@ -349,7 +349,7 @@ class Tables:
 
     def create_views(self) -> list[str]:
         """Make the views for people anew, under the names of the sources; no code reads them. Raises: Conflict."""
-        return self._care.create_views()
+        return self._care.create_views(self._engine.config.debug.view_limit)
 
     def drop_views(self) -> list[str]:
         """Remove the views for people; return their names."""

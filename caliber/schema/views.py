@@ -45,7 +45,10 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One view over one relation; ``only`` keeps rows whose column has the value, ``newest`` orders them."""
+    """One view over one relation; ``only`` keeps rows whose column has the value, ``descending`` orders them.
+
+    Of a ``limited`` one only the first are shown, as many as ``debug.view_limit`` says.
+    """
 
     name: str
     relation: str
@@ -54,7 +57,7 @@ class View:
     counted: tuple[Counted, ...] = ()
     only: tuple[tuple[str, str], ...] = ()
     descending: str = ""
-    limit: int | None = None
+    limited: bool = False
 
 
 def size_unit(column: Column) -> str:
@@ -122,7 +125,7 @@ VIEWS: Final[tuple[View, ...]] = (
     View(
         "caliber_debug_context",
         "context_window",
-        "The newest 100 windows. Their sections are packed: `caliber explain` shows them.",
+        "The newest windows, up to debug.view_limit. Their sections are packed: `caliber explain` shows them.",
         (
             ViewColumn("window_id", "window_id"),
             ViewColumn("assembled_at", "assembled_at"),
@@ -131,12 +134,12 @@ VIEWS: Final[tuple[View, ...]] = (
             ViewColumn("record", "record_bytes", Shown.SIZE),
         ),
         descending="assembled_at",
-        limit=100,
+        limited=True,
     ),
     View(
         "caliber_debug_recent_artifacts",
         "artifact",
-        "The newest 100 artifacts, with the size of their content.",
+        "The newest artifacts, up to debug.view_limit, with the size of their content.",
         (
             ViewColumn("artifact_id", "artifact_id"),
             ViewColumn("trajectory_id", "trajectory_id"),
@@ -145,7 +148,7 @@ VIEWS: Final[tuple[View, ...]] = (
             ViewColumn("content", "content_bytes", Shown.SIZE),
         ),
         descending="created_at",
-        limit=100,
+        limited=True,
     ),
     View(
         "caliber_debug_note_confidence",

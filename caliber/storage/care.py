@@ -119,8 +119,11 @@ class Care(Protocol):
     copies_files: bool
     """Whether ``copy_to`` can be asked for."""
 
-    def create_views(self) -> list[str]:
-        """Make the views for people anew, all or none; return their names. Raises: Conflict."""
+    def create_views(self, limit: int) -> list[str]:
+        """Make the views for people anew, all or none; return their names. ``limit``: ``debug.view_limit``.
+
+        Raises: Conflict
+        """
         ...
 
     def drop_views(self) -> list[str]:

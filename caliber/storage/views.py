@@ -39,8 +39,8 @@ def comment_of(view: View) -> str:
     return f"{MARK} {view.comment} From {view.relation}."
 
 
-def select_of(view: View, spelling: ViewSpelling) -> str:
-    """Return the statement that a view stands for."""
+def select_of(view: View, spelling: ViewSpelling, limit: int) -> str:
+    """Return the statement that a view stands for; ``limit`` is that of views that have one."""
     relation = BY_NAME[view.relation]
     parts = []
     for shown in view.columns:
@@ -59,6 +59,6 @@ def select_of(view: View, spelling: ViewSpelling) -> str:
         text += " WHERE " + " AND ".join(f"t.{quote(name)} = '{value}'" for name, value in view.only)
     if view.descending:
         text += f" ORDER BY t.{quote(view.descending)} DESC, t.{quote('ordinal')} DESC"
-    if view.limit is not None:
-        text += f" LIMIT {view.limit}"
+    if view.limited:
+        text += f" LIMIT {limit}"
     return text

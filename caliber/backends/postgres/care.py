@@ -77,9 +77,9 @@ class PostgresCare:
 
     # --- views -----------------------------------------------------------------------------------
 
-    def create_views(self) -> list[str]:
+    def create_views(self, limit: int) -> list[str]:
         with self._bulk.connection() as connection, connection.transaction():
-            return views.create(connection, self._dialect)
+            return views.create(connection, self._dialect, limit)
 
     def drop_views(self) -> list[str]:
         with self._bulk.connection() as connection, connection.transaction():

@@ -52,9 +52,9 @@ class SqliteCare:
 
     # --- views -----------------------------------------------------------------------------------
 
-    def create_views(self) -> list[str]:
+    def create_views(self, limit: int) -> list[str]:
         with self._transaction() as connection:
-            return views.create(connection)
+            return views.create(connection, limit)
 
     def drop_views(self) -> list[str]:
         with self._transaction() as connection:

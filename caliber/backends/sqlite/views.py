@@ -58,7 +58,7 @@ class _Spelling:
 _SPELLING: Final = _Spelling()
 
 
-def create(connection: SqliteConnection) -> list[str]:
+def create(connection: SqliteConnection, limit: int) -> list[str]:
     """Make the views anew, inside the caller's transaction; return their names. Raises: Conflict."""
     drop(connection)
     rows = connection.command("SELECT name FROM sqlite_schema")
@@ -66,7 +66,7 @@ def create(connection: SqliteConnection) -> list[str]:
     for view in VIEWS:
         if view.name in taken:
             raise Conflict(entity_type="view", id=view.name, reason="something else has its name; rename that")
-        text = f"/* {comment_of(view)} */ {select_of(view, _SPELLING)}"
+        text = f"/* {comment_of(view)} */ {select_of(view, _SPELLING, limit)}"
         connection.command(f"CREATE VIEW {quote(view.name)} AS {text}")
     return [view.name for view in VIEWS]
 

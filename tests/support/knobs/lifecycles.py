@@ -261,6 +261,16 @@ def traced(config: CaliberConfig, place: Place) -> int:
     return len(agent.memory.trace(agent.trajectory_id))
 
 
+def viewed(config: CaliberConfig, place: Place) -> int:
+    """How many artifacts a person sees who asks the view of the newest."""
+    agent = Agent(place.open(config))
+    for number in range(5):
+        agent.keep(f"artifact {number}")
+    agent.memory.storage.create_views()
+    with agent.memory._engine.store.read() as session:
+        return len(session.command("SELECT * FROM caliber_debug_recent_artifacts"))
+
+
 def at_once(config: CaliberConfig, place: Place) -> tuple[int, int]:
     """How many of six asynchronous calls are under way while none can end, and how many wait for a thread."""
 
@@ -383,6 +393,7 @@ CASES: tuple[Case, ...] = (
     case("lock_timeout", lapsed, ("7s", "lapsed"), ("9s", "held")),
     case("validation_mode", damaged, ("on_mutation", "done"), ("always", "ConstraintViolation"), storage__path=FILE),
     case("debug.trace_limit", traced, (2, 2), (4, 4)),
+    case("debug.view_limit", viewed, (2, 2), (4, 4)),
     case("aio.workers", at_once, (1, (1, 1)), (2, (2, 1)), aio__queue=1),
     case("aio.queue", at_once, (1, (1, 1)), (3, (1, 3)), aio__workers=1),
 )
