@@ -28,6 +28,7 @@ READ_THROUGH = {
     # tokens.vocabulary has the same last name.
     "cache_dir": r"\.cache_path",
     "pcp.anti_sprawl.vocabulary": r"anti_sprawl\.vocabulary",
+    "trust": r"trust\.of_turn",
     # Read by one function, through the names of RetrySettings.
     "llm_retry_config": "RetrySettings",
     # By the one function that knows what a turn's role and tool say of it.
