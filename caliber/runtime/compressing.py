@@ -24,7 +24,7 @@ from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.inheriting import trust_of_all
 from caliber.runtime.policy_notes import Changed
-from caliber.runtime.pruning import ALL_ROWS, BY_SCOPE
+from caliber.runtime.pruning import ALL_ROWS, BY_SCOPE, drop
 from caliber.runtime.space_provider import embedded_text
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import FieldType, RetentionKind
@@ -280,9 +280,7 @@ class Compressor:
             return 0, None
         if relation is TURN:
             made = None if group.new is None else self._apply_artifact(uow, group)
-            for turn in found:
-                uow.delete(TURN, turn)
-            return len(found), made
+            return drop(uow, TURN, found), made
         if relation is ARTIFACT:
             made = self._apply_artifact(uow, group)
             return _retire(uow, ARTIFACT, found, made.artifact_id, "retired_at"), made

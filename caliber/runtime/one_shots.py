@@ -8,6 +8,7 @@ too. Source: K-065; docs/decisions/0167.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 import uuid
@@ -17,7 +18,7 @@ from typing import Final
 from caliber.config.injection import CONVERSATION, InjectionKind, InjectionMode
 from caliber.context.rules import OneShot
 from caliber.model.entities import PendingInjection
-from caliber.model.errors import Conflict
+from caliber.model.errors import Conflict, NotFound
 from caliber.model.ids import TrajectoryId
 from caliber.model.time import from_us
 from caliber.resident.memory import ResidentMemory
@@ -131,7 +132,8 @@ def ask_for(uow: UnitOfWork, trajectory_id: uuid.UUID, memory: str, mode: Inject
 def drop(uow: UnitOfWork, trajectory_id: uuid.UUID) -> None:
     """Ask for nothing more: the trajectory is over, and what its end asks for comes after this."""
     for row in uow.select_path(PENDING_INJECTION, "list_by_trajectory", trajectory_id.bytes):
-        uow.delete(PENDING_INJECTION, row)
+        with contextlib.suppress(NotFound):  # a window that took it is being kept at this moment
+            uow.delete(PENDING_INJECTION, row)
 
 
 def _key_of(trajectory_id: uuid.UUID, origin: str) -> uuid.UUID:

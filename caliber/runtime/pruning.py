@@ -6,6 +6,7 @@ Source: C-157, C-228, K-063, K-095, K-190.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from caliber.config.policies import ActionConfig, PolicyTarget
 from caliber.knowledge import notes as note_ops
 from caliber.model.entities import Artifact, Note
 from caliber.model.enums import Trigger
+from caliber.model.errors import NotFound
 from caliber.model.time import from_us, to_us
 from caliber.schema.catalog import Catalog
 from caliber.schema.memories import BUILT_IN
@@ -36,11 +38,12 @@ BY_SCOPE = (Trigger.SCOPE_CLOSE, Trigger.TURN)
 
 
 def drop(uow: UnitOfWork, relation: Relation, records: Iterable[Any]) -> int:
-    """Delete records, keeping their content for replay; return how many."""
+    """Delete records, keeping their content for replay; return how many. Somebody else may have deleted some by now."""
     count = 0
     for record in records:
-        uow.delete(relation, record)
-        count += 1
+        with contextlib.suppress(NotFound):
+            uow.delete(relation, record)
+            count += 1
     return count
 
 
