@@ -39,22 +39,22 @@ def figures() -> Iterator[dict[str, fuzzing.Outcome]]:
     version = subprocess.run([fuzzing.CLANG, "--version"], capture_output=True, text=True, check=True).stdout
     evidence.record(
         "fuzzing",
-        "Kernels and truncation fuzzed under AddressSanitizer and UndefinedBehaviorSanitizer",
+        "Kernels, truncation and the language fuzzed; what is C under AddressSanitizer and UndefinedBehaviorSanitizer",
         {
             "seed": evidence.seed(),
             "seconds a target": SECONDS,
             **rows,
             "findings": sum(one.returncode != 0 for one in seen.values()),
-            "fuzzers": f"libFuzzer of {version.splitlines()[0]}; atheris for truncate_text",
+            "fuzzers": f"libFuzzer of {version.splitlines()[0]}; atheris for {' and '.join(fuzzing.PYTHON_TARGETS)}",
             **evidence.kernels(),
             "seconds": round(time.monotonic() - started),
         },
     )
 
 
-@pytest.mark.parametrize("name", [*fuzzing.TARGETS, fuzzing.PYTHON_TARGET])
+@pytest.mark.parametrize("name", [*fuzzing.TARGETS, *fuzzing.PYTHON_TARGETS])
 def test_a_fuzzer_finds_nothing(name: str, folder: Path, figures: dict[str, fuzzing.Outcome]) -> None:
-    if name == fuzzing.PYTHON_TARGET and importlib.util.find_spec("atheris") is None:
+    if name in fuzzing.PYTHON_TARGETS and importlib.util.find_spec("atheris") is None:
         pytest.skip("needs atheris: make fuzz installs it")
     done = fuzzing.fuzz(name, folder, seconds=SECONDS, seed=evidence.seed())
     assert done.returncode == 0, done.output[-6000:]

@@ -6,14 +6,18 @@ here in the kernels (reads and writes too far, overflow, wrong answers) must be 
 
 from __future__ import annotations
 
+import random
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support import evidence, fuzzing, native_builds
 from support.native_builds import Change
 
-from . import truncate_text
+from caliber.dsl import printer
+
+from . import read_program, truncate_text
 
 pytestmark = pytest.mark.skipif(native_builds.COMPILER is None, reason="needs a C compiler")
 
@@ -56,8 +60,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 def test_every_target_has_inputs() -> None:
     assert set(RUNS) == set(fuzzing.TARGETS)
-    assert {path.name for path in fuzzing.CORPUS.iterdir()} == {*fuzzing.TARGETS, fuzzing.PYTHON_TARGET}
-    for name in (*fuzzing.TARGETS, fuzzing.PYTHON_TARGET):
+    assert {path.name for path in fuzzing.CORPUS.iterdir()} == {*fuzzing.TARGETS, *fuzzing.PYTHON_TARGETS}
+    for name in (*fuzzing.TARGETS, *fuzzing.PYTHON_TARGETS):
         assert fuzzing.corpus(name), name
 
 
@@ -213,6 +217,46 @@ def test_without_clang_make_fuzz_says_what_to_install() -> None:
     assert "apt-get install clang" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", fuzzing.corpus(fuzzing.PYTHON_TARGET), ids=lambda path: Path(path).name)
+@pytest.mark.parametrize("path", fuzzing.corpus("truncate_text"), ids=lambda path: Path(path).name)
 def test_truncation_keeps_its_promises_on_the_committed_texts(path: str) -> None:
     truncate_text.check(Path(path).read_bytes())
+
+
+LAID_OUT = fuzzing.corpus("read_program")
+
+
+@pytest.mark.parametrize("path", LAID_OUT, ids=lambda path: Path(path).name)
+def test_the_language_keeps_its_promises_on_the_committed_texts(path: str) -> None:
+    read_program.check(Path(path).read_bytes())
+
+
+def test_the_language_keeps_its_promises_on_programs_with_a_few_tokens_changed() -> None:
+    chance = random.Random(evidence.seed())
+    for _ in range(evidence.scale(40, 4_000)):
+        read_program.check(b"\3" + chance.randbytes(1 + 3 * chance.randint(0, 6)))
+
+
+@pytest.mark.parametrize(
+    ("where", "planted"),
+    [
+        ("_condition", lambda value, within: printer.value_text(value)),
+        ("quoted", lambda text: f'"{text}"'),
+    ],
+    ids=["a bracket that is left out", "an escape that is left out"],
+)
+def test_a_fault_planted_in_the_layout_is_found(
+    where: str, planted: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [
+        data[1:].decode("utf-8", "replace") for data in map(Path.read_bytes, map(Path, LAID_OUT)) if data[0] % 4 == 0
+    ]
+    sound = [text for text in texts if not read_program.refusals(read_program.laid_out, text)]
+    monkeypatch.setattr(printer, where, planted)
+    assert any(is_found(text) for text in sound)
+
+
+def is_found(text: str) -> bool:
+    try:
+        return bool(read_program.refusals(read_program.laid_out, text))
+    except AssertionError:
+        return True

@@ -17,9 +17,9 @@ from support.native_builds import ROOT, SANITIZE, Change, Toolchain
 FOLDER = ROOT / "tests" / "fuzz"
 CORPUS = FOLDER / "corpus"
 GROWN = ROOT / "build" / "fuzz"
-# Named as the file with the target; what the target of Python takes is not compiled.
+# Named as the file with the target; what targets of Python take is not compiled.
 TARGETS = tuple(sorted(path.stem for path in FOLDER.glob("*.c") if path.stem != "standalone"))
-PYTHON_TARGET = "truncate_text"
+PYTHON_TARGETS = ("read_program", "truncate_text")
 CLANG = shutil.which(os.environ.get("CLANG") or "clang")
 ENVIRONMENT = {
     **os.environ,
@@ -66,8 +66,8 @@ class Outcome(NamedTuple):
 
 def fuzzing_command(name: str, folder: Path, changes: Sequence[Change]) -> list[str]:
     """Return what starts the fuzzer of a target, built in ``folder`` where it is one of C."""
-    if name == PYTHON_TARGET:
-        return [sys.executable, str(FOLDER / f"{PYTHON_TARGET}.py")]
+    if name in PYTHON_TARGETS:
+        return [sys.executable, str(FOLDER / f"{name}.py")]
     assert CLANG is not None
     tools = Toolchain(CLANG, ("-O2", "-g", "-fsanitize=fuzzer-no-link", *SANITIZE))
     if not (folder / "kernels").exists():
