@@ -110,7 +110,9 @@ class _Making:
             self._part("memory", name, lambda name=name: self._memory(name))
         for name in some(("nightly", "closing", "on_start", "policy"), 3):
             self._part("policy", name, self._policy)
-        rules = some([name for name in self._fields if name != "turn_buffer"], 3) + some(["turn_buffer"], 1)
+        # A conversation has one rule, and a task has no text of its own.
+        rules = some([name for name in self._fields if name not in ("turn_buffer", "trajectory")], 3)
+        rules += some(["turn_buffer"], 1)
         for name in rules:
             self._part("inject", name, lambda name=name: self._rule(name))
         if self._often(0.4):
@@ -356,7 +358,9 @@ class _Making:
             self._call(action.value, Piece('"done"', TEXT))
             return
         own = [name for name in self._fields if name not in _BUILT_IN] if action in OWN_TARGETS else []
-        targets = [target.value for target in TARGETS[action] if target != "turn_buffer" or action != "inject"]
+        targets = [target.value for target in TARGETS[action]]
+        if action is PolicyAction.INJECT:
+            targets = [target for target in targets if target not in ("turn_buffer", "trajectory")]
         target = Piece(self._chance.choice([*targets, *own]), REFERENCE)
         self._put(Piece(action.value, CHOICE), "(", target)
         if action is PolicyAction.PRUNE:
