@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +30,40 @@ def knob_server(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield made
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_knob_changes_what_is_seen(case: Case, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     for name in case.needs:
         request.getfixturevalue(name)
+    check(case, request, tmp_path)
+
+
+def check(case: Case, request: pytest.FixtureRequest, folder: Path) -> None:
+    """Fail unless both values show what they are to show, and not the same."""
     seen: list[Any] = []
     for which, (value, expected) in enumerate((case.one, case.other)):
-        folder = tmp_path / str(which)
-        folder.mkdir()
+        own = folder / str(which)
+        own.mkdir()
         with ExitStack() as stack:
-            place = Place(folder, request.getfixturevalue, stack)
+            place = Place(own, request.getfixturevalue, stack)
             seen.append(case.see(case.config(which, place), place))
-        assert seen[-1] == expected, f"{case.path} = {value!r}"
+        assert seen[-1] == expected, f"{case} = {value!r}"
     assert seen[0] != seen[1], "both values look the same: the knob does nothing here, or the case does not see it"
+
+
+def test_a_knob_that_does_nothing_is_found(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    deaf = Case("debug.trace_limit", lambda *_: 1, (1, 1), (2, 1))
+    with pytest.raises(AssertionError, match="both values look the same"):
+        check(deaf, request, tmp_path)
+    (tmp_path / "again").mkdir()
+    with pytest.raises(AssertionError, match=r"debug\.trace_limit = 2"):
+        check(replace(deaf, other=(2, 2)), request, tmp_path / "again")
 
 
 def test_every_knob_has_a_case() -> None:
     without = declared().keys() - {case.path for case in CASES} - LATER
     assert sorted(without - ELSEWHERE.keys()) == [], "say in tests/support/knobs what these change"
     assert sorted(ELSEWHERE.keys() - without) == [], "these have a case, or are gone: take them off the list"
-    assert [path for path, count in Counter(case.path for case in CASES).items() if count > 1] == []
+    assert [path for path, count in Counter(map(str, CASES)).items() if count > 1] == []
 
 
 def test_what_nothing_reads_says_so() -> None:

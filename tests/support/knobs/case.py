@@ -66,7 +66,8 @@ class Case:
 
     A value may be made at its place, as an address of a server there is. ``also`` is what both configurations have
     beside the reference, ``beside`` what has to agree with either value, ``needs`` names fixtures of the suite,
-    ``named`` the knob's path where it holds a name that somebody chose.
+    ``named`` the knob's path where it holds a name that somebody chose; ``on`` is the database where it is not SQLite
+    of a knob that both have.
     """
 
     path: str
@@ -77,6 +78,10 @@ class Case:
     needs: tuple[str, ...] = ()
     named: str = ""
     beside: tuple[Knobs | Callable[[Place], Knobs], Knobs | Callable[[Place], Knobs]] = ({}, {})
+    on: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path} on {self.on}" if self.on else self.path
 
     def config(self, which: int, place: Place) -> CaliberConfig:
         """Return the configuration with the first or the second value, and everything else the same."""

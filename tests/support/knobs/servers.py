@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,10 @@ from caliber.config import CaliberConfig, profiles
 from caliber.model import SystemClock
 from caliber.model.errors import Unavailable
 from caliber.runtime.tenants import tenant_config
-from support.configs import config
+from support.configs import config, policy
+from support.crowds import Gate, until
 from support.knobs.case import FILE, NO_VECTORS, Case, Knobs, Place
-from support.knobs.files import HERE, SOURCE, STORE, insert, store_of, works
+from support.knobs.files import HERE, SOURCE, STORE, closings, commits, commits_of_two, insert, store_of, works
 from support.knobs.files import tenancy as tenancy_in_files
 
 Seen = Callable[[CaliberConfig, Place], Any]
@@ -427,4 +428,44 @@ def adapter_cases() -> Sequence[Case]:
     )
 
 
-CASES: tuple[Case, ...] = (*server_cases(STORE), *server_cases(SOURCE), *where_cases(), *adapter_cases())
+def lines_up(config: CaliberConfig, place: Place) -> str:
+    """What a writer does while another is at work: wait for its turn to share a commit, or write."""
+    store = store_of(config, place)
+    gate = Gate(store)
+    thread = threading.Thread(target=store.write, args=(insert,))
+    thread.start()
+    until(lambda: bool(store._writer._waiting) or not thread.is_alive())
+    found = "waits" if thread.is_alive() else "writes"
+    gate.open()
+    thread.join(30)
+    return found
+
+
+def shared_cases() -> Sequence[Case]:
+    """What SQLite has too."""
+    summarize = policy("scope_close", {"action": "summarize", "target": "turn_buffer"})
+    cases = (
+        at(STORE, "durability", lines_up, ("commit", "writes"), ("group", "waits")),
+        at(STORE, "group_max_batch", commits(4), (2, 2), (4, 1), durability="group"),
+        at(STORE, "group_wait_us", commits_of_two, (0, 2), (200_000, 1), durability="group"),
+        at(STORE, "serialization_retries", closings, (0, 1), (2, 3)),
+    )
+    also = {"policies": [summarize]}
+
+    def with_policy(case: Case) -> Callable[[Place], Knobs]:
+        def knobs(place: Place) -> Knobs:
+            given = case.also(place) if callable(case.also) else case.also
+            return {**given, **also}
+
+        return knobs
+
+    return [replace(case, also=with_policy(case), on="postgres") for case in cases]
+
+
+CASES: tuple[Case, ...] = (
+    *server_cases(STORE),
+    *server_cases(SOURCE),
+    *where_cases(),
+    *adapter_cases(),
+    *shared_cases(),
+)
