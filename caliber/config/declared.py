@@ -17,7 +17,7 @@ from caliber.config.checks import check
 from caliber.config.faults import wrong
 from caliber.config.injection import CONVERSATION, InjectionKind, InjectionRule, rule_names
 from caliber.config.knobs import Section
-from caliber.config.memories import MemoryConfig
+from caliber.config.memories import MemoryConfig, memory_name
 from caliber.config.policies import PolicyAction, PolicyConfig, PolicyTarget
 from caliber.config.secret import LiteralDsn
 from caliber.model.enums import Trigger
@@ -67,13 +67,21 @@ def sound_memories(items: Any) -> list[MemoryConfig | None]:
     return _sound(MemoryConfig, items)
 
 
-def _names(items: Any) -> list[str | None]:
-    """Return the names of definitions, of broken ones too where they say it."""
+def _names(items: Any, key: str = "name") -> list[str | None]:
+    """Return what names definitions, or what they name, of broken ones too where they say it."""
     out: list[str | None] = []
     for item in items if isinstance(items, (list, tuple)) else ():
-        name = item.get("name") if isinstance(item, Mapping) else getattr(item, "name", None)
+        name = item.get(key) if isinstance(item, Mapping) else getattr(item, key, None)
         out.append(name if isinstance(name, str) else None)
     return out
+
+
+def _memories_named(memories: Any, key: str = "name") -> list[str | None]:
+    return [None if name is None else memory_name(name) for name in _names(memories, key)]
+
+
+def _known(memories: Any) -> dict[str, None]:
+    return dict.fromkeys([*(name for name in _memories_named(memories) if name is not None), *BUILT_IN])
 
 
 def _unknown(what: str, got: str, known: Iterable[str]) -> str:
@@ -87,7 +95,7 @@ def _unknown(what: str, got: str, known: Iterable[str]) -> str:
 
 @check("memories")
 def _memories_twice(memories: Any) -> Iterator[ConfigError]:
-    yield from _twice("memories", "memory", [None if item is None else item.name for item in sound_memories(memories)])
+    yield from _twice("memories", "memory", _memories_named(memories))
 
 
 @check("policies")
@@ -109,21 +117,19 @@ def _twice(path: str, what: str, names: list[str | None]) -> Iterator[ConfigErro
 
 @check("memories")
 def _parents(memories: Any) -> Iterator[ConfigError]:
-    sound = sound_memories(memories)
-    known = dict.fromkeys([*(name for name in _names(memories) if name is not None), *BUILT_IN])
-    above = {item.name: item.parent for item in sound if item is not None and item.parent is not None}
-    for at, item in enumerate(sound):
-        if item is None or item.parent is None:
-            continue
+    names, parents, known = _memories_named(memories), _memories_named(memories, "parent"), _known(memories)
+    above = {name: parent for name, parent in zip(names, parents, strict=True) if name is not None}
+    for at, (name, parent) in enumerate(zip(names, parents, strict=True)):
         path = f"memories[{at}].parent"
-        if item.parent not in known:
-            yield wrong(path, item.parent, _unknown("memory", item.parent, known))
-            continue
-        chain = [item.name]
-        while (parent := above.get(chain[-1])) is not None and parent not in chain:
-            chain.append(parent)
-        if parent == item.name:
-            yield wrong(path, item.parent, f"circular reference: {' belongs to '.join([*chain, parent])}")
+        if parent is not None and parent not in known:
+            yield wrong(path, parent, _unknown("memory", parent, known))
+        elif name is not None and parent is not None:
+            chain = dict.fromkeys([name])
+            while parent is not None and parent not in chain:
+                chain[parent] = None
+                parent = above.get(parent)
+            if parent == name:
+                yield wrong(path, above[name], f"circular reference: {' belongs to '.join([*chain, name])}")
 
 
 @check("memories")
@@ -179,7 +185,7 @@ def _retentions(memories: Any) -> Iterator[ConfigError]:
 
 @check("memories", "injection_rules")
 def _injected(memories: Any, rules: Any) -> Iterator[ConfigError]:
-    known = dict.fromkeys([*(name for name in _names(memories) if name is not None), *BUILT_IN])
+    known = _known(memories)
     for at, rule in enumerate(_sound(InjectionRule, rules)):
         if rule is not None and rule.memory not in known:
             yield wrong(f"injection_rules[{at}].memory", rule.memory, _unknown("memory", rule.memory, known))
@@ -230,7 +236,7 @@ def _rule_budgets(rules: Any, budget: int) -> Iterator[ConfigError]:
 @check("memories", "policies")
 def _targets(memories: Any, policies: Any) -> Iterator[ConfigError]:
     own = {item.name: item for item in sound_memories(memories) if item is not None}
-    known = dict.fromkeys([*(name for name in _names(memories) if name is not None), *BUILT_IN])
+    known = _known(memories)
     for at, policy in enumerate(_sound(PolicyConfig, policies)):
         for number, rule in enumerate(() if policy is None else policy.rules):
             for place, action in enumerate(rule.actions):

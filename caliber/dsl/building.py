@@ -38,6 +38,8 @@ class Building:
     faults: list[ProgramFault] = field(default_factory=list)
     warnings: list[ConfigWarning] = field(default_factory=list)
     filters: list[Filter] = field(default_factory=list)
+    unsure: dict[int, set[str]] = field(default_factory=dict)
+    """Of each memory, the fields that are there and whose type does not parse: nothing more is wrong with them."""
 
     def wrong(self, source: Source, span: Span, reason: str, **more: Any) -> None:
         """Note what keeps the program from meaning anything."""

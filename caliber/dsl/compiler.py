@@ -6,6 +6,7 @@ checks the data, and each of its faults is reported where the value stands. Sour
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,9 +25,12 @@ from caliber.dsl.scan import FAULTS_MAX
 from caliber.dsl.source import Source, Span
 from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 from caliber.schema.binding import binding_of, faults
+from caliber.schema.memories import BuiltIn
+from caliber.schema.memory_types import MemoryType
 
 VERSION: Final = "0.1.0"
 PROVIDERS: Final = ("embedding_provider", "previous_embedding_provider", "summarization_provider")
+_OBVIOUS: Final = ("name", "field", "memory", "parent", "target")
 _LISTED: Final = re.compile(r"(?:\w+\[\d+\]\.)*")
 
 
@@ -66,7 +70,7 @@ def compile_parts(
     except MultipleErrors as error:
         said = {_place(fault) for fault in state.faults}
         # A program with faults of its own may lack things only because of them.
-        known = [_located(state, item) for item in error.errors[:FAULTS_MAX]]
+        known = [_located(state, item) for item in error.errors[:FAULTS_MAX] if not _derived(state, data, item)]
         known = [item for item in known if not isinstance(item, ProgramFault) or _place(item) not in said]
         found.extend(item for item in known if not state.faults or isinstance(item, ProgramFault))
     if found or config is None:
@@ -80,17 +84,44 @@ def _filters(state: Building, data: dict[str, Any]) -> None:
     """Compile the filters, whose faults stand inside them; that of a rule of an unknown memory waits for it."""
     if not state.filters:
         return
-    declared = {item.name: item.declared for item in sound_memories(data["memories"]) if item is not None}
+    memories = list(enumerate(sound_memories(data["memories"])))
+    declared = {item.name: (item.declared, state.unsure.get(at, set())) for at, item in memories if item is not None}
+    bindings: dict[str, BuiltIn | None] = {}
     for item in state.filters:
         name = memory_name(data["injection_rules"][item.rule]["memory"])
-        memory = declared.get(name)
-        if memory is None and name not in BUILT_IN:
-            continue
-        if memory is not None and next(faults(memory), None) is not None:
-            continue
-        made = compile_condition(item.source, item.condition, binding_of(memory, name))
-        state.faults.extend(fault for fault in made.faults if isinstance(fault, ProgramFault))
-        state.warnings.extend(made.warnings)
+        if name not in bindings:
+            bindings[name] = _binding(name, *declared.get(name, (None, set())))
+        binding = bindings[name]
+        if binding is not None:
+            made = compile_condition(item.source, item.condition, binding)
+            state.faults.extend(fault for fault in made.faults if isinstance(fault, ProgramFault))
+            state.warnings.extend(made.warnings)
+
+
+def _binding(name: str, memory: MemoryType | None, unsure: set[str]) -> BuiltIn | None:
+    """Return what a memory's fields are bound to, as far as they are sound; None where nothing is known of it."""
+    unknown = set(unsure)
+    if name not in BUILT_IN:
+        while memory is not None:
+            wrong = {memory.fields[fault.at].name for fault in faults(memory) if fault.part == "fields"}
+            if not wrong:
+                break
+            unknown |= wrong
+            left = tuple(item for item in memory.fields if item.name not in wrong)
+            memory = dataclasses.replace(memory, fields=left, indexes=()) if left else None
+        if memory is None:
+            return None
+        memory = dataclasses.replace(memory, indexes=())
+    return dataclasses.replace(binding_of(memory, name), unknown=frozenset(unknown))
+
+
+def _derived(state: Building, data: dict[str, Any], error: ConfigError) -> bool:
+    """Return whether a fault is only that of a field whose own fault is said already."""
+    path = path_of(str(error.context.get("field")))
+    if path[:1] != ("memories",) or path[2:3] != ("indexes",) or len(path) < 4:
+        return False
+    index = data["memories"][path[1]]["indexes"][path[3]]
+    return index.get("field") in state.unsure.get(int(path[1]), ())
 
 
 def _warning(state: Building, field: str, reason: str) -> ConfigWarning:
@@ -140,12 +171,14 @@ def _located(state: Building, error: ConfigError) -> ConfigError:
     reason = error.context.get("reason") or error.message
     other = error.context.get("option_b")
     with_other = f" (with {other})" if other and path[0] not in DECLARED_IN_LISTS else ""
-    return found[0].fault(found[1], f"{_shown(name, path)}: {reason}{with_other}")
+    return found[0].fault(found[1], f"{_shown(name, path)}{reason}{with_other}")
 
 
 def _shown(name: str, path: Path) -> str:
-    # The number of a definition says nothing to who has its line before him.
-    return _LISTED.sub("", name, count=1) if path[0] in DECLARED_IN_LISTS else name
+    if path[0] not in DECLARED_IN_LISTS:
+        return f"{name}: "
+    # Neither the number of a definition nor that a name is one helps who has its line before him.
+    return "" if path[-1] in _OBVIOUS else f"{_LISTED.sub('', name, count=1)}: "
 
 
 # --- definitions ---------------------------------------------------------------------------------

@@ -106,6 +106,8 @@ def _comparison(left: ast.Value, operator: Operator, right: ast.Value, memory: B
     if not isinstance(left, ast.Word):
         wrong(left.span, "on the left of a comparison stands a field")
         raise _NoValue
+    if left.text in memory.unknown:
+        raise _NoValue
     if left.text in memory.vectors:
         wrong(left.span, f"{left.text} is a vector: it is searched, not compared")
         raise _NoValue

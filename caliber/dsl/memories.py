@@ -70,7 +70,11 @@ def _schema(state: Building, source: Source, value: ast.Value, data: dict[str, A
         here: Path = (*path, "fields", len(fields))
         state.places[here] = (source, pair.span)
         state.places[(*here, "name")] = (source, pair.key.span)
-        fields.append({"name": key_of(pair), **_field(state, source, pair.value, here)})
+        made = _field(state, source, pair.value, here)
+        if made["type"] is None:
+            made = {"type": FieldType.TEXT.value}
+            state.unsure.setdefault(int(path[1]), set()).add(key_of(pair))
+        fields.append({"name": key_of(pair), **made})
 
 
 def _field(state: Building, source: Source, value: ast.Value, path: Path, *, optional: bool = False) -> dict[str, Any]:
@@ -139,7 +143,8 @@ def _indexes(state: Building, source: Source, value: ast.Value, data: dict[str, 
         state.places[(*here, "field")] = (source, pair.key.span)
         state.places[(*here, "type")] = (source, pair.value.span)
         kind = _one_of(state, source, pair.value, IndexType, "this is no type of index")
-        indexes.append({"field": key_of(pair), "type": kind})
+        if kind is not None:
+            indexes.append({"field": key_of(pair), "type": kind})
 
 
 def _lifecycle(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:

@@ -14,6 +14,7 @@ class BuiltIn:
     """A memory bound to a relation; ``names`` are fields that the language calls otherwise than the relation.
 
     ``vectors`` are fields that stand for the record's vector: they can be declared and indexed, not compared.
+    ``unknown`` are fields of a declaration that is broken there: what is said of them counts as right.
     ``declared`` are the values of enums that a program declares fewer of than the relation has (K-059).
     """
 
@@ -21,6 +22,7 @@ class BuiltIn:
     names: Mapping[str, str] = field(default_factory=dict)
     vectors: frozenset[str] = frozenset()
     declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
 
     def column(self, name: str) -> Column | None:
         """Return the column behind a field, or None where there is none."""

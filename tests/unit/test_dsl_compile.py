@@ -167,11 +167,11 @@ def test_policies_compile_in_their_order() -> None:
         ("policy p { on task_end: [sumarize(scope)] }", "2:26: error: this is no action; did you mean `summarize(…)`?"),
         (
             "policy p { on task_end: [summarize(scop)] }",
-            "2:36: error: target: there is no memory scop; did you mean `scope`?",
+            "2:36: error: there is no memory scop; did you mean `scope`?",
         ),
         (
             "policy p { on task_end: [summarize(note)] }",
-            "2:36: error: target: the target of summarize must be",
+            "2:36: error: the target of summarize must be",
         ),
         (
             "policy p { on task_end: [prune(note, older(3d))] }",

@@ -278,6 +278,7 @@ SMALL = profiles.reference("store.db", embedding_provider=None)
 
 OWN = "type: meta schema: { a: text, n: int }"
 RULE = "mode: full priority: 1"
+UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, x: gin } }"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,7 @@ RULE = "mode: full priority: 1"
         ('memory d { type: meta schema: { a: enum("b", "b") } }', ["2:46: error: values[1]: is named twice"]),
         (
             "memory d { type: meta schema: { a: text, a: int } }",
-            ["2:42: error: name: the field a is declared twice"],
+            ["2:42: error: the field a is declared twice"],
         ),
         ('memory d { type: meta schema: { "a": text } }', ["2:33: error: the name of a field stands without quotes"]),
         (
@@ -370,16 +371,16 @@ RULE = "mode: full priority: 1"
         # memories
         (
             f"memory d {{ {OWN} parent: trajectry }}",
-            ["2:59: error: parent: there is no memory trajectry; did you mean `trajectory`?"],
+            ["2:59: error: there is no memory trajectry; did you mean `trajectory`?"],
         ),
         (
             f"memory d {{ {OWN} parent: e }} memory e {{ {OWN} parent: d }}",
             [
-                "2:59: error: parent: circular reference: d belongs to e belongs to d",
-                "2:121: error: parent: circular reference: e",
+                "2:59: error: circular reference: d belongs to e belongs to d",
+                "2:121: error: circular reference: e",
             ],
         ),
-        (f"memory d {{ {OWN} parent: d }}", ["2:59: error: parent: circular reference: d belongs to d"]),
+        (f"memory d {{ {OWN} parent: d }}", ["2:59: error: circular reference: d belongs to d"]),
         (
             "memory note { type: meta schema: { note_id: uuid } retention: session }",
             ["2:63: error: retention.kind: records of note belong to no session, so none ends them"],
@@ -390,11 +391,11 @@ RULE = "mode: full priority: 1"
         ),
         (
             "memory note { type: meta schema: { note_id: uuid } parent: scope }",
-            ["2:60: error: parent: a note belongs to nothing"],
+            ["2:60: error: a note belongs to nothing"],
         ),
         (
             f"memory d {{ {OWN} index: {{ b: btree }} }}",
-            ["2:60: error: field: d has no field b; it has id, created_at"],
+            ["2:60: error: d has no field b; it has id, created_at"],
         ),
         (
             f"memory d {{ {OWN} index: {{ a: btre }} }}",
@@ -402,46 +403,46 @@ RULE = "mode: full priority: 1"
         ),
         (
             f"memory d {{ {OWN} index: {{ n: hnsw }} }}",
-            ["2:60: error: field: n is int, which hnsw does not index"],
+            ["2:60: error: n is int, which hnsw does not index"],
         ),
         (
             f"memory d {{ {OWN} index: {{ n: gin }} }}",
-            ["2:60: error: field: n is int, which gin does not index; it is indexed"],
+            ["2:60: error: n is int, which gin does not index; it is indexed"],
         ),
         (
             "memory d { type: meta schema: { a: text, a_embedding: embedding } index: { a_embedding: btree } }",
-            ["2:76: error: field: a_embedding is embedding, which btree does not index; it is indexed by hnsw or"],
+            ["2:76: error: a_embedding is embedding, which btree does not index; it is indexed by hnsw or"],
         ),
         (
             f"memory d {{ {OWN} index: {{ a: gin, a: btree }} }}",
-            ["2:68: error: field: the field a is indexed twice"],
+            ["2:68: error: the field a is indexed twice"],
         ),
         (
             "memory d { type: meta schema: { class: text } }",
-            ["2:33: error: name: class cannot be an attribute"],
+            ["2:33: error: class cannot be an attribute"],
         ),
         (
             "memory scope { type: meta schema: { sumary: text } }",
-            ["2:37: error: name: every store has the memory scope"],
+            ["2:37: error: every store has the memory scope"],
         ),
         (
             "memory scope { type: meta schema: { summary: int } }",
-            ["2:37: error: name: summary of scope is text, not int"],
+            ["2:37: error: summary of scope is text, not int"],
         ),
         (
             'memory note { type: meta schema: { note_type: enum("fact", "fakt") } }',
-            ["2:36: error: name: note_type of note is never fakt; it is one of convention"],
+            ["2:36: error: note_type of note is never fakt; it is one of convention"],
         ),
         (
             "memory note { type: meta schema: { content_embedding: text } }",
-            ["2:36: error: name: content_embedding is a vector"],
+            ["2:36: error: content_embedding is a vector"],
         ),
         # rules
-        (f"inject trajectory into context {{ {RULE} }}", ["2:8: error: memory: a task has no text of its own"]),
-        ("policy p { on turn: [inject(trajectory, full)] }", ["2:29: error: target: the target of inject must be"]),
+        (f"inject trajectory into context {{ {RULE} }}", ["2:8: error: a task has no text of its own"]),
+        ("policy p { on turn: [inject(trajectory, full)] }", ["2:29: error: the target of inject must be"]),
         (
             f"inject notes into context {{ {RULE} }}",
-            ["2:8: error: memory: there is no memory notes; did you mean `note`?"],
+            ["2:8: error: there is no memory notes; did you mean `note`?"],
         ),
         (
             f"inject note into context {{ {RULE} max_tokens: 999999 }}",
@@ -449,7 +450,7 @@ RULE = "mode: full priority: 1"
         ),
         (
             f"inject note into context {{ {RULE} name: x }} inject scope into context {{ {RULE} name: x }}",
-            ["2:118: error: name: another rule, or its section, is called x"],
+            ["2:118: error: another rule, or its section, is called x"],
         ),
         (
             f"inject note into context {{ {RULE} filter: confidense > 0.5 }}",
@@ -480,14 +481,23 @@ RULE = "mode: full priority: 1"
             f'inject d into context {{ {RULE} filter: b = "x" }} memory d {{ {OWN} }}',
             ["2:56: error: there is no field b"],
         ),
+        (
+            f"{UNSURE} inject d into context {{ {RULE} filter: w > 1 and a = 1 and class = 2 }}",
+            [
+                "2:45: error: this is no type of field; did you mean `float`?",
+                "2:71: error: d has no field x",
+                "2:151: error: a is compared with a text in quotes",
+                "2:157: error: there is no field class",
+            ],
+        ),
         # policies
         (
             "policy p { on task_end: [prune(nots, older_than(1d))] }",
-            ["2:32: error: target: there is no memory nots; did you mean `note`?"],
+            ["2:32: error: there is no memory nots; did you mean `note`?"],
         ),
         (
             "memory d { type: meta schema: { n: int } } policy p { on task_end: [summarize(d)] }",
-            ["2:79: error: target: d has no text to summarize"],
+            ["2:79: error: d has no text to summarize"],
         ),
         (
             f"memory d {{ {OWN} }} policy p {{ on task_end: [prune(d, below_confidence(0.5))] }}",
@@ -525,6 +535,7 @@ def test_all_faults_come_in_one_run_in_the_order_of_the_text() -> None:
     assert [fault.split(": error")[0] for fault in faults_of(body)] == [
         "3:22",
         "3:41",
+        "3:56",
         "4:56",
         "6:12",
         "7:38",
