@@ -172,9 +172,26 @@ def _refusals(held: MemoryType | None, memory: MemoryType, wanted: Wanted) -> It
             f"records of {memory.name} belong to {held.parent or 'none'}, not {memory.parent or 'none'};"
             " declare a memory of another name"
         )
+    yield from _refused_vectors(held, memory, wanted)
+
+
+def _refused_vectors(held: MemoryType, memory: MemoryType, wanted: Wanted) -> Iterator[str]:
+    """Yield why the vectors that there are would not be those of their text any more."""
     embedded = embedded_field(held)
-    if embedded is not None and embedded_field(memory) not in (None, embedded):
-        yield f"the vectors of {memory.name} are those of {embedded}; drop its embedding first, then declare it anew"
+    known = {item.name for item in memory.fields}
+    left = tuple(
+        item for item in held.fields if item.name not in known and f"{memory.name}.{item.name}" not in wanted.drop
+    )
+    vector = next((item.name for item in held.fields if item.type is FieldType.EMBEDDING), "")
+    try:
+        after = embedded_field(replace(memory, fields=memory.fields + left))
+    except InvalidValue:
+        after = ""
+    if embedded is not None and after not in (None, embedded):
+        yield (
+            f"the vectors of {memory.name} are those of {embedded}, and would not be any more;"
+            f" leave {vector} out of the configuration, migrate with --drop {memory.name}.{vector}, then declare it anew"
+        )
 
 
 def _has_column(memory: MemoryType, item: Field) -> bool:
@@ -209,7 +226,8 @@ def _removed(row: StoredMemory, dialect: Dialect, at: datetime) -> MemoryStep:
         f"DELETE FROM {dialect.table(name)} WHERE owner_type = '{relation.name}'"
         for name in ("embedding", "content_version", "usage")
     ]
-    gone = replace(row, retired_at=at, updated_at=at, version=row.version + 1)
+    # What it was made of nobody needs any more, and its words may be somebody's.
+    gone = replace(row, definition="", retired_at=at, updated_at=at, version=row.version + 1)
     line = f"remove memory {row.name} and all its records"
     return MemoryStep(line, (*owned, f"DROP TABLE {dialect.table(relation.name)}"), gone, removes=True)
 
@@ -236,14 +254,15 @@ def _towards(held: MemoryType, memory: MemoryType, wanted: Wanted) -> Iterator[t
     """
     name = memory.name
     declared = {item.name: item for item in memory.fields}
-    for item in held.fields:
+    # Vectors go before their text, and come after it.
+    for item in sorted(held.fields, key=_is_no_vector):
         if f"{name}.{item.name}" in wanted.drop:
             left = tuple(other for other in held.fields if other.name != item.name)
             kept = tuple(index for index in held.indexes if index.field != item.name)
             line = f"remove field {name}.{item.name} and what records say there"
             yield line, replace(held, fields=left, indexes=kept), True
     known = {item.name for item in held.fields}
-    for item in memory.fields:
+    for item in sorted(memory.fields, key=_is_no_vector, reverse=True):
         if item.name not in known:
             line = f"add field {name}.{item.name} ({shown(item)})"
             yield line, replace(held, fields=(*held.fields, item)), False
@@ -262,6 +281,10 @@ def _towards(held: MemoryType, memory: MemoryType, wanted: Wanted) -> Iterator[t
     rest = replace(memory, fields=held.fields, indexes=held.indexes)
     if rest != held:
         yield f"note what else is declared of memory {name}, such as its retention", rest, False
+
+
+def _is_no_vector(item: Field) -> bool:
+    return item.type is not FieldType.EMBEDDING
 
 
 def _indexes_towards(held: MemoryType, memory: MemoryType) -> Iterator[tuple[str, MemoryType, bool]]:

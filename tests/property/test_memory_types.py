@@ -1,0 +1,203 @@
+"""Any declaration becomes a table and back; steps towards another leave the store that would have been made at once."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from support.memories import record
+
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.sqlite.dialect import DIALECT
+from caliber.model.enums import ArtifactType, MemoryCategory, Trigger
+from caliber.model.errors import InvalidValue, SchemaMismatch, StorageError
+from caliber.schema.catalog import BUILT_IN
+from caliber.schema.memory_definitions import definition_of, memory_from
+from caliber.schema.memory_types import (
+    Field,
+    FieldType,
+    Index,
+    IndexType,
+    Lifecycle,
+    MemoryType,
+    Retention,
+    RetentionKind,
+    When,
+)
+from caliber.schema.own_memories import faults, own_memory
+from caliber.storage.codec import codec_of
+from caliber.storage.memory_migrations import first_memories
+from caliber.storage.memory_steps import Wanted, memory_steps
+from caliber.storage.plan import compile_relation
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+PARTS = "abcdefghijklmnopqrstuvwxyz_0123456789"
+NAMES = st.one_of(
+    st.sampled_from(["content", "title", "class", "id", "version", "trust", "created_at", "x", "select", "order"]),
+    st.text(PARTS, min_size=1, max_size=48).filter(lambda text: not text[0].isdigit()),
+)
+FIELDS = st.builds(
+    lambda name, kind, values, optional: Field(name, kind, values if kind is FieldType.ENUM else (), optional),
+    NAMES,
+    st.sampled_from(FieldType),
+    st.lists(st.text(max_size=6), min_size=1, max_size=4, unique=True).map(tuple),
+    st.booleans(),
+)
+TRIGGERS = st.builds(When, st.sampled_from(Trigger), st.none())
+RETENTIONS = st.builds(
+    Retention,
+    st.sampled_from(RetentionKind),
+    st.none() | st.integers(1),
+    st.none() | st.integers(1),
+    st.none() | TRIGGERS,
+)
+
+
+def _unique(fields: list[Field]) -> tuple[Field, ...]:
+    return tuple({item.name: item for item in fields}.values())
+
+
+@st.composite
+def memories(draw: st.DrawFn, name: str | None = None) -> MemoryType:
+    fields = draw(st.lists(FIELDS, min_size=1, max_size=6).map(_unique))
+    indexed = draw(st.lists(st.sampled_from([item.name for item in fields]), unique=True, max_size=3))
+    return MemoryType(
+        name=name or draw(st.text(PARTS, min_size=1, max_size=48).filter(lambda text: not text[0].isdigit())),
+        category=draw(st.sampled_from(MemoryCategory)),
+        fields=fields,
+        retention=draw(RETENTIONS),
+        indexes=tuple(Index(item, draw(st.sampled_from(IndexType))) for item in indexed),
+        lifecycle=draw(st.sampled_from(Lifecycle)),
+        closes_on=draw(st.none() | TRIGGERS),
+        artifacts=draw(st.lists(st.sampled_from(ArtifactType), max_size=2).map(tuple)),
+        parent=draw(st.sampled_from([None, "scope", "note", "turn_buffer"])),
+        inject_on=draw(st.lists(TRIGGERS, max_size=2).map(tuple)),
+    )
+
+
+@settings(max_examples=30)
+@given(memories())
+def test_a_definition_says_all_of_a_memory(memory: MemoryType) -> None:
+    assert memory_from(definition_of(memory)) == memory
+
+
+def _made(*statements: str) -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    connection.execute("CREATE TABLE embedding (owner_type TEXT)")
+    for statement in statements:
+        connection.execute(statement)
+    return connection
+
+
+def _schema(connection: apsw.Connection, table: str) -> tuple[Any, ...]:
+    columns = {(row[1], row[2], row[3]) for row in connection.execute(f'PRAGMA table_xinfo("{table}")')}
+    indexes = set(connection.execute("SELECT sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = ?", (table,)))
+    return columns, indexes
+
+
+@settings(deadline=None, max_examples=30)
+@given(memories())
+def test_every_memory_without_a_fault_is_a_table(memory: MemoryType) -> None:  # C-132, K-060
+    if any(faults(memory)):
+        with pytest.raises(InvalidValue):
+            own_memory(memory, 64)
+        return
+    (row,) = first_memories([memory], 0)
+    catalog = BUILT_IN.with_memories([row])
+    own = catalog.memories[memory.name]
+    plans = compile_relation(own.relation, DIALECT)
+    connection = _made(*plans.create)
+    given_fields: dict[str, Any] = {}
+    for item in memory.fields:
+        if item.name in own.own and not item.optional:
+            given_fields[item.name] = _VALUES[item.type] if item.type is not FieldType.ENUM else item.values[0]
+    made = record(catalog, memory.name, **given_fields)
+    connection.execute(plans.insert.sql, codec_of(own.relation).encode(made, None))
+    (stored,) = connection.execute(plans.page.sql, (-1, 10)).fetchall()
+    assert codec_of(own.relation).decode(stored) == made
+    assert pickle.loads(pickle.dumps(made)) == made
+    names = [line.split('"')[1] for line in compile_relation(own.relation, POSTGRES).create if "INDEX" in line[:20]]
+    assert all(len(name) <= 63 for name in names)
+    assert len(set(names)) == len(names)
+
+
+POSTGRES = PostgresDialect("tenant", "public")
+_VALUES: dict[FieldType, Any] = {
+    FieldType.UUID: uuid.UUID(int=7),
+    FieldType.TEXT: "text\0",
+    FieldType.INT: 2**63 - 1,
+    FieldType.FLOAT: -1.5,
+    FieldType.BOOL: True,
+    FieldType.TIMESTAMP: AT,
+    FieldType.JSON: {"a": [None, 1.5]},
+}
+
+
+SOUND_FIELDS = st.builds(
+    lambda name, kind, values, optional: Field(name, kind, values if kind is FieldType.ENUM else (), optional),
+    st.sampled_from(["a", "b", "c", "content", "trajectory_id", "fact_id"]),
+    st.sampled_from([FieldType.TEXT, FieldType.INT, FieldType.ENUM, FieldType.UUID, FieldType.JSON]),
+    st.sampled_from([("x",), ("y", "x"), ("x", "z w")]),
+    st.sampled_from([True, True, True, False]),
+)
+
+
+@st.composite
+def sound_memories(draw: st.DrawFn) -> MemoryType:
+    """A memory that mostly can be made, as two versions of one declaration are."""
+    fields = draw(st.lists(SOUND_FIELDS, min_size=1, max_size=4).map(_unique))
+    if draw(st.booleans()):
+        fields = (*fields, Field("content_embedding", FieldType.EMBEDDING))
+    indexed = draw(st.lists(st.sampled_from([item.name for item in fields]), unique=True, max_size=2))
+    indexes = tuple(Index(item, draw(st.sampled_from([IndexType.BTREE, IndexType.HASH]))) for item in indexed)
+    retention = draw(st.sampled_from([RetentionKind.PERSISTENT, RetentionKind.SESSION]))
+    return MemoryType("fact", MemoryCategory.SEMANTIC, fields, Retention(retention), indexes)
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
+@given(sound_memories(), sound_memories(), st.data())
+def test_steps_lead_to_what_would_have_been_made_at_once(
+    before: MemoryType, after: MemoryType, data: st.DataObject
+) -> None:
+    assume(not any(faults(before)) and not any(faults(after)))
+    lost = [item.name for item in before.fields if item.name not in {field.name for field in after.fields}]
+    chosen = data.draw(st.lists(st.sampled_from(lost), unique=True)) if lost else []
+    drop = tuple(f"fact.{name}" for name in chosen)
+    wanted = Wanted((after,), drop)
+    (row,) = first_memories([before], 0)
+    try:
+        steps = memory_steps("store", [row], wanted, DIALECT, AT)
+    except SchemaMismatch:
+        return
+    connection = _made(*compile_relation(own_memory(before, row.code).relation, DIALECT).create)
+    version = row.version
+    for step in steps:
+        for statement in step.statements:
+            connection.execute(statement)
+        assert step.row.version == version + 1
+        version += 1
+        row = step.row
+    final = memory_from(row.definition)
+    made = _made(*compile_relation(own_memory(final, row.code).relation, DIALECT).create)
+    assert _schema(connection, "memory_fact") == _schema(made, "memory_fact")
+    assert memory_steps("store", [row], wanted, DIALECT, AT) == []
+    kept = {item.name for item in final.fields}
+    assert kept == {item.name for item in after.fields} | (set(lost) - {name.removeprefix("fact.") for name in drop})
+    assert final.retention == after.retention
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=40), st.text(max_size=60))
+def test_a_damaged_definition_is_an_error_of_ours(raw: bytes, text: str) -> None:
+    for damaged in (text, raw.decode("latin-1"), definition_of(_SMALL)[: len(raw)]):
+        with pytest.raises(StorageError):
+            memory_from(damaged)
+
+
+_SMALL = MemoryType("x", MemoryCategory.META, (Field("y", FieldType.INT),), Retention(RetentionKind.PERSISTENT))
