@@ -190,7 +190,7 @@ def _refused_vectors(held: MemoryType, memory: MemoryType, wanted: Wanted) -> It
     if embedded is not None and after not in (None, embedded):
         yield (
             f"the vectors of {memory.name} are those of {embedded}, and would not be any more;"
-            f" leave {vector} out of the configuration, migrate with --drop {memory.name}.{vector}, then declare it anew"
+            f" leave {vector} out, migrate with --drop {memory.name}.{vector}, then declare it anew"
         )
 
 
