@@ -31,9 +31,6 @@ READ_THROUGH = {
     "trust": r"trust\.of_turn",
     # Read by one function, through the names of RetrySettings.
     "llm_retry_config": "RetrySettings",
-    # By the one function that knows what a turn's role and tool say of it.
-    **{f"trust.{name}": r"trust\.of_turn" for name in ("system_turns", "user_turns", "assistant_turns", "tool_turns")},
-    "trust.web_tools": r"trust\.of_turn",
 }
 """Knobs that other rooms read by another name than their own."""
 
