@@ -63,7 +63,8 @@ class _Explained:
     def trust_of(self, record_id: uuid.UUID | None) -> str | None:
         """Return a record's label; None for text of the configuration and for what is gone."""
         entity = None if record_id is None else self.source.entity(record_id)
-        return entity.trust.value if isinstance(entity, Turn | Artifact | Note | Scope) else None
+        trust = getattr(entity, "trust", None)
+        return None if trust is None else str(trust)
 
 
 def explain(

@@ -117,8 +117,10 @@ def check_derived(memory: caliber.Caliber, trajectory_id: Any, said: list[Any], 
     scopes = memory.storage.scopes.list_by_trajectory(trajectory_id)
     of_turn = {turn.turn_number: turn for turn in said}
     for artifact in artifacts:
-        sources = [of_turn[artifact.source_turn]] if artifact.source_turn in of_turn else []
-        if artifact.extraction_method == "inferred" and not quoting:
+        if artifact.extraction_method != "inferred":
+            continue  # seen when it was kept; a turn may have the number it named only since
+        sources = [of_turn[artifact.source_turn]]
+        if not quoting:
             sources = [turn for turn in said if turn.scope_id == artifact.scope_id]
         assert artifact.trust.distrust >= distrust(sources)
     made_of = [*artifacts, *(scope for scope in scopes if scope.summary)]
