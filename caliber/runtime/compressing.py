@@ -11,7 +11,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caliber.config.memories import MemoryConfig
 from caliber.kernels import uuid7
@@ -28,13 +28,15 @@ from caliber.runtime.pruning import ALL_ROWS, BY_SCOPE, drop
 from caliber.runtime.space_provider import embedded_text
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import FieldType, RetentionKind
-from caliber.schema.own_memories import OwnMemory
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
 from caliber.storage.codec import codec_of
 from caliber.storage.plan import RelationPlans
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
+
+if TYPE_CHECKING:
+    from caliber.schema.own_memories import OwnMemory
 
 _ONE = 2
 """Records that it takes to be worth one: a record by itself is short enough, and a summary is not summed up again."""

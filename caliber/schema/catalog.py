@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from caliber.model.errors import StorageError
-from caliber.schema.memories import BUILT_IN as BOUND
-from caliber.schema.memory_definitions import memory_from
-from caliber.schema.own_memories import OwnMemory, own_memory
 from caliber.schema.relation import ForeignKey, Relation
 from caliber.schema.relations import BY_CODE, BY_NAME, MIRRORED, RELATIONS
 from caliber.schema.relations.memory import StoredMemory
+
+if TYPE_CHECKING:
+    from caliber.schema.own_memories import OwnMemory
 
 Referrers = Mapping[str, Sequence[tuple[Relation, ForeignKey]]]
 
@@ -76,6 +77,11 @@ def _referrers(mirrored: Iterable[Relation]) -> Referrers:
 
 def _in_order(rows: Iterable[StoredMemory]) -> list[OwnMemory]:
     """Return memories, each after the one whose records its own belong to."""
+    # Most stores have none, and opening one of them need not load what makes relations of them.
+    from caliber.schema.memories import BUILT_IN as BOUND
+    from caliber.schema.memory_definitions import memory_from
+    from caliber.schema.own_memories import own_memory
+
     waiting = {row.name: own_memory(memory_from(row.definition), row.code, plural_of(row.name)) for row in rows}
     out: list[OwnMemory] = []
     while waiting:

@@ -43,9 +43,9 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
+from caliber.schema.relations.memory import KEY as KEY
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
 
-KEY: Final = "record_id"
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 """Definitions come out of archives too, and names become those of columns and attributes."""
 INT_LEAST: Final = -(2**63) + 1

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from caliber.schema.catalog import Catalog
-from caliber.schema.own_memories import KEY
 from caliber.schema.relations import EMBEDDING
+from caliber.schema.relations.memory import KEY
 from caliber.storage.codec import codec_of
 from caliber.storage.plan import Dialect, quote
 

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 from caliber.model.errors import SchemaMismatch
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
-from caliber.schema.memory_definitions import definition_of
-from caliber.schema.memory_types import Field, FieldType, MemoryType
-from caliber.schema.own_memories import is_own
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import FIRST_CODE, StoredMemory
 from caliber.storage.plan import RelationPlans
@@ -22,10 +19,15 @@ from caliber.storage.session import StatementSession
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig
+    from caliber.schema.memory_types import Field, MemoryType
 
 
 def declared_in(config: CaliberConfig) -> tuple[MemoryType, ...]:
     """Return the memories of a configuration that become relations of their own."""
+    if not config.memories:  # as most have none, what makes relations of them is loaded where it is needed
+        return ()
+    from caliber.schema.own_memories import is_own
+
     return tuple(memory for memory in (item.declared for item in config.memories) if is_own(memory))
 
 
@@ -42,6 +44,8 @@ def catalog_of(session: StatementSession, plans: Mapping[str, RelationPlans]) ->
 
 def first_memories(declared: Sequence[MemoryType], at_us: int) -> list[StoredMemory]:
     """Return the rows of a store that is made with these memories at once."""
+    from caliber.schema.memory_definitions import definition_of
+
     at = from_us(at_us)
     return [
         StoredMemory(FIRST_CODE + place, memory.name, definition_of(memory), at, at)
@@ -81,6 +85,8 @@ def check_declared(store: str, catalog: Catalog, declared: Iterable[MemoryType])
 
 def _lacking(held: MemoryType, wanted: MemoryType) -> Iterator[str]:
     """Yield what a store's memory has not, or has otherwise, of what a configuration says of its records."""
+    from caliber.schema.memory_types import FieldType
+
     of = f"memory {wanted.name}"
     held_fields = {item.name: item for item in held.fields}
     for item in wanted.fields:

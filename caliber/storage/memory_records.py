@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from caliber.schema.own_memories import KEY as KEY
 from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relations.memory import KEY as KEY
 from caliber.storage.codec import codec_of, dump_json
 
 

@@ -21,17 +21,17 @@ from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import Conflict, InternalError, SchemaMismatch, Unavailable
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN
-from caliber.schema.memory_types import MemoryType
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.changes import UPSERT, pack_changes
 from caliber.storage.memory_migrations import declared_in, first_memories, stored_memories
-from caliber.storage.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps, next_step
 from caliber.storage.migrations import MIGRATIONS, baseline_of, check_needed, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation, plans_of
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig, StorageConfig
+    from caliber.schema.memory_types import MemoryType
+    from caliber.storage.memory_steps import MigrationPlan, Wanted
 
 _HEADER = b"SQLite format 3\x00"
 
@@ -243,6 +243,8 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
 
     Return the versions applied. Raises: as ``plan_migration``.
     """
+    from caliber.storage.memory_steps import Wanted
+
     options = options_of(config)
     wanted = Wanted(declared_in(config), tuple(drop))
     connection = open_existing(options)
@@ -262,6 +264,8 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
 
 def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> MigrationPlan:
     """Return what ``migrate`` would do. Raises: SchemaMismatch, InvalidValue (see ``memory_steps.next_step``)."""
+    from caliber.storage.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps
+
     options = options_of(config)
     wanted = Wanted(declared_in(config), tuple(drop))
     connection = open_existing(options)
@@ -277,6 +281,8 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
 
 def _take_step(connection: SqliteConnection, options: OpenOptions, wanted: Wanted, now_us: int) -> bool:
     """Take the next step towards the wanted memories in a transaction of its own; return whether there was one."""
+    from caliber.storage.memory_steps import next_step
+
     connection.command("BEGIN IMMEDIATE")
     try:
         # Only now: another migrator may have been first.

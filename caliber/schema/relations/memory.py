@@ -7,6 +7,8 @@ from datetime import datetime
 
 from caliber.schema.relation import AccessPath, Relation, Unique, instant, integer, text, version
 
+KEY = "record_id"
+"""The key of every declared memory's records."""
 FIRST_CODE = 64
 LAST_CODE = 255
 """Change records name relations by one byte; those below are for what every store has."""
