@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from support.knobs import CASES, Case, Place, servers
@@ -18,6 +19,13 @@ from caliber.config.render import about
 
 ELSEWHERE: dict[str, str] = {}
 """Knobs without a case, and why."""
+
+VALUES_ELSEWHERE = {
+    "search.keyword.language": "more stemmers of the same library, chosen by name as these are",
+    "storage.adapter": "the others are databases that are not built yet: opening such a store is refused",
+    "tenancy.sources.NAME.adapter": "as of storage.adapter",
+}
+"""Enumerations of which a case has not every value, and why."""
 
 LATER = {path for path, found in declared().items() if all(about(one.field)["later"] for one in found)}
 
@@ -38,21 +46,22 @@ def test_a_knob_changes_what_is_seen(case: Case, request: pytest.FixtureRequest,
 
 
 def check(case: Case, request: pytest.FixtureRequest, folder: Path) -> None:
-    """Fail unless both values show what they are to show, and not the same."""
+    """Fail unless each value shows what it is to show, and no two the same."""
     seen: list[Any] = []
-    for which, (value, expected) in enumerate((case.one, case.other)):
+    for which, (value, expected) in enumerate(case.sees):
         own = folder / str(which)
         own.mkdir()
         with ExitStack() as stack:
             place = Place(own, request.getfixturevalue, stack)
             seen.append(case.see(case.config(which, place), place))
         assert seen[-1] == expected, f"{case} = {value!r}"
-    assert seen[0] != seen[1], "both values look the same: the knob does nothing here, or the case does not see it"
+    same = [one for at, one in enumerate(seen) if one in seen[:at]]
+    assert not same, f"two values look the same, {same}: the knob does nothing here, or the case does not see it"
 
 
 def test_a_knob_that_does_nothing_is_found(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     deaf = Case("debug.trace_limit", lambda *_: 1, (1, 1), (2, 1))
-    with pytest.raises(AssertionError, match="both values look the same"):
+    with pytest.raises(AssertionError, match="two values look the same"):
         check(deaf, request, tmp_path)
     (tmp_path / "again").mkdir()
     with pytest.raises(AssertionError, match=r"debug\.trace_limit = 2"):
@@ -64,6 +73,29 @@ def test_every_knob_has_a_case() -> None:
     assert sorted(without - ELSEWHERE.keys()) == [], "say in tests/support/knobs what these change"
     assert sorted(ELSEWHERE.keys() - without) == [], "these have a case, or are gone: take them off the list"
     assert [path for path, count in Counter(map(str, CASES)).items() if count > 1] == []
+
+
+def values_of(annotation: Any) -> list[Any]:
+    """Return the values of an enumeration; none of anything else."""
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [member.value for member in annotation]
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [value for inner in get_args(annotation) if inner is not type(None) for value in values_of(inner)]
+
+
+def test_every_value_of_an_enumeration_is_turned_to() -> None:
+    knobs = declared()
+    missing = set()
+    for case in CASES:
+        turned = [value for value, _ in case.sees]
+        lists = any(isinstance(value, list) for value in turned)
+        every = (
+            [] if lists or case.on else [value for one in knobs[case.path] for value in values_of(one.field.annotation)]
+        )
+        missing |= {case.path for value in every if value not in turned}
+    assert sorted(missing - VALUES_ELSEWHERE.keys()) == []
+    assert sorted(VALUES_ELSEWHERE.keys() - missing) == [], "these have every value: take them off the list"
 
 
 def test_what_nothing_reads_says_so() -> None:

@@ -65,9 +65,9 @@ class Case:
     """A knob, how its effect is looked at, and what is seen with one value and with another.
 
     A value may be made at its place, as an address of a server there is. ``also`` is what both configurations have
-    beside the reference, ``beside`` what has to agree with either value, ``needs`` names fixtures of the suite,
+    beside the reference, ``beside`` what has to agree with each value, ``needs`` names fixtures of the suite,
     ``named`` the knob's path where it holds a name that somebody chose; ``on`` is the database where it is not SQLite
-    of a knob that both have.
+    of a knob that both have. ``more`` has further values, as those of an enumeration: what is seen differs with each.
     """
 
     path: str
@@ -77,20 +77,27 @@ class Case:
     also: Knobs | Callable[[Place], Knobs] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     named: str = ""
-    beside: tuple[Knobs | Callable[[Place], Knobs], Knobs | Callable[[Place], Knobs]] = ({}, {})
+    beside: tuple[Knobs | Callable[[Place], Knobs], ...] = ()
     on: str = ""
+    more: tuple[tuple[Any, Any], ...] = ()
 
     def __str__(self) -> str:
         return f"{self.path} on {self.on}" if self.on else self.path
 
+    @property
+    def sees(self) -> tuple[tuple[Any, Any], ...]:
+        """Every value, and what is seen with it."""
+        return (self.one, self.other, *self.more)
+
     def config(self, which: int, place: Place) -> CaliberConfig:
-        """Return the configuration with the first or the second value, and everything else the same."""
-        value = (self.one, self.other)[which][0]
+        """Return the configuration with the first value, the second or a further one, and everything else the same."""
+        value = self.sees[which][0]
 
         def here(given: Any) -> Any:
             return given(place) if callable(given) else given
 
-        knobs = {**here(self.also), self.named or self.path: here(value), **here(self.beside[which])}
+        beside = here(self.beside[which]) if which < len(self.beside) else {}
+        knobs = {**here(self.also), self.named or self.path: here(value), **beside}
         path = knobs.pop("storage.path", ":memory:")
         given = {name.replace(".", "__"): one for name, one in knobs.items()}
         return config(str(place.folder / "store.db") if path == FILE else path, **given)

@@ -97,13 +97,13 @@ def in_force(setting: str) -> Callable[[CaliberConfig, Place], list[str]]:
     return see
 
 
-def case(knob: str, see: Any, one: Any, other: Any, **also: Any) -> Case:
-    return Case(f"vector.{knob}", see, one, other, configured(**also), NEEDS)
+def case(knob: str, see: Any, one: Any, other: Any, *more: Any, **also: Any) -> Case:
+    return Case(f"vector.{knob}", see, one, other, configured(**also), NEEDS, more=more)
 
 
 IVFFLAT = {"index_type": "ivf_flat", "ivfflat_lists": 2}
 CASES: tuple[Case, ...] = (
-    case("index_type", method, ("hnsw", "hnsw"), ("exact", None)),
+    case("index_type", method, ("hnsw", "hnsw"), ("exact", None), ("ivf_flat", "ivfflat"), ivfflat_lists=2),
     case(
         "hnsw_m",
         options,

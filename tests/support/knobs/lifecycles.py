@@ -46,9 +46,11 @@ def scheduled(*actions: dict[str, Any]) -> list[dict[str, Any]]:
     return [made]
 
 
-def case(path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **also: Any) -> Case:
+def case(
+    path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], *more: tuple[Any, Any], **also: Any
+) -> Case:
     given = {name.replace("__", "."): value for name, value in also.items()}
-    return Case(path, see, one, other, {**NO_VECTORS, "pcp.recovery_points.frequency": "manual", **given})
+    return Case(path, see, one, other, {**NO_VECTORS, "pcp.recovery_points.frequency": "manual", **given}, more=more)
 
 
 def works(call: Callable[[], Any]) -> str:
@@ -106,7 +108,9 @@ def checkpoints(config: CaliberConfig, place: Place) -> int:
     agent = Agent(place.open(config))
     for number in range(3):
         agent.say(f"turn {number}")
-    return int(agent.memory.storage.checkpoints.count())
+    said = int(agent.memory.storage.checkpoints.count())
+    agent.memory.close_scope(agent.scope_id)
+    return max(said, int(agent.memory.storage.checkpoints.count()))
 
 
 def packed(config: CaliberConfig, place: Place) -> str:
@@ -323,6 +327,7 @@ CASES: tuple[Case, ...] = (
         children,
         ("reject", ("ConstraintViolation", "active")),
         ("cascade_fail", ("done", "failed")),
+        ("detach", ("done", "active")),
     ),
     case("trajectory.store_goal_text", goal, (True, "find out"), (False, None)),
     case("notes.initial_confidence", confidence, (0.3, 0.3), (1.0, 0.6)),
@@ -343,7 +348,7 @@ CASES: tuple[Case, ...] = (
     # --- checkpoints
     case("checkpoint_retention", checkpoints, (1, 1), (2, 2), **EVERY_CHECKPOINT),
     case("pcp.recovery_points.max_checkpoints", checkpoints, (1, 1), (2, 2), **EVERY_CHECKPOINT),
-    case("pcp.recovery_points.frequency", checkpoints, ("manual", 0), ("per_turn", 3)),
+    case("pcp.recovery_points.frequency", checkpoints, ("manual", 0), ("per_turn", 3), ("per_scope", 1)),
     case("pcp.recovery_points.compression_enabled", packed, (False, "json"), (True, "json+zlib"), **EVERY_CHECKPOINT),
     # --- policies
     case("policies", told, ([], 0), ([policy("scope_close", NOTIFY, NOTIFY)], 2)),
@@ -379,13 +384,15 @@ CASES: tuple[Case, ...] = (
     visibility(ROLES.REVIEWER, ROLES.EXECUTOR, ROLES.ORCHESTRATOR),
     visibility(ROLES.EXECUTOR, ROLES.REVIEWER, ROLES.OPTIMIZER),
     case("access.ownership", notes_of_two, ("agent", 2), ("role", 1)),
-    case("principal.kind", signed, ("human", "human:owner@"), ("system", "system:owner@")),
+    case("principal.kind", signed, ("human", "human:owner@"), ("system", "system:owner@"), ("agent", "agent:owner@")),
     case("principal.id", signed, ("ann", "human:ann@"), ("bob", "human:bob@")),
     case(
         "principal.role",
         signed,
         ("executor", "agent:owner@executor"),
         ("reviewer", "agent:owner@reviewer"),
+        ("orchestrator", "agent:owner@orchestrator"),
+        ("optimizer", "agent:owner@optimizer"),
         principal__kind="agent",
     ),
     case("principal.admin", storage_open, (False, "PermissionDenied"), (True, "done")),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-
-import numpy as np
 
 import caliber
 from caliber.backends.sqlite.store import SqliteStore
@@ -16,14 +14,13 @@ from caliber.config import CaliberConfig
 from caliber.kernels import uuid7
 from caliber.model.entities import Event
 from caliber.model.enums import EventFamily
-from caliber.model.errors import CaliberError, MultipleErrors, NotFound, StorageError, Unavailable
+from caliber.model.errors import NotFound, StorageError, Unavailable
 from caliber.model.ids import EventId
 from caliber.model.time import FixedClock, from_us
-from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EMBEDDING, EVENT, TURN, USAGE
-from support.configs import DIMENSIONS, HASH_PROVIDER, policy
+from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, TURN, USAGE
 from support.crowds import Gate, count, until
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place
-from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
+from support.providers import CountingEmbeddings
 
 DAY_MS = 86_400_000
 MOMENT_S = 0.05
@@ -257,137 +254,7 @@ def applied_by_itself(config: CaliberConfig, place: Place) -> bool:
     return comes(lambda: not count(store, EVENT), expected=config.retention.apply_every_ms > 0)
 
 
-# --- who gets vectors --------------------------------------------------------------------------------
-
-
-class Batches(CountingEmbeddings):
-    """Remembers how many texts came at once, and how long each was."""
-
-    def __init__(self, dimensions: int = DIMENSIONS) -> None:
-        super().__init__(dimensions)
-        self.batches: list[int] = []
-
-    def embed_batch(self, texts: Sequence[str]) -> Any:
-        self.batches.append(len(texts))
-        return super().embed_batch(texts)
-
-
-def vectors(memory: caliber.Caliber) -> int:
-    return count(memory._engine.store, EMBEDDING)
-
-
-def one_of_each(kind: str) -> Callable[[CaliberConfig, Place], int]:
-    """Return the observation of whether a record of a kind has a vector once it is written."""
-
-    def see(config: CaliberConfig, place: Place) -> int:
-        agent = Agent(place.open(config, summarization_provider=ScriptedSummarizer()))
-        if kind == "turns":
-            agent.say("a turn")
-        elif kind == "notes":
-            agent.note("a note")
-        elif kind == "artifacts":
-            agent.keep("an artifact")
-        else:
-            agent.say("a turn")
-            agent.memory.close_scope(agent.scope_id)
-        return vectors(agent.memory)
-
-    return see
-
-
-def at_once(config: CaliberConfig, place: Place) -> list[int]:
-    provider = Batches()
-    agent = Agent(place.open(config, embedding_provider=provider))
-    agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": f"turn {at}"} for at in range(4)])
-    return provider.batches
-
-
-def tried_again(config: CaliberConfig, place: Place) -> bool:
-    """Whether the worker asks again soon after a provider failed."""
-    provider = Batches()
-    provider.failure = outage
-    agent = Agent(place.open(config, embedding_provider=provider))
-    agent.note("a note")
-    until(lambda: len(provider.batches) > 0)
-    found = comes(lambda: len(provider.batches) > 1, expected=config.embedding.worker_idle_ms == 1)
-    provider.failure = None
-    return found
-
-
-def filled(config: CaliberConfig, place: Place) -> bool:
-    """Whether records come to have vectors of the model that is configured now, and not when they were written."""
-    before = config.with_overrides(**{"embedding_provider.model": "before"})
-    agent = Agent(place.open(before))
-    for number in range(3):
-        agent.note(f"note {number}")
-    agent.memory.close()
-    memory = place.open(config)
-    settings = config.embedding
-    expected = settings.reembed == "behind" and settings.reembed_pause_ms < 1_000
-    return comes(lambda: vectors(memory) == 6, expected=expected)
-
-
-LONG = "one two three four. five six seven eight. nine ten eleven twelve."
-
-
-def pieces(config: CaliberConfig, place: Place) -> tuple[int, int]:
-    """How many pieces of a long text are embedded, and how many vectors it has."""
-    provider = CountingEmbeddings()
-    agent = Agent(place.open(config, embedding_provider=provider))
-    with suppress(CaliberError):
-        agent.note(LONG)
-    return len(provider.asked), vectors(agent.memory)
-
-
-def questions_asked(config: CaliberConfig, place: Place) -> int:
-    provider = CountingEmbeddings()
-    agent = Agent(place.open(config, embedding_provider=provider))
-    agent.memory.search("zeppelin")
-    agent.memory.search("zeppelin")
-    return len(provider.asked)
-
-
-# --- the space ---------------------------------------------------------------------------------------
-
-
-class Plane:
-    """Vectors of a plane that the texts themselves say."""
-
-    model_id = "plane"
-    dimensions = 2
-
-    def embed(self, text: str) -> Any:
-        return np.array([float(word) for word in text.rpartition(":")[2].split()], np.float32)
-
-    def embed_batch(self, texts: Sequence[str]) -> Any:
-        return np.stack([self.embed(text) for text in texts])
-
-
-def nearest(config: CaliberConfig, place: Place) -> str:
-    agent = Agent(place.open(config, embedding_provider=Plane()))
-    agent.note("1 0")
-    agent.note("3 3")
-    return str(agent.memory.search("1 0", limit=1).hits[0].content)
-
-
-def space_taken(config: CaliberConfig, place: Place) -> str:
-    """Whether a provider of 16 dimensions fits."""
-    try:
-        place.open(config, embedding_provider=CountingEmbeddings(16))
-    except MultipleErrors:
-        return "refused"
-    return "opened"
-
-
-def vector_case(path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **also: Any) -> Case:
-    given = {name.replace("__", "."): value for name, value in also.items()}
-    quiet = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
-    base = {"search.keyword.similar_words": "none", "policies": [], "summarization_provider": None}
-    return Case(path, see, one, other, {**base, **quiet, **given})
-
-
 HOUR = {"write_behind.flush_interval_ms": "1h"}
-NOTES = {"embedding.embed_notes": "commit"}
 CASES: tuple[Case, ...] = (
     # --- memory
     case("resident.resident_bytes", texts_in_memory, (1 << 20, False), (1 << 30, True)),
@@ -425,60 +292,4 @@ CASES: tuple[Case, ...] = (
     case("retention.changes_ms", left_after_two_days("changes"), ("1d", 1), ("3d", 0), retention__changes_keep_rows=0),
     case("retention.changes_keep_rows", changes_left, (1, 1), (2, 2), retention__changes_ms="1d"),
     case("retention.apply_every_ms", applied_by_itself, (0, False), (1, True), retention__events_ms="1d"),
-    vector_case("embedding_cache_retention", left_after_two_days("embedding_cache"), ("1d", 1), ("3d", 0), **NOTES),
-    # --- who gets vectors
-    vector_case("embedding.embed_turns", one_of_each("turns"), ("off", 0), ("commit", 1)),
-    vector_case("embedding.embed_notes", one_of_each("notes"), ("off", 0), ("commit", 1)),
-    vector_case("embedding.embed_artifacts", one_of_each("artifacts"), ("off", 0), ("commit", 1)),
-    vector_case(
-        "embedding.embed_summaries",
-        one_of_each("summaries"),
-        ("off", 0),
-        ("commit", 1),
-        policies=[policy("scope_close", {"action": "summarize", "target": "turn_buffer"})],
-    ),
-    vector_case("embedding.batch_size", at_once, (2, [2, 2]), (4, [4]), embedding__embed_turns="commit"),
-    vector_case(
-        "embedding.worker_idle_ms",
-        tried_again,
-        (1, True),
-        ("1h", False),
-        embedding__embed_notes="behind",
-        llm_retry_config__max_retries=0,
-    ),
-    vector_case("embedding.reembed", filled, ("behind", True), ("manual", False), storage__path=FILE, **NOTES),
-    vector_case(
-        "embedding.reembed_pause_ms",
-        filled,
-        (0, True),
-        ("1h", False),
-        storage__path=FILE,
-        embedding__batch_size=1,
-        **NOTES,
-    ),
-    vector_case(
-        "embedding.long_text", pieces, ("truncate", (1, 1)), ("chunks", (3, 3)), embedding__long_text_tokens=8, **NOTES
-    ),
-    vector_case(
-        "embedding.long_text_tokens", pieces, (8, (3, 3)), (500, (1, 1)), embedding__long_text="chunks", **NOTES
-    ),
-    vector_case("embedding.cache_entries", questions_asked, (0, 2), (10, 1)),
-    # --- the space
-    Case(
-        "vector.dimensions",
-        space_taken,
-        (8, "refused"),
-        (16, "opened"),
-        {"search.keyword.similar_words": "none"},
-        beside=({"embedding_provider.dimensions": 8}, {"embedding_provider.dimensions": 16}),
-    ),
-    vector_case(
-        "vector.distance_metric",
-        nearest,
-        ("cosine", "1 0"),
-        ("inner_product", "3 3"),
-        embedding_provider={**HASH_PROVIDER, "dimensions": 2},
-        search__weights={"vector": 1.0, "keyword": 0.0, "graph": 0.0, "importance": 0.0},
-        **NOTES,
-    ),
 )

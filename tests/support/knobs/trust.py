@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from caliber.config import CaliberConfig
+from caliber.model.enums import TrustLabel
 from support.knobs.case import NO_VECTORS, Agent, Case, Place
 
 
@@ -23,30 +24,17 @@ def _after_the_web(agent: Agent) -> Any:
     return agent.say("said", "assistant")
 
 
+def case(knob: str, write: Callable[[Agent], Any]) -> Case:
+    one, other, *more = ((label.value, label.value) for label in TrustLabel)
+    return Case(f"trust.{knob}", label_of(write), one, other, NO_VECTORS, more=tuple(more))
+
+
 CASES = (
-    Case(
-        "trust.system_turns",
-        label_of(lambda agent: agent.say("x", "system")),
-        ("system", "system"),
-        ("user", "user"),
-        NO_VECTORS,
-    ),
-    Case("trust.user_turns", label_of(lambda agent: agent.say("x")), ("user", "user"), ("web", "web"), NO_VECTORS),
-    Case(
-        "trust.assistant_turns",
-        label_of(lambda agent: agent.say("x", "assistant")),
-        ("tool", "tool"),
-        ("system", "system"),
-        NO_VECTORS,
-    ),
-    Case(
-        "trust.tool_turns",
-        label_of(lambda agent: agent.say("x", "tool")),
-        ("tool", "tool"),
-        ("user", "user"),
-        NO_VECTORS,
-    ),
+    case("system_turns", lambda agent: agent.say("x", "system")),
+    case("user_turns", lambda agent: agent.say("x")),
+    case("assistant_turns", lambda agent: agent.say("x", "assistant")),
+    case("tool_turns", lambda agent: agent.say("x", "tool")),
     Case("trust.web_tools", label_of(_after_the_web), ([], "tool"), (["browse"], "web"), NO_VECTORS),
-    Case("trust.artifacts", label_of(lambda agent: agent.keep("x")), ("tool", "tool"), ("user", "user"), NO_VECTORS),
-    Case("trust.notes", label_of(lambda agent: agent.note("x")), ("tool", "tool"), ("user", "user"), NO_VECTORS),
+    case("artifacts", lambda agent: agent.keep("x")),
+    case("notes", lambda agent: agent.note("x")),
 )

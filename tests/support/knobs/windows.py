@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from caliber.config import CaliberConfig
@@ -83,9 +83,11 @@ def window_of(
     return see
 
 
-def case(path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **also: Any) -> Case:
+def case(
+    path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], *more: tuple[Any, Any], **also: Any
+) -> Case:
     knobs = {name.replace("__", "."): value for name, value in also.items()}
-    return Case(path, see, one, other, {**BARE, **knobs})
+    return Case(path, see, one, other, {**BARE, **knobs}, more=more)
 
 
 # --- what is in the stores -------------------------------------------------------------------------
@@ -158,6 +160,16 @@ def family(world: World) -> None:
     world.scope()
 
 
+def large_family(world: World) -> None:
+    """Artifacts of a trajectory above: one used last, one most relevant, one the second in both."""
+    world.open_space()
+    for number, vector in ((1, NEAR), (4, [1, 2, 0, 0]), (5, [1, 3, 0, 0]), (2, FAR), (3, FAIR)):
+        world.artifact(f"artifact {number}", vector, artifact_id=numbered(number))
+    world.used(EntityType.ARTIFACT, numbered(2))
+    world.trajectory_id = world.trajectory(parent=world.trajectory_id)
+    world.scope()
+
+
 # --- through the public face -----------------------------------------------------------------------
 
 
@@ -170,18 +182,20 @@ def longest_allowed(config: CaliberConfig, place: Place) -> str:
         return "refused"
 
 
-def kept_window(config: CaliberConfig, place: Place) -> bool:
-    """Whether a window can be replayed an hour after it was made."""
+def kept_for(config: CaliberConfig, place: Place) -> list[int]:
+    """After which of some minutes a window can still be replayed that was made at the beginning."""
     clock = FixedClock()
     agent = Agent(place.open(config, clock=clock))
     agent.say("hello")
     window = agent.memory.assemble_context(agent.trajectory_id)
     agent.memory.flush()
-    clock.advance(ms=3_600_000)
-    try:
-        return bool(agent.memory.replay(window.window_id).text == window.text)
-    except NotFound:
-        return False
+    found = []
+    for minutes in (10, 60, 600):
+        clock.advance(ms=60_000 * minutes)
+        with suppress(NotFound):
+            assert agent.memory.replay(window.window_id).text == window.text
+            found.append(minutes)
+    return found
 
 
 BY_VECTOR = {"query": "q", "query_embedding": NEAR}
@@ -219,7 +233,7 @@ CASES = (
     ),
     # --- how texts are counted
     case("tokens.bytes_per_token", window_of(turns(1), used), (1.0, 12), (3.0, 4)),
-    case("tokens.estimator", window_of(turns(3), used), ("bytes", 38), ("calibrated", 15)),
+    case("tokens.estimator", window_of(turns(3), used), ("bytes", 38), ("calibrated", 15), ("exact", 17)),
     case(
         "tokens.vocabulary",
         window_of(foreign, used),
@@ -354,19 +368,28 @@ CASES = (
     case("pcp.context_dag.max_depth", window_of(family, ids("artifacts")), (1, [3, 2]), (2, [3, 2, 1])),
     case(
         "pcp.context_dag.prune_strategy",
-        window_of(family, ids("artifacts"), **BY_VECTOR),
+        window_of(large_family, ids("artifacts"), **BY_VECTOR),
         ("lru", [2]),
         ("relevance", [1]),
+        ("hybrid", [3]),
         assembly__artifact_limit=1,
         min_relevance_threshold=0.0,
     ),
     # --- how long a window is kept
     Case(
         "context_window_persistence.kind",
-        kept_window,
-        ("ephemeral", False),
-        ("permanent", True),
+        kept_for,
+        ("ephemeral", []),
+        ("permanent", [10, 60, 600]),
         {**BARE, **NO_VECTORS, "context_window_persistence": {}, "retention.windows_ms": "forever"},
+        more=(("ttl", [10, 60]),),
+        beside=({}, {}, {"context_window_persistence.ttl_ms": "2h"}),
     ),
-    Case("context_window_persistence.ttl_ms", kept_window, ("30m", False), ("2h", True), {**BARE, **NO_VECTORS}),
+    Case(
+        "context_window_persistence.ttl_ms",
+        kept_for,
+        ("30m", [10]),
+        ("2h", [10, 60]),
+        {**BARE, **NO_VECTORS},
+    ),
 )
