@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
@@ -24,9 +25,11 @@ from caliber.runtime.forgetting.unfinished import forget_words, report_unfinishe
 from caliber.runtime.schedules import Scheduler
 from caliber.runtime.upkeep import maintain
 from caliber.storage.care import Stages
-from caliber.storage.memory_steps import MigrationPlan
 from caliber.storage.protocol import ConnectionPool, Store
 from caliber.trajectory import inputs
+
+if TYPE_CHECKING:
+    from caliber.storage.memory_steps import MigrationPlan
 
 
 def _of_tenant(config: CaliberConfig, tenant: str | None) -> CaliberConfig:

@@ -44,6 +44,8 @@ def catalog_of(session: StatementSession, plans: Mapping[str, RelationPlans]) ->
 
 def first_memories(declared: Sequence[MemoryType], at_us: int) -> list[StoredMemory]:
     """Return the rows of a store that is made with these memories at once."""
+    if not declared:
+        return []
     from caliber.schema.memory_definitions import definition_of
 
     at = from_us(at_us)

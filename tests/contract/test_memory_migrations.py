@@ -141,6 +141,10 @@ def test_who_has_the_store_open_goes_on_and_deletes_nothing_it_cannot_see(backen
     assert new.get(mine.record_id).place is None
     with pytest.raises(SchemaMismatch, match="open it again"):
         old._engine.write(lambda uow: uow.delete(fact, uow.get(fact, mine.record_id.bytes)))
+    with pytest.raises(SchemaMismatch, match="open it again"):
+        old.forget(texts=["Ada Lovelace"])
+    with pytest.raises(SchemaMismatch, match="open it again"):
+        old.storage.check()
     assert new._engine.memory.verify() == []
     for handle in (old, new):
         handle.close()

@@ -116,3 +116,13 @@ def test_records_of_memories_are_loaded_and_read_in_bulk(backend: Any, another: 
     with pytest.raises(InvalidRow, match="must be one of claim, rumour"):
         target.storage.bulk_load("fact", wrong)
     assert target.verify() == []
+
+
+def test_records_are_found_where_they_are_not_in_memory(backend: Any) -> None:
+    backend.needs("reopen")
+    knobs: dict[str, Any] = {"search__mode": "backend", "search__keyword__similar_words": "none"}
+    with backend.open(memories=MEMORIES, **knobs) as memory:
+        kept = _filled(memory)
+        assert "memory_fact" not in memory._engine.memory.snapshot.relations
+        assert [memory.get(each.record_id) for each in kept] == kept
+        assert memory.verify() == []
