@@ -207,8 +207,5 @@ def test_files_are_what_a_program_read_unless_somebody_vouches_for_them(here: Pa
     again = caliber_json("ingest", "files", "tree", "--trust", "web")["counts"]
     assert (again["notes_replaced"], again["artifacts_replaced"]) == (before["notes"], before["artifacts"])
     assert labels() == ["web"] * count
-    caliber("ingest", "files", "tree", "--trust", "user")
-    assert labels() == ["user"] * count
-    assert len(labels(active=False)) == 3 * count
-    assert caliber_json("ingest", "files", "tree", "--trust", "user")["added"] == 0
+    assert len(labels(active=False)) == 2 * count
     assert "system" in caliber("ingest", "files", "tree", "--trust", "me", code=2).stderr
