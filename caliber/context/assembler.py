@@ -38,6 +38,7 @@ from caliber.context.texts import (
     Said,
     artifact_text,
     note_text,
+    record_text,
     summary_text,
 )
 from caliber.context.trace import Decided
@@ -49,6 +50,7 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 
 if TYPE_CHECKING:
+    from caliber.schema.own_memories import OwnMemory
     from caliber.search.searcher import Searcher
 
 
@@ -87,6 +89,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
         cut_offs=tuple(gathered.cut_offs),
         degraded=tuple(gathered.degraded),
         once=inputs.once,
+        own={source: memory.relation.name for source, memory in plan.own.items()},
     )
     window = build_window(facts, decided, said, ranked.id_of)
     return Assembled(window, lambda: pack_record(facts, decided, said), decided, gathered.takes)
@@ -196,6 +199,12 @@ def _measure(
             relation = snapshot[RELATION_OF[kind]]
             rows = ranked[ROW][chosen].tolist()
             out.update(zip(chosen.tolist(), render(relation, rows, texts.texts(relation, rows)), strict=True))
+    for kind, memory in plan.own.items():
+        chosen = places[source == kind]
+        if len(chosen):
+            relation = snapshot[memory.relation.name]
+            rows = ranked[ROW][chosen].tolist()
+            out.update(zip(chosen.tolist(), _records(relation, rows, texts, memory), strict=True))
     short = _shorten(ranked, out, plan) if plan.taking else {}
     sizes[list(out)] = plan.measure(list(out.values()))
     row_of = ranked[ROW]
@@ -240,6 +249,17 @@ def _artifacts(relation: RelationSnapshot, rows: list[int], contents: list[bytes
 
 def _summaries(relation: RelationSnapshot, rows: list[int], contents: list[str | None]) -> list[str]:  # noqa: ARG001
     return [summary_text(content or "") for content in contents]
+
+
+def _records(relation: RelationSnapshot, rows: list[int], texts: TextSource, memory: OwnMemory) -> list[str]:
+    """Return records of a declared memory, from their columns as they are stored."""
+    layout = relation.layout
+    stored = [list(relation.packed(row)) for row in rows]
+    if layout.text_place >= 0:
+        for row, text in zip(stored, texts.texts(relation, rows), strict=True):
+            row[layout.text_place] = text
+    at = {name: layout.codec.index(name) for name in memory.relation.content_columns}
+    return [record_text(memory, {name: row[place] for name, place in at.items()}) for row in stored]
 
 
 def _values(relation: RelationSnapshot, name: str, rows: list[int]) -> list[str]:

@@ -34,7 +34,7 @@ from caliber.context.columns import (
     Candidates,
 )
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import ARTIFACT, NOTE, RELATION_OF, SOURCES, SUMMARY, TURN, AssemblyPlan
+from caliber.context.plan import ARTIFACT, NOTE, OWN, RELATION_OF, SOURCES, SUMMARY, TURN, AssemblyPlan
 from caliber.context.scores import Scored, Scorer, scorer_of
 from caliber.context.taking import FILTER, Take, Taking
 from caliber.context.texts import FixedText
@@ -51,12 +51,8 @@ if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
 
 
-_COLUMNS: Final = {
-    ARTIFACT: ("created_at", "token_count"),
-    NOTE: ("created_at", "token_count"),
-    SUMMARY: ("closed_at", "summary_tokens"),
-}
-"""When a record of a source was made, and how many tokens it counts."""
+_COLUMNS: Final = {SUMMARY: ("closed_at", "summary_tokens")}
+"""When a record was made, and how many tokens it counts, where these are called otherwise."""
 
 
 @dataclass(slots=True)
@@ -116,7 +112,7 @@ def gather(
     scopes = snapshot["scope"]
     scope_id, open_turns = _current_scope(scopes, _open_scopes(scopes, inputs))
     members = members_of(inputs, plan, searcher)
-    rules = Taking(inputs, plan, texts, scope_id, lambda source: _eligible(inputs, members, source))
+    rules = Taking(inputs, plan, texts, scope_id, lambda source: _eligible(inputs, plan, members, source))
     turns = _current_turns(reader, plan, rules, open_turns, cut_offs)
     parts: list[_Part] = []
     degraded: Sequence[str] = ()
@@ -147,10 +143,14 @@ def _marked(inputs: AssemblyInputs, parts: Sequence[_Part]) -> dict[int, NDArray
     return out
 
 
-def _eligible(inputs: AssemblyInputs, members: Members, source: int) -> NDArray[np.bool_]:
+def _eligible(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, source: int) -> NDArray[np.bool_]:
     """Return which rows of a source may enter a window at all."""
     if source == NOTE:
         return members.notes.visible
+    if source >= OWN:
+        own = inputs.snapshot[plan.relation_of(source)]
+        in_use: NDArray[np.bool_] = own.live_mask & (own.column("archived_at") == NEVER_US)
+        return in_use
     rows = members.summaries if source == SUMMARY else np.concatenate((members.own, *members.above))
     allowed = np.zeros(inputs.snapshot[RELATION_OF[source]].length, np.bool_)
     allowed[rows] = True
@@ -200,13 +200,17 @@ def pool_of_rules(
     scopes = snapshot["scope"]
     open_rows = _open_scopes(scopes, inputs)
     rules = Taking(
-        inputs, plan, texts, _current_scope(scopes, open_rows)[0], lambda source: _eligible(inputs, members, source)
+        inputs,
+        plan,
+        texts,
+        _current_scope(scopes, open_rows)[0],
+        lambda source: _eligible(inputs, plan, members, source),
     )
     for section in plan.taking:
         rule = section.rule
-        if rule is None or not rule.asks or RELATION_OF[section.source] != kind:
+        if rule is None or not rule.asks or plan.relation_of(section.source) != kind:
             continue
-        allowed = rules.filtered(rule, section.source, snapshot[kind], _eligible(inputs, members, section.source))
+        allowed = rules.filtered(rule, section.source, snapshot[kind], _eligible(inputs, plan, members, section.source))
         if allowed[row]:
             return Pool(kind, allowed, len(allowed))
     return None
@@ -339,7 +343,7 @@ def _default_part(
 
 
 def _made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> _Part:
-    made, tokens = _COLUMNS[source]
+    made, tokens = _COLUMNS.get(source, ("created_at", "token_count"))
     return _Part(source, section, rows, owners.column(made)[rows], owners.column(tokens)[rows], scored)
 
 
@@ -422,7 +426,7 @@ def _join(
         at = here.stop
     for part in parts:
         here = slice(at, at + len(part.rows))
-        snapshot = inputs.snapshot[RELATION_OF[part.source]]
+        snapshot = inputs.snapshot[plan.relation_of(part.source)]
         _fill_rows(numbers[:, here], part.source, part.section, snapshot, part.rows)
         numbers[STORED_TOKENS, here] = part.stored_tokens
         numbers[AGE_US, here] = inputs.now_us - part.created_us

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.plan import ARTIFACT, INT32_MAX, NOTE, RELATION_OF, SUMMARY, AssemblyPlan
+from caliber.context.plan import ARTIFACT, INT32_MAX, NOTE, OWN, RELATION_OF, SUMMARY, AssemblyPlan
 from caliber.kernels import RankColumns, rank_and_fill
 from caliber.model.enums import DecisionCode
 
@@ -60,7 +60,8 @@ class Candidates:
 
     def id_of(self, place: int) -> uuid.UUID | None:
         """Return the id of one candidate, or None for a text without one."""
-        if int(self.numbers[SOURCE, place]) not in RELATION_OF:
+        source = int(self.numbers[SOURCE, place])
+        if source not in RELATION_OF and source < OWN:
             return None
         high, low = self.ids[place].tolist()
         return uuid.UUID(int=(high << 64) | low)

@@ -15,9 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from caliber.context.columns import ORDINAL, SOURCE
-from caliber.context.plan import SOURCES
 from caliber.context.record import HASH_BYTES, MAGIC, Record, unpack_record
-from caliber.model.enums import SourceType
 
 _LEVEL: Final = 2
 _INPUTS: Final = ("query", "extra", "principal")
@@ -27,7 +25,7 @@ _INPUTS: Final = ("query", "extra", "principal")
 class Forgotten:
     """What is to go: of which records the content, which words, which ids."""
 
-    content: Callable[[SourceType, int], bool]
+    content: Callable[[str, int], bool]
     words: Callable[[Any], Any]
     ids: frozenset[bytes]
 
@@ -68,7 +66,7 @@ def _places(record: Record, forgotten: Forgotten) -> set[int]:
     return {
         place
         for place in record.ids
-        if forgotten.content(SOURCES[int(ranked[SOURCE][place])], int(ranked[ORDINAL][place]))
+        if forgotten.content(record.facts.relation_of(int(ranked[SOURCE][place])) or "", int(ranked[ORDINAL][place]))
     }
 
 

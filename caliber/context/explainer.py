@@ -17,23 +17,16 @@ from caliber.context.again import ScoredNow
 from caliber.context.columns import ORDINAL, SECTION, SOURCE
 from caliber.context.facts import WindowFacts
 from caliber.context.inputs import ContentSource
-from caliber.context.plan import CODE_OF, SOURCES
+from caliber.context.plan import RELATION_OF, AssemblyPlan, source_type_of
 from caliber.context.record import Record, unpack_record
 from caliber.context.replayer import decide_again, decided_again, identity_of, plan_for, with_conditions
 from caliber.context.sources import Absence, why_absent
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
 from caliber.model.entities import Artifact, Note, Scope, Turn
-from caliber.model.enums import AssemblyAction, SourceType
+from caliber.model.enums import AssemblyAction
 from caliber.model.time import from_us
 from caliber.model.windows import AssemblyDecision, CutOff
-
-_KINDS: dict[type[Any], SourceType] = {
-    Turn: SourceType.TURN,
-    Artifact: SourceType.ARTIFACT,
-    Note: SourceType.NOTE,
-    Scope: SourceType.SCOPE_SUMMARY,
-}
 
 ScoreNow = Callable[[uuid.UUID, WindowFacts], "ScoredNow | None"]
 """What a window's query makes of a record as it is now, or None when nothing can be said of it."""
@@ -44,6 +37,10 @@ class ExplainSource(ContentSource, Protocol):
 
     def entity(self, record_id: uuid.UUID) -> Any | None:
         """Return a record as it is now, or None, also for one that the principal may not see."""
+        ...
+
+    def relation(self, record_id: uuid.UUID) -> str | None:
+        """Return the relation that a record is in; None for one that is gone."""
         ...
 
     def ordinal(self, record_id: uuid.UUID) -> int | None:
@@ -210,20 +207,26 @@ def _one(explained: _Explained, wanted: uuid.UUID, score_now: ScoreNow | None) -
     if entity is None:
         reason = "no record with this id is known, or it is not visible to the principal that asks"
         return {"id": str(wanted), "type": None, "verdict": "unknown", "reason": reason}
-    kind = _KINDS.get(type(entity))
-    if kind is None:
+    plan = explained.decided.plan
+    relations = {**{relation: source for source, relation in RELATION_OF.items()}, **_own_sources(plan)}
+    source = relations.get(explained.source.relation(wanted) or "")
+    if source is None:
         name = type(entity).__name__.lower()
         reason = f"windows are not made of records of this kind ({name})"
         return {"id": str(wanted), "type": name, "verdict": "filtered", "filter": "kind", "reason": reason}
     facts = explained.record.facts
     score = None if score_now is None else score_now(wanted, facts)
-    plan = explained.decided.plan
-    absence: Absence = why_absent(entity, kind, facts, plan, score, _above(explained))
-    out: dict[str, Any] = {"id": str(wanted), "type": kind.value, "verdict": absence.verdict, "reason": absence.reason}
+    absence: Absence = why_absent(entity, source, facts, plan, score, _above(explained))
+    kind = source_type_of(source).value
+    out: dict[str, Any] = {"id": str(wanted), "type": kind, "verdict": absence.verdict, "reason": absence.reason}
     if absence.filter is not None:
         out["filter"] = absence.filter
     out.update(absence.numbers)
     return out
+
+
+def _own_sources(plan: AssemblyPlan) -> dict[str, int]:
+    return {memory.relation.name: source for source, memory in plan.own.items()}
 
 
 def _above(explained: _Explained) -> set[uuid.UUID]:
@@ -247,15 +250,15 @@ def _place_of(explained: _Explained, wanted: uuid.UUID, entity: Any | None) -> i
     ordinal = explained.source.ordinal(wanted)
     if ordinal is None:
         return None
-    kind = None if entity is None else _KINDS.get(type(entity))
+    wanted_in = None if entity is None else explained.source.relation(wanted)
     at = np.flatnonzero(record.ranked[ORDINAL] == ordinal)
     for place in at.tolist():
-        source = int(record.ranked[SOURCE][place])
-        if kind is not None:
-            if CODE_OF[kind] == source:
-                return int(place)
-        elif SOURCES[source] in _KINDS.values() and explained.source.identity(SOURCES[source], ordinal) == wanted:
-            # The record itself is gone: which kind it was is known by who had this ordinal.
+        relation = record.facts.relation_of(int(record.ranked[SOURCE][place]))
+        if relation is None:
+            continue
+        # Of a record that is gone, which kind it was is known by who had this ordinal.
+        same = explained.source.identity(relation, ordinal) == wanted if entity is None else relation == wanted_in
+        if same:
             return int(place)
     return None
 

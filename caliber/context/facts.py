@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.plan import Measures
+from caliber.context.plan import RELATION_OF, Measures
 from caliber.context.rules import OneShot
 from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import CutOff, Position
@@ -39,3 +39,9 @@ class WindowFacts:
     cut_offs: tuple[CutOff, ...]
     degraded: tuple[str, ...]
     once: tuple[OneShot, ...] = ()
+    own: Mapping[int, str] = field(default_factory=dict)
+    """The relations of declared memories by the source that stands for each."""
+
+    def relation_of(self, source: int) -> str | None:
+        """Return the relation behind a source, or None for a text that is no record."""
+        return self.own.get(source) or RELATION_OF.get(source)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from caliber.config import CaliberConfig
 from caliber.context.rules import OneShot
 from caliber.kernels.evaluator import Allowed
-from caliber.model.enums import SourceType
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import ContextWindow
 from caliber.resident.memory import ResidentSnapshot
@@ -40,11 +39,11 @@ class TextSource(Protocol):
 class ContentSource(Protocol):
     """Where replay finds what a record said at the version a window was made of."""
 
-    def content(self, source_type: SourceType, ordinal: int, version: int) -> Mapping[str, Any] | None:
+    def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
         """Return the content columns of a row as of a version, as drivers store them; None when they are gone."""
         ...
 
-    def identity(self, source_type: SourceType, ordinal: int) -> uuid.UUID | None:
+    def identity(self, relation: str, ordinal: int) -> uuid.UUID | None:
         """Return the id of a row, also of one that is no longer there but whose content is kept; else None."""
         ...
 

@@ -7,10 +7,10 @@ vocabularies read it, and a separator by itself has no length (docs/decisions/00
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from caliber.config.injection import CONVERSATION
 from caliber.context.rules import OneShot, RulePlan, rule_plans
 from caliber.kernels import Estimator, open_estimator
 from caliber.model.enums import SectionType, SourceType
+
+if TYPE_CHECKING:
+    from caliber.schema.own_memories import OwnMemory
 
 INT32_MAX: Final = 2**31 - 1
 UNCAPPED: Final = -1
@@ -36,10 +39,24 @@ SOURCES: Final = (
 """Sources by the code that stands for them in columns and records; codes never change."""
 
 CODE_OF: Final = {source: code for code, source in enumerate(SOURCES)}
+OWN: Final = 16
+"""The source of the first declared memory of a configuration; the others follow in its order."""
 SYSTEM, PERSONA, TURN, ARTIFACT, NOTE, SUMMARY, EXTRA = range(7)
 
 RELATION_OF: Final = {TURN: "turn", ARTIFACT: "artifact", NOTE: "note", SUMMARY: "scope"}
 """The mirrored relation behind each source that has one."""
+
+
+def source_type_of(source: int) -> SourceType:
+    """Return what kind of source a code stands for."""
+    return SourceType.MEMORY if source >= OWN else SOURCES[source]
+
+
+def has_records(sources: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which candidates are records, not texts of the configuration or of a caller."""
+    known: NDArray[np.bool_] = np.isin(sources, list(RELATION_OF)) | (sources >= OWN)
+    return known
+
 
 _TITLES: Final = {
     SectionType.SYSTEM: "System",
@@ -59,7 +76,7 @@ _BUILT_IN: Final = (
     (SectionType.USER, TURN),
 )
 _SOURCE_OF: Final = {"artifact": ARTIFACT, "note": NOTE, "scope": SUMMARY, "turn_buffer": TURN}
-"""The source of each memory that rules can name."""
+"""The source of each built-in memory that rules can name."""
 
 # C-449: the order of sources, in which sections of equal priority follow one another.
 _SOURCE_ORDER: Final = (SYSTEM, PERSONA, EXTRA, TURN, ARTIFACT, NOTE, SUMMARY)
@@ -126,6 +143,12 @@ class AssemblyPlan:
     """The sections of rules that bring records, in the order in which they take them."""
     governed: bool = False
     """Whether records enter by rules only."""
+    own: Mapping[int, OwnMemory] = field(default_factory=dict)
+    """Declared memories by source, where there are rules."""
+
+    def relation_of(self, source: int) -> str:
+        """Return the name of the relation behind a source that has one. Raises: KeyError."""
+        return self.own[source].relation.name if source >= OWN else RELATION_OF[source]
 
     @cached_property
     def estimator(self) -> Estimator:
@@ -197,12 +220,29 @@ def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
     fixed = [named(kind.value, kind, source) for kind, source in _BUILT_IN[:2]]
     custom = [named(name, SectionType.CUSTOM, EXTRA) for name, _ in config.section_priorities.custom]
     records = [] if config.injection_rules else [named(kind.value, kind, source) for kind, source in _BUILT_IN[2:-1]]
-    bringing = [rule for rule in rules if rule.memory != CONVERSATION]
-    bringing.sort(key=lambda rule: (rule.origin is not None, _STEADINESS.index(_SOURCE_OF[rule.memory])))
-    brought = [named(rule.section, rule.type, _SOURCE_OF[rule.memory], rule) for rule in bringing]
+    sources = {**{memory.name: OWN + at for at, memory in enumerate(config.memories)}, **_SOURCE_OF}
+    bringing = [(rule, sources[rule.memory]) for rule in rules if rule.memory != CONVERSATION]
+    bringing.sort(key=lambda item: (item[0].origin is not None, _steadiness(item[1])))
+    brought = [named(rule.section, rule.type, source, rule) for rule, source in bringing]
     spoken = next((rule for rule in rules if rule.memory == CONVERSATION and rule.origin is None), None)
     kind, source = _BUILT_IN[-1]
     return [*fixed, *custom, *records, *brought, named(kind.value, kind, source, spoken)]
+
+
+def _steadiness(source: int) -> int:
+    return source if source >= OWN else _STEADINESS.index(source)
+
+
+def _place(source: int) -> int:
+    return source if source >= OWN else _SOURCE_ORDER.index(source)
+
+
+def _own(config: CaliberConfig) -> dict[int, OwnMemory]:
+    """Return the declared memories of a configuration that are no built-in ones, by source."""
+    from caliber.schema.own_memories import is_own, own_memory
+
+    declared = [memory.declared for memory in config.memories]
+    return {OWN + at: own_memory(memory, 0) for at, memory in enumerate(declared) if is_own(memory)}
 
 
 def section_count(config: CaliberConfig, once: tuple[OneShot, ...] = ()) -> int:
@@ -259,7 +299,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         for index, item in enumerate(_sections(config, rules))
     ]
     stable_first = assembly.order == "stable_first"
-    by_priority = sorted(sections, key=lambda section: (-section.priority, _SOURCE_ORDER.index(section.source)))
+    by_priority = sorted(sections, key=lambda section: (-section.priority, _place(section.source)))
     caps = [
         UNCAPPED
         if section.cap_tokens is None
@@ -268,7 +308,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
     ]
     of_source = np.zeros(len(SOURCES), np.int32)
     for section in sections:
-        if section.rule is None:
+        if section.rule is None or section.source == TURN:
             of_source[section.source] = section.index
     overheads = [section.header_length + measures.separator + slack for section in sections]
     return AssemblyPlan(
@@ -296,6 +336,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
             if rule.memory != CONVERSATION
         ),
         governed=bool(config.injection_rules),
+        own=_own(config) if rules and config.memories else {},
     )
 
 

@@ -43,7 +43,7 @@ from caliber.context.columns import (
 )
 from caliber.context.facts import WindowFacts
 from caliber.context.fill import NO_RESERVE, Reserve
-from caliber.context.plan import INT32_MAX, RELATION_OF, SOURCES, TURN, Measures
+from caliber.context.plan import INT32_MAX, SOURCES, TURN, Measures, has_records
 from caliber.context.recorded_rules import (
     packed_cut_off,
     packed_one_shot,
@@ -177,7 +177,7 @@ def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
 def included_with_id(ranked: Candidates, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the places of included records."""
     included = entered(codes)
-    return included[np.isin(ranked[SOURCE].take(included), list(RELATION_OF))]
+    return included[has_records(ranked[SOURCE].take(included))]
 
 
 def _deltas(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -233,6 +233,8 @@ def _meta(facts: WindowFacts, decided: Decided, said: Said) -> dict[str, Any]:
     # What rules of injection add is there where there are such rules.
     if facts.once:
         out["once"] = [packed_one_shot(shot) for shot in facts.once]
+    if facts.own:
+        out["own"] = sorted(facts.own.items())
     if said.shortened:
         out["short"] = [[place, cut.characters, cut.dots] for place, cut in sorted(said.shortened.items())]
     return out
@@ -316,6 +318,7 @@ def _facts(meta: Any, vector: bytes) -> WindowFacts:
         extra_sections={typed(name, str): typed(value, str) for name, value in extra.items()},
         cut_offs=cut_offs,
         degraded=tuple(typed(reason, str) for reason in typed(meta["degraded"], list)),
+        own={typed(source, int): typed(name, str) for source, name in typed(meta.get("own", []), list)},
         once=tuple(unpacked_one_shot(*typed(item, list)) for item in typed(meta.get("once", []), list)),
     )
 
@@ -382,7 +385,7 @@ def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling, names: tupl
     numbers = np.zeros((FIELDS, count), np.int64)
     numbers[ROW] = -1
     source = numbers[SOURCE] = reader.column(count)
-    if count and int(source.max()) >= len(SOURCES):
+    if set(np.unique(source).tolist()) - set(range(len(SOURCES))) - facts.own.keys():
         raise _broken("it names a source that does not exist")
     turns = np.flatnonzero(source == TURN)
     for name in (SECTION, ORDINAL, VERSION):

@@ -18,10 +18,10 @@ from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, rank
 from caliber.context.facts import WindowFacts
 from caliber.context.fill import Filled, fill
 from caliber.context.inputs import ContentSource
-from caliber.context.plan import RELATION_OF, SOURCES, TURN, AssemblyPlan, plan_of, plan_with, section_count
+from caliber.context.plan import TURN, AssemblyPlan, plan_of, plan_with, section_count, source_type_of
 from caliber.context.record import UNMEASURED, Record, content_hash, unpack_record
 from caliber.context.taking import FILTER
-from caliber.context.texts import Said, TurnText, text_of_content, turn_of_content
+from caliber.context.texts import Said, TurnText, record_text, text_of_content, turn_of_content
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, cut_texts
 from caliber.model.enums import DecisionCode
@@ -114,10 +114,8 @@ def identity_of(record: Record, contents: ContentSource, place: int) -> uuid.UUI
     known = record.ids.get(place)
     if known is not None:
         return known
-    source = int(record.ranked[SOURCE][place])
-    if source not in RELATION_OF:
-        return None
-    return contents.identity(SOURCES[source], int(record.ranked[ORDINAL][place]))
+    relation = record.facts.relation_of(int(record.ranked[SOURCE][place]))
+    return None if relation is None else contents.identity(relation, int(record.ranked[ORDINAL][place]))
 
 
 def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
@@ -137,21 +135,23 @@ def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
     turns: dict[int, TurnText] = {}
     for place in np.flatnonzero(included).tolist():
         source = int(ranked[SOURCE][place])
-        if source not in RELATION_OF:
+        relation = record.facts.relation_of(source)
+        if relation is None:
             text = by_section.get(int(ranked[SECTION][place]))
             if text is None:
                 raise StorageError("a window's record includes a section that has no text")
             out[place] = text
             continue
         ordinal, version = int(ranked[ORDINAL][place]), int(ranked[VERSION][place])
-        content = contents.content(SOURCES[source], ordinal, version)
+        content = contents.content(relation, ordinal, version)
         if content is None:
             raise _gone(record, place, "its content was removed")
         if source == TURN:
             turns[place] = turn_of_content(content)
             out[place] = turns[place].text
         else:
-            text = text_of_content(source, content)
+            own = plan.own.get(source)
+            text = text_of_content(source, content) if own is None else record_text(own, content)
             short = record.shortened.get(place)
             out[place] = text if short is None else short.of(text)
         if content_hash(out[place]) != record.hashes[place]:
@@ -160,6 +160,6 @@ def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
 
 
 def _gone(record: Record, place: int, reason: str) -> NotFound:
-    kind = SOURCES[int(record.ranked[SOURCE][place])].value
+    kind = source_type_of(int(record.ranked[SOURCE][place])).value
     known = record.ids.get(place)
     return NotFound(f"{kind} {known} is gone: {reason}, so the window cannot be replayed", entity_type=kind, id=known)

@@ -15,7 +15,6 @@ from typing import Any, Final
 from caliber.config import CaliberConfig
 from caliber.config.injection import InjectionKind, InjectionMode, InjectionRule, rule_names
 from caliber.model.enums import SectionType
-from caliber.model.errors import InvalidConfigValue
 from caliber.model.time import from_us
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.predicate import All, Comparison, Either, Predicate, Variable, holds
@@ -92,9 +91,6 @@ def rule_plans(config: CaliberConfig, once: Iterable[OneShot] = ()) -> tuple[Rul
 
 
 def _plan(rule: InjectionRule, name: str, section: str, declared: MemoryType | None) -> RulePlan:
-    if rule.memory not in SECTION_OF:
-        reason = f"windows cannot be made of it; rules can name {', '.join(SECTION_OF)}"
-        raise InvalidConfigValue(field=f"rule {name}", value=rule.memory, reason=reason)
     predicate = None
     if rule.filter is not None:
         from caliber.dsl.filters import compile_filter

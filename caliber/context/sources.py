@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from caliber.context.again import ScoredNow
 from caliber.context.facts import WindowFacts
-from caliber.context.plan import CODE_OF, NOTE, RELATION_OF, AssemblyPlan
+from caliber.context.plan import NOTE, RELATION_OF, AssemblyPlan, source_type_of
 from caliber.context.rules import failing, values_of, variables_of
 from caliber.model.entities import Artifact, Note, Scope, Turn
 from caliber.model.enums import SourceType
@@ -40,7 +40,7 @@ class Absence:
 
 def why_absent(
     entity: Any,
-    kind: SourceType,
+    source: int,
     facts: WindowFacts,
     plan: AssemblyPlan,
     score: ScoredNow | None,
@@ -50,7 +50,7 @@ def why_absent(
 
     ``above`` are the trajectories above the window's, whose artifacts can enter too.
     """
-    now = from_us(facts.now_us)
+    now, kind = from_us(facts.now_us), source_type_of(source)
     if _made(entity) > now:
         return _filtered("created_later", f"it was written at {_made(entity).isoformat()}, after the window")
     cuts = [item for item in facts.cut_offs if item.source_type is kind]
@@ -58,7 +58,7 @@ def why_absent(
     absence: Absence | None
     if plan.governed and not (kind is SourceType.TURN and plan.user.rule is None):
         absence = _lifecycle(entity, facts, now, [], above) if not isinstance(entity, Artifact) else None
-        absence = absence or _by_rules(entity, CODE_OF[kind], facts, plan, cuts, score, above)
+        absence = absence or _by_rules(entity, source, facts, plan, cuts, score, above)
         absence = absence or _lifecycle(entity, facts, now, [], above)
     elif isinstance(entity, Note):
         absence = _lifecycle(entity, facts, now, cuts, above) or _note_cut(entity, plan, unruled, score)
@@ -80,7 +80,11 @@ def _lifecycle(entity: Any, facts: WindowFacts, now: datetime, cuts: list[CutOff
         return _artifact_filter(entity, facts, now, cuts, above)
     if isinstance(entity, Turn):
         return _turn_filter(entity, facts)
-    return _scope_filter(entity, facts, now)
+    if isinstance(entity, Scope):
+        return _scope_filter(entity, facts, now)
+    if entity.archived_at is not None and entity.archived_at <= now:
+        return _filtered("archived", f"it was archived at {entity.archived_at.isoformat()}")
+    return None
 
 
 def _age(entity: Any) -> datetime | int:
@@ -106,8 +110,9 @@ def _by_rules(
     """Return what each rule that could have brought a record did with it."""
     rules = [section.rule for section in (*plan.taking, plan.user) if section.source == source and section.rule]
     if not rules:
-        return _filtered("no_rule", f"records enter by rules only, and none brings any {RELATION_OF[source]}")
-    values = values_of(BY_NAME[RELATION_OF[source]], entity)
+        return _filtered("no_rule", f"records enter by rules only, and none brings any of {plan.relation_of(source)}")
+    relation = plan.own[source].relation if source in plan.own else BY_NAME[RELATION_OF[source]]
+    values = values_of(relation, entity)
     at = facts.as_of_us if source == NOTE else facts.now_us
     variables = variables_of(facts.trajectory_id, facts.scope_id, facts.principal, at)
     told: list[Absence] = []

@@ -17,20 +17,21 @@ from numpy.typing import NDArray
 
 from caliber.config.injection import InjectionKind
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import ARTIFACT, NOTE, RELATION_OF, SOURCES, SUMMARY, AssemblyPlan, SectionPlan
+from caliber.context.plan import NOTE, SUMMARY, AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.rules import RulePlan, variables_of
 from caliber.context.scores import BySimilarity, Flat, Scored, found_scored, judge
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
+from caliber.search.filters import KINDS
 from caliber.search.request import Pool, Relevance
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
 
-_AGE: Final = {NOTE: "created_at", ARTIFACT: "created_at", SUMMARY: "sequence_number"}
-"""The column that grows with time, by source."""
+_AGE: Final = {SUMMARY: "sequence_number"}
+"""The column that grows with time, where that is not when a record was made."""
 
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -60,7 +61,7 @@ class Take:
 
     def cut(self, name: str, limit: int | None, score: float | None, considered: int, kept: int) -> None:
         """Record what was kept back, once for all of it."""
-        kind = SOURCES[self.section.source]
+        kind = source_type_of(self.section.source)
         text = self.rule.text if name == FILTER else None
         self.cut_offs.append(CutOff(kind, name, limit, score, considered, self.rule.name, kept, text))
 
@@ -116,7 +117,7 @@ class Taking:
     def _ask(self, section: SectionPlan) -> _Asked:
         rule = section.rule
         assert rule is not None
-        owners = self._inputs.snapshot[RELATION_OF[section.source]]
+        owners = self._inputs.snapshot[self._plan.relation_of(section.source)]
         eligible = self._eligible(section.source)
         allowed = self.filtered(rule, section.source, owners, eligible)
         considered = int(np.count_nonzero(eligible))
@@ -128,11 +129,12 @@ class Taking:
     ) -> Iterator[tuple[Flat | BySimilarity, Relevance | None]]:
         """Yield for each rule what scores its records, and what a search found of them if one judges."""
         asking = [item for item in asked if item.rule.asks]
+        kinds: Sequence[str] = getattr(searcher, "kinds", KINDS)
         flat = Flat(_ONE)
         if not asking:
             yield from ((flat, None) for _ in asked)
             return
-        searched = [item for item in asking if item.count and self._most(item)]
+        searched = [item for item in asking if item.count and self._most(item) and item.owners.relation.name in kinds]
         scorer, found = judge(
             self._inputs,
             self._plan,
@@ -143,7 +145,11 @@ class Taking:
         by_item = {} if found is None else {id(item): one for item, one in zip(searched, found, strict=True)}
         nothing = None if found is None else Relevance(np.empty(0, np.int64), np.empty(0, np.float32), {})
         for item in asked:
-            yield (scorer, by_item.get(id(item), nothing)) if item.rule.asks else (flat, None)
+            known = item.owners.relation.name in kinds or isinstance(scorer, BySimilarity)
+            if item.rule.asks and known:
+                yield scorer, by_item.get(id(item), nothing)
+            else:
+                yield flat, None  # of what no search can judge, too, the newest is taken
 
     def _most(self, item: _Asked) -> int:
         """Return how many records a rule that asks takes at most."""
@@ -197,7 +203,7 @@ class Taking:
             limit = assembly.recency_fallback_limit
         else:
             limit = assembly.rule_limit
-        age = item.owners.column(_AGE[item.section.source])
+        age = item.owners.column(_AGE.get(item.section.source, "created_at"))
         rows = np.flatnonzero(item.allowed)
         if len(rows) > limit:
             rows = item.owners.evaluator.newest(item.allowed, age, item.owners.ties(), limit)
@@ -228,7 +234,7 @@ class Taking:
         if lost.any():
             before = len(take.rows)
             for other in np.unique(by[take.rows[lost]]).tolist():
-                name = every[other].rule.name if other >= 0 else SOURCES[source].value
+                name = every[other].rule.name if other >= 0 else source_type_of(source).value
                 count = int(np.count_nonzero(by[take.rows[lost]] == other))
                 take.cut(TAKEN + name, None, None, before, before - count)
             kept = np.flatnonzero(~lost)

@@ -9,11 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from caliber.context.plan import ARTIFACT, NOTE
 from caliber.kernels.tokens import ELLIPSIS
 from caliber.model.windows import Message
+from caliber.schema.relation import Column, ColumnType
+from caliber.storage.codec import decoder_of
+
+if TYPE_CHECKING:
+    from caliber.schema.own_memories import OwnMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,34 @@ def artifact_text(artifact_type: str, content: bytes) -> str:
 def summary_text(summary: str) -> str:
     """Return the summary of a scope as a line of a list."""
     return f"- {summary}"
+
+
+def record_text(memory: OwnMemory, stored: Mapping[str, Any]) -> str:
+    """Return a record of a declared memory as an item of a list: what its fields say, the main text last.
+
+    ``stored`` has its columns as drivers keep them; a field without a value is left out.
+    """
+    said = []
+    names = [name for name in memory.own if name != memory.content]
+    for name in [*names, *([] if memory.content is None else [memory.content])]:
+        value = stored.get(name)
+        if value is not None:
+            said.append((name, _plain(memory.relation.column(name), value)))
+    if len(said) == 1 and said[0][0] == memory.content:
+        return f"- {said[0][1]}"
+    return "- " + "\n  ".join(f"{name}: {value}" for name, value in said)
+
+
+def _plain(column: Column, stored: Any) -> str:
+    decode = decoder_of(column)
+    value = stored if decode is None else decode(stored)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bool) or column.type is ColumnType.BOOL:
+        return "true" if value else "false"
+    if column.type is ColumnType.JSON:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return str(value)
 
 
 def text_of_content(source: int, content: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, STORED_TOKENS, TURN_NUMBER, VERSION, Candidates
 from caliber.context.fill import NO_RESERVE, Filled, Reserve
-from caliber.context.plan import ARTIFACT, NOTE, SOURCES, TURN, AssemblyPlan
+from caliber.context.plan import ARTIFACT, NOTE, TURN, AssemblyPlan, source_type_of
 from caliber.model.enums import AssemblyAction, DecisionCode
 from caliber.model.time import from_us
 from caliber.model.windows import AssemblyDecision
@@ -128,7 +128,7 @@ def trace(decided: Decided, id_of: Callable[[int], uuid.UUID | None], now_us: in
             AssemblyDecision(
                 timestamp=timestamp,
                 action=_ACTIONS.get(code, AssemblyAction.EXCLUDE),
-                source_type=SOURCES[sources[place]],
+                source_type=source_type_of(sources[place]),
                 target_id=id_of(place),
                 ordinal=ordinals[place],
                 version=versions[place],

@@ -20,7 +20,7 @@ from caliber.context.columns import SECTION, SOURCE, TURN_NUMBER, VERSION, Candi
 from caliber.context.facts import WindowFacts
 from caliber.context.fill import Filled
 from caliber.context.lazy import LazyTuple
-from caliber.context.plan import SOURCES, TURN, AssemblyPlan, SectionPlan
+from caliber.context.plan import TURN, AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.texts import Cut, Said, TurnText, byte_length
 from caliber.context.trace import Decided, trace
 from caliber.kernels.tokens import ELLIPSIS, truncate_to_length, truncate_to_tokens
@@ -205,7 +205,7 @@ def _section(facts: WindowFacts, decided: Decided, item: FilledSection, content:
         ranked = decided.ranked
         return tuple(
             SourceRef(
-                source_type=SOURCES[section.source],
+                source_type=source_type_of(section.source),
                 id=id_of(place),
                 version=int(ranked[VERSION][place]),
                 relevance=float(ranked.relevance[place]),

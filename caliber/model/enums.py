@@ -172,6 +172,7 @@ class SourceType(StrEnum):
     NOTE = "note"
     SCOPE_SUMMARY = "scope_summary"
     EXTRA = "extra"
+    MEMORY = "memory"
 
 
 class AssemblyAction(StrEnum):

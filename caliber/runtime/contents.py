@@ -8,18 +8,9 @@ from typing import Any
 
 from caliber.access.visibility import may_see
 from caliber.model.access import Principal
-from caliber.model.enums import SourceType
 from caliber.runtime.engine import Engine
-from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.unit_of_work import pack_content, unpack_content
-
-_RELATION_OF = {
-    SourceType.TURN: "turn",
-    SourceType.ARTIFACT: "artifact",
-    SourceType.NOTE: "note",
-    SourceType.SCOPE_SUMMARY: "scope",
-}
 
 
 class StoredContents:
@@ -29,25 +20,24 @@ class StoredContents:
         self._engine = engine
         self._principal = principal
 
-    def content(self, source_type: SourceType, ordinal: int, version: int) -> Mapping[str, Any] | None:
+    def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
         """Return the content columns of a row as of a version; None when they are gone."""
-        name = _RELATION_OF[source_type]
+        name, known = relation, self._engine.store.catalog.by_name.get(relation)
         with self._engine.store.read() as session:
             kept = session.run(self._engine.store.statements["content.at"], (name, ordinal, version))
             if kept:
                 return unpack_content(kept[0][0])
-            row = self._row(session, name, ordinal)
-        return None if row is None else unpack_content(pack_content(BY_NAME[name], row))
+            row = None if known is None else self._row(session, name, ordinal)
+        return None if row is None or known is None else unpack_content(pack_content(known, row))
 
-    def identity(self, source_type: SourceType, ordinal: int) -> uuid.UUID | None:
+    def identity(self, relation: str, ordinal: int) -> uuid.UUID | None:
         """Return the id of a row, also of one that is gone but whose content is kept; else None."""
-        name = _RELATION_OF[source_type]
-        relation = BY_NAME[name]
+        name, known = relation, self._engine.store.catalog.by_name.get(relation)
         with self._engine.store.read() as session:
-            row = self._row(session, name, ordinal)
-            if row is not None:
+            row = None if known is None else self._row(session, name, ordinal)
+            if row is not None and known is not None:
                 plans = self._engine.store.plans[name]
-                return uuid.UUID(bytes=row[plans.codec.index(relation.key[0])])
+                return uuid.UUID(bytes=row[plans.codec.index(known.key[0])])
             gone = session.run(self._engine.store.statements["content.owner"], (name, ordinal))
         return uuid.UUID(bytes=gone[0][0]) if gone else None
 
@@ -69,6 +59,11 @@ class StoredContents:
             and not may_see(entity.visible_to, self._principal)
         )
         return None if hidden else entity
+
+    def relation(self, record_id: uuid.UUID) -> str | None:
+        """Return the relation that a record is in; None for one that is gone."""
+        found = self._engine.memory.snapshot.locate(record_id.bytes)
+        return None if found is None else found[0].relation.name
 
     def ordinal(self, record_id: uuid.UUID) -> int | None:
         """Return the ordinal of a record, also of one that is gone but whose content is kept; None for neither."""

@@ -10,7 +10,7 @@ from support.configs import policy
 
 from caliber.model.access import Principal
 from caliber.model.enums import PrincipalKind, Trigger
-from caliber.model.errors import BudgetTooSmall
+from caliber.model.errors import BudgetTooSmall, NotFound
 
 LATE = {"write_behind__flush_interval_ms": 600_000}
 """Nothing is written behind but by a flush."""
@@ -230,3 +230,61 @@ def test_untrusted_text_stays_out_of_a_section(backend: Any, start: Any) -> None
     assert "of web" in texts["rest"]
     assert "of user" not in texts["rest"]
     assert memory.replay(window.window_id).text == window.text
+
+
+# --- declared memories ---------------------------------------------------------------------------
+
+DECISION = {
+    "name": "decision",
+    "type": "semantic",
+    "fields": [
+        {"name": "title", "type": "text"},
+        {"name": "status", "type": "enum", "values": ["open", "done"]},
+        {"name": "weight", "type": "float", "optional": True},
+        {"name": "body", "type": "text", "optional": True},
+    ],
+    "retention": {"kind": "persistent"},
+    "indexes": [{"field": "title", "type": "hash"}],
+}
+
+
+def test_a_declared_memory_is_a_source_of_windows(backend: Any, start: Any) -> None:
+    # C-130, C-160, C-465
+    memory = backend.open(
+        memories=[DECISION],
+        injection_rules=[rule("decision", filter='status = "open"', max_tokens=200), rule("note", priority=10)],
+    )
+    task = start(memory).trajectory_id
+    decisions = memory.memory("decision")
+    made = decisions.insert(title="Use make", status="open", weight=0.5, body="It is there.\nAlways.")
+    done = decisions.insert(title="Use tea", status="done")
+    gone = decisions.insert(title="Use ink", status="open")
+    decisions.archive(gone.record_id)
+    window = memory.assemble_context(task)
+    assert [(section.name, section.section_type) for section in window.sections] == [("decision", "custom")]
+    assert window.text == "# decision\n- title: Use make\n  status: open\n  weight: 0.5\n  body: It is there.\nAlways."
+    (source,) = window.sections[0].sources
+    assert (source.id, source.source_type) == (made.record_id, "memory")
+    told = memory.explain(window.window_id, exclusion=done.record_id)
+    assert told["reason"] == 'the rule decision filters it: status "done" is not = "open"'
+    assert "archived" in memory.explain(window.window_id, exclusion=gone.record_id)["reason"]
+    assert memory.explain(window.window_id, exclusion=made.record_id)["verdict"] == "included"
+    decisions.update(made.record_id, {"title": "Use meson", "status": "done"})
+    again = memory.replay(window.window_id)
+    assert (again.text, again.sections, again.assembly_trace) == (window.text, window.sections, window.assembly_trace)
+    decisions.delete(made.record_id)
+    memory.flush()
+    assert memory.replay(window.window_id).text == window.text
+    assert memory.explain(window.window_id)["inclusions"][0]["rule"] == "decision"
+
+
+def test_windows_forget_what_a_declared_memory_said(backend: Any, start: Any) -> None:
+    memory = backend.open(memories=[DECISION], injection_rules=[rule("decision")])
+    task = start(memory).trajectory_id
+    memory.memory("decision").insert(title="Zebedee wants tea", status="open")
+    window = memory.assemble_context(task)
+    assert "Zebedee" in window.text
+    memory.flush()
+    memory.forget(texts=["Zebedee"])
+    with pytest.raises(NotFound):
+        memory.replay(window.window_id)

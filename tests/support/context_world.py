@@ -43,7 +43,6 @@ from caliber.model.enums import (
     EntityType,
     ExtractionMethod,
     NoteType,
-    SourceType,
     SpaceState,
     TrajectoryStatus,
     TTLKind,
@@ -77,12 +76,6 @@ PLAIN: dict[str, Any] = {
     # Vectors that a test writes down say what is relevant; what searches make of it has its own tests.
     "assembly.relevance": "vector",
     "min_relevance_threshold": 0.1,
-}
-RELATION_OF = {
-    SourceType.TURN: "turn",
-    SourceType.ARTIFACT: "artifact",
-    SourceType.NOTE: "note",
-    SourceType.SCOPE_SUMMARY: "scope",
 }
 
 
@@ -380,11 +373,11 @@ class Contents:
     def __init__(self, world: World, hidden: frozenset[uuid.UUID] = frozenset()) -> None:
         self._world = world
         self._hidden = hidden
-        self.asked: list[tuple[SourceType, int]] = []
+        self.asked: list[tuple[str, int]] = []
 
-    def content(self, source_type: SourceType, ordinal: int, version: int) -> Mapping[str, Any] | None:
-        self.asked.append((source_type, ordinal))
-        store, name = self._world.store, RELATION_OF[source_type]
+    def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
+        self.asked.append((relation, ordinal))
+        store, name = self._world.store, relation
         with store.read() as session:
             kept = session.run(store.statements["content.at"], (name, ordinal, version))
             if kept:
@@ -392,8 +385,8 @@ class Contents:
             rows = session.run(store.plans[name].get_many, (dump_json([ordinal]),))
         return unpack_content(pack_content(BY_NAME[name], rows[0])) if rows else None
 
-    def identity(self, source_type: SourceType, ordinal: int) -> uuid.UUID | None:
-        store, name = self._world.store, RELATION_OF[source_type]
+    def identity(self, relation: str, ordinal: int) -> uuid.UUID | None:
+        store, name = self._world.store, relation
         with store.read() as session:
             rows = session.run(store.plans[name].get_many, (dump_json([ordinal]),))
             if rows:
@@ -404,6 +397,10 @@ class Contents:
     def entity(self, record_id: uuid.UUID) -> Any | None:
         found = None if record_id in self._hidden else self._world.memory.snapshot.locate(record_id.bytes)
         return None if found is None else self._world.memory.entity(*found)
+
+    def relation(self, record_id: uuid.UUID) -> str | None:
+        found = self._world.memory.snapshot.locate(record_id.bytes)
+        return None if found is None else found[0].relation.name
 
     def ordinal(self, record_id: uuid.UUID) -> int | None:
         if record_id in self._hidden:

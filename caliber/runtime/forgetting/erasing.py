@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from caliber.context import erasing as windows
 from caliber.model.entities import Artifact, Checkpoint, Note, Scope, Trajectory, Turn
-from caliber.model.enums import EventFamily, SourceType
+from caliber.model.enums import EventFamily
 from caliber.model.errors import AmbiguousSubject
 from caliber.pcp.checkpoints import CODEC_ZLIB, read_state
 from caliber.runtime.forgetting.digests import digests_of, digests_of_body
@@ -54,8 +54,6 @@ from caliber.storage.changes import DELETE
 from caliber.storage.codec import codec_of, dump_json
 from caliber.storage.unit_of_work import UnitOfWork, unpack_content
 
-_SOURCE_OF: Final = {"turn": SourceType.TURN, "artifact": SourceType.ARTIFACT, "note": SourceType.NOTE,
-                     "scope": SourceType.SCOPE_SUMMARY}  # fmt: skip
 _WALKED: Final = (SESSION, TRAJECTORY, TURN, SCOPE, ARTIFACT, NOTE, USAGE, EDGE, EMBEDDING, CONTENT_VERSION,
                   CONTEXT_WINDOW, CHECKPOINT, EVENT, LOCK, CONFIG_DOCUMENT, EMBEDDING_CACHE)  # fmt: skip
 _NUMBERS_ONLY: Final = (CHANGE, SCHEMA_MIGRATION, ERASURE, POLICY_RUN, EMBEDDING_SPACE, PENDING_INJECTION, MEMORY_TYPE)
@@ -386,9 +384,8 @@ class Walk:
         )
 
     def _windows(self) -> None:
-        touched = {(_SOURCE_OF[name], ordinal) for name, ordinal in self._touched if name in _SOURCE_OF}
         forgotten = windows.Forgotten(
-            content=lambda source, ordinal: (source, ordinal) in touched,
+            content=lambda relation, ordinal: (relation, ordinal) in self._touched,
             words=self._redactor.within,
             ids=self._subject.ids,
         )
