@@ -311,6 +311,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "policy_engine.schedule_attempts_max": ("runtime.schedules",),
     "policies": ("runtime.policies", "runtime.schedules"),
     "memories": (
+        "context.plan",
         "context.rules",
         "runtime.policies",
         "runtime.retaining",
