@@ -7,6 +7,7 @@ Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +43,7 @@ from caliber.context.turns import TurnFacts, TurnReader
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
+from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.relations.trajectory import NEVER_US
 from caliber.search.request import Pool
@@ -110,7 +112,7 @@ def gather(
         raise NotFound(entity_type="trajectory", id=str(inputs.trajectory_id))
     cut_offs: list[CutOff] = []
     scopes = snapshot["scope"]
-    scope_id, open_turns = _current_scope(scopes, _open_scopes(scopes, inputs))
+    scope_id, open_turns = _current_scope(scopes, _open_scopes(scopes, inputs.trajectory_id))
     members = members_of(inputs, plan, searcher)
     rules = Taking(inputs, plan, texts, scope_id, lambda source: _eligible(inputs, plan, members, source))
     turns = _current_turns(reader, plan, rules, open_turns, cut_offs)
@@ -198,7 +200,7 @@ def pool_of_rules(
     """Return what a search scores for the first rule that would ask it about a row, or None where none would."""
     snapshot = inputs.snapshot
     scopes = snapshot["scope"]
-    open_rows = _open_scopes(scopes, inputs)
+    open_rows = _open_scopes(scopes, inputs.trajectory_id)
     rules = Taking(
         inputs,
         plan,
@@ -216,8 +218,13 @@ def pool_of_rules(
     return None
 
 
-def _open_scopes(scopes: RelationSnapshot, inputs: AssemblyInputs) -> NDArray[np.int64]:
-    rows: NDArray[np.int64] = scopes.group("trajectory_id", inputs.trajectory_id.bytes)
+def current_scope(snapshot: ResidentSnapshot, trajectory_id: uuid.UUID) -> ScopeId | None:
+    """Return the newest open scope of a trajectory, if there is one."""
+    return _current_scope(snapshot["scope"], _open_scopes(snapshot["scope"], trajectory_id))[0]
+
+
+def _open_scopes(scopes: RelationSnapshot, trajectory_id: uuid.UUID) -> NDArray[np.int64]:
+    rows: NDArray[np.int64] = scopes.group("trajectory_id", trajectory_id.bytes)
     still_open: NDArray[np.int64] = rows[scopes.column("closed_at")[rows] == NEVER_US]
     return still_open
 

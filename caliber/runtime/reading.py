@@ -25,7 +25,9 @@ from caliber.context import (
     WindowFacts,
     asked_again,
     assemble,
+    current_scope,
     explain,
+    plan_of,
     principal_of,
     replay,
     score_now,
@@ -51,6 +53,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
 from caliber.runtime.one_shots import Claim, spend
+from caliber.runtime.rule_rows import RuleRows
 from caliber.runtime.searching import NO_PROVIDER, Deadline, Searching, for_embedding, in_one_space, query_vector
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
 from caliber.search.candidates import Asked
@@ -143,7 +146,8 @@ class Reader:
         if engine.records is not None and engine.stored_search is not None:
             degraded = (NOT_RESIDENT,)
             asked = self._asked(query, vector, space, as_of, now)
-            snapshot, unread = engine.records.for_window(snapshot, trajectory_id, asked)
+            rules = self._rules(snapshot, trajectory_id, once, asked)
+            snapshot, unread = engine.records.for_window(snapshot, trajectory_id, asked, rules)
             searcher = engine.stored_search.searcher()
         return assemble(
             AssemblyInputs(
@@ -169,6 +173,16 @@ class Reader:
             engine.memory,
             searcher,
         )
+
+    def _rules(
+        self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID, once: tuple[OneShot, ...], asked: Asked
+    ) -> RuleRows | None:
+        """Return what rules ask the database for; None without rules that bring records."""
+        plan = plan_of(self._engine.config, once)
+        if not plan.taking:
+            return None
+        scope_id = current_scope(snapshot, trajectory_id)
+        return RuleRows(plan, trajectory_id, scope_id, self._principal, asked.as_of_us, asked.now_us)
 
     def _asked(
         self,

@@ -15,6 +15,7 @@ from caliber.config import CaliberConfig
 from caliber.model.windows import Position
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
+from caliber.runtime.rule_rows import RuleRows
 from caliber.search.candidates import Asked
 from caliber.search.stored import StoredSearch
 from caliber.storage.codec import Row, dump_json
@@ -50,17 +51,21 @@ class StoredRecords:
             return self._snapshot(session, resident, rows, None)
 
     def for_window(
-        self, resident: ResidentSnapshot, trajectory_id: uuid.UUID, asked: Asked
+        self, resident: ResidentSnapshot, trajectory_id: uuid.UUID, asked: Asked, rules: RuleRows | None = None
     ) -> tuple[ResidentSnapshot, int]:
         """Return a snapshot for a window: turns of the newest open scope, notes that come into question.
 
-        Besides, how many notes are in sight that were not read.
+        Besides, how many notes are in sight that were not read. ``rules`` say what else could enter.
 
         Raises: SchemaMismatch when the full text cannot be trusted
         """
         with self._store.read() as session:
             rows = self._read(session, trajectory_id, None)
             notes, in_sight = self._search.notes_for(session, asked, self._newest)
+            if rules is not None:
+                for name, found in rules.read(self._store, session).items():
+                    rows[name] = found
+                notes = list({row[0]: row for row in (*notes, *rows["note"])}.values())
             rows["note"] = notes
             return self._snapshot(session, resident, rows, asked), in_sight - len(notes)
 

@@ -288,3 +288,38 @@ def test_windows_forget_what_a_declared_memory_said(backend: Any, start: Any) ->
     memory.forget(texts=["Zebedee"])
     with pytest.raises(NotFound):
         memory.replay(window.window_id)
+
+
+def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, start: Any) -> None:
+    # design section 5: what a filter lets through is asked of the database
+    backend.needs("reopen")
+    backend.needs("full text")
+    options: dict[str, Any] = {
+        "memories": [DECISION],
+        "injection_rules": [
+            rule("note", filter="confidence > 0.5 and created_by != null"),
+            rule("decision", mode={"kind": "top_k", "count": 2}, filter='status = "open"'),
+            rule("artifact"),
+        ],
+        "assembly__rule_limit": 3,
+        "assembly__notes_without_query": 1,
+        "embedding_provider": None,
+        "search__keyword__similar_words": "none",
+        "principal__kind": "agent",
+        "principal__id": "reader",
+        "principal__admin": False,
+    }
+    memory = backend.open(**options, search__mode="backend")
+    other = memory.acting_as(Principal(PrincipalKind.AGENT, "writer"))
+    task = start(memory).trajectory_id
+    for at in range(6):
+        note = {**NOTE, "entity": f"thing {at}", "confidence": 0.4 + 0.1 * at}
+        author, readers = (other, ["agent:writer"]) if at == 5 else (memory, None)
+        author.add_note(content=f"note {at}", visible_to=readers, **note)
+        memory.memory("decision").insert(title=f"decision {at}", status="open" if at % 2 else "done")
+    window = memory.assemble_context(task)
+    assert [len(section.sources) for section in window.sections] == [3, 2]
+    assert window.degraded == ("not_resident",)
+    assert memory.replay(window.window_id).text == window.text
+    memory.close()
+    assert backend.open(**options).assemble_context(task).text == window.text

@@ -1,0 +1,87 @@
+"""What rules of injection ask the database for, where records are not in memory (``search.mode = "backend"``).
+
+Of each rule the newest records that its filter lets through, as many as it could take; what a query finds is read
+besides, by the search. Source: design, section 5; docs/decisions/0083, 0166.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable
+
+from caliber.access.visibility import may_see
+from caliber.config.injection import InjectionKind
+from caliber.context.plan import NOTE, OWN, AssemblyPlan
+from caliber.context.rules import RulePlan, variables_of
+from caliber.model.access import Principal
+from caliber.runtime.conditions import joined
+from caliber.schema.in_force import OWN as OWN_IN_FORCE
+from caliber.schema.in_force import in_force
+from caliber.schema.relations import NOTE as NOTES
+from caliber.storage.codec import Row, codec_of, decoder_of
+from caliber.storage.conditions import PAGE_ROWS
+from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
+
+Sees = Callable[[Row], bool]
+
+
+def sees(principal: Principal) -> Sees:
+    """Return what says which notes a principal may see, as they are stored."""
+    codec = codec_of(NOTES)
+    place, decode = codec.index("visible_to"), decoder_of(NOTES.column("visible_to"))
+
+    def may(row: Row) -> bool:
+        readers = row[place]
+        return may_see(None if readers is None or decode is None else decode(readers), principal)
+
+    return may
+
+
+class RuleRows:
+    """The rules of one window, and for whom it is made. Units: ``as_of_us`` is valid time, ``now_us`` the clock."""
+
+    def __init__(
+        self,
+        plan: AssemblyPlan,
+        trajectory_id: uuid.UUID,
+        scope_id: uuid.UUID | None,
+        principal: Principal,
+        as_of_us: int,
+        now_us: int,
+    ) -> None:
+        self._plan = plan
+        self._trajectory_id = trajectory_id
+        self._scope_id = scope_id
+        self._principal = principal.label
+        self._instants = {NOTE: as_of_us}
+        self._now_us = now_us
+        self._sees = sees(principal)
+
+    def read(self, store: Store, session: StatementSession) -> dict[str, list[Row]]:
+        """Return the rows of notes and declared memories, by relation; of one that no rule names there are none."""
+        out: dict[str, list[Row]] = {memory.relation.name: [] for memory in self._plan.own.values()}
+        for section in self._plan.taking:
+            if section.rule is not None and (section.source == NOTE or section.source >= OWN):
+                rows = self._of(store, session, section.rule, section.source)
+                out.setdefault(self._plan.relation_of(section.source), []).extend(rows)
+        return out
+
+    def _of(self, store: Store, session: StatementSession, rule: RulePlan, source: int) -> list[Row]:
+        relation = store.catalog.by_name[self._plan.relation_of(source)]
+        counts = OWN_IN_FORCE if source >= OWN else in_force(relation.name)
+        listing = store.listing(
+            relation, joined(counts, rule.predicate), relation.column("created_at"), descending=True
+        )
+        at = self._instants.get(source, self._now_us)
+        variables = variables_of(self._trajectory_id, self._scope_id, self._principal, at)
+        most = self._limit(rule)
+        rows = listing.rows(session, variables, page_rows=max(1, min(PAGE_ROWS, most)))
+        return list(itertools.islice((row for row in rows if source != NOTE or self._sees(row)), most))
+
+    def _limit(self, rule: RulePlan) -> int:
+        assembly = self._plan.config.assembly
+        if rule.kind is InjectionKind.TOP_K:
+            return rule.mode.count or 0
+        return assembly.recency_fallback_limit if rule.kind is InjectionKind.RELEVANT else assembly.rule_limit
