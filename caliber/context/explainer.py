@@ -23,7 +23,6 @@ from caliber.context.replayer import decide_again, decided_again, identity_of, p
 from caliber.context.sources import Absence, why_absent
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
-from caliber.model.entities import Artifact, Note, Scope, Turn
 from caliber.model.enums import AssemblyAction
 from caliber.model.time import from_us
 from caliber.model.windows import AssemblyDecision, CutOff
