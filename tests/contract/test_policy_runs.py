@@ -26,6 +26,10 @@ QUIET = {
 }  # fmt: skip
 
 
+pytestmark = pytest.mark.parametrize("backend", ["sqlite-memory", "postgres"], indirect=True)
+"""Nothing here depends on a file."""
+
+
 def notify(channel: str) -> dict[str, Any]:
     return {"action": "notify", "channel": channel}
 

@@ -20,6 +20,7 @@ from support.weeks import Week, kept_of, log_of
 import caliber
 from caliber.config.policies import PolicyAction
 from caliber.model.enums import Trigger
+from caliber.model.errors import NotFound
 from caliber.runtime import pruning
 from caliber.schema.memory_types import RetentionKind
 
@@ -137,3 +138,24 @@ def test_what_two_take_at_once_is_taken_once(backends: dict[str, Any], monkeypat
     assert first.turn_id not in [turn.turn_id for turn in memory.storage.turns.all()]
     assert memory.storage.turns.count() == 0
     assert memory.verify() == []
+
+
+def test_what_retention_took_is_still_found_by_forget(backends: dict[str, Any]) -> None:
+    # C-136; docs/retention.md: its text is kept for replay, and erased with the rest
+    fields = [{"name": "content", "type": "text"}]
+    declared = [{"name": name, "type": kind, "fields": fields, "retention": {"kind": "scope"}}
+                for name, kind in (("turn_buffer", "ephemeral"), ("scratch", "working"))]  # fmt: skip
+    memory = backends["sqlite"].open(memories=declared, policies=[], **QUIET)
+    task = memory.start_trajectory("forgotten later", initiator=USER)
+    scope = memory.current_scope(task.trajectory_id)
+    memory.append_turn(scope.scope_id, role="user", content="said by Trillian")
+    memory.memory("scratch").insert(
+        {"content": "noted of Trillian"}, trajectory=task.trajectory_id, scope=scope.scope_id
+    )
+    window = memory.assemble_context(task.trajectory_id)
+    memory.close_scope(scope.scope_id)
+    assert memory.storage.turns.count() == memory.memory("scratch").count() == 0
+    assert memory.replay(window.window_id).text == window.text
+    assert memory.forget(texts=["Trillian"]).proven
+    with pytest.raises(NotFound, match="forgotten"):
+        memory.replay(window.window_id)
