@@ -1,0 +1,61 @@
+"""A process that closes a scope and runs what is due, and is killed on the way.
+
+Told in JSON: the store, its knobs, the scope, the time, and which event of a run it is to be killed at: while it is
+written (``in``: its transaction is open) or as soon as it is told (``after``: its transaction is committed).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+class Clock:
+    def __init__(self, now_us: int) -> None:
+        self._now_us = now_us
+
+    def now_us(self) -> int:
+        return self._now_us
+
+
+def main() -> None:
+    from support.configs import config
+    from support.providers import ScriptedSummarizer
+
+    import caliber
+    from caliber.storage.unit_of_work import UnitOfWork
+
+    path, knobs, scope, now_us, where, at = json.loads(sys.argv[1])
+    memory = caliber.open(config(path, **knobs), clock=Clock(now_us), summarization_provider=ScriptedSummarizer())
+    log, seen = UnitOfWork.log, [0]
+
+    def dies() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def counting(self: UnitOfWork, event: Any, publish: Any) -> None:
+        here = seen[0] == at
+        seen[0] += 1
+
+        def told(event: Any) -> None:
+            if here:
+                dies()
+            publish(event)
+
+        log(self, event, told)
+        if here and where == "in":
+            dies()
+
+    UnitOfWork.log = counting  # type: ignore[method-assign]
+    memory.close_scope(scope)
+    memory.run_due()
+    memory.close()
+
+
+if __name__ == "__main__":
+    main()
