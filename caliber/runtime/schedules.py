@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from caliber.agents.locks import LockService
 from caliber.config import CaliberConfig
 from caliber.config.cron import last_due, next_due, zone_of
 from caliber.config.policies import ActionConfig, PolicyAction
@@ -163,12 +164,12 @@ class Scheduler:
             return 0
         done = 0
 
-        def work(token: LockToken) -> None:
+        def work(lease: _Lease) -> None:
             nonlocal done
             for rule in due:
-                done += self._run(rule, token)
+                done += self._run(rule, lease)
             if sweeps:
-                self._sweep(token)
+                self._sweep(lease.token)
 
         self._leased(work)
         return done
@@ -180,21 +181,16 @@ class Scheduler:
         """
         taken: list[int] = []
         if self._retaining.sweeps:
-            self._leased(lambda token: taken.append(self._retaining.sweep(token)))
+            self._leased(lambda lease: taken.append(self._retaining.sweep(lease.token)))
         return sum(taken)
 
-    def _leased(self, work: Callable[[LockToken], None]) -> None:
+    def _leased(self, work: Callable[[_Lease], None]) -> None:
         """Do what only one process may do at a time; nothing while another one is at it."""
-        try:
-            lock = self._engine.locks.acquire(LEASE, holder=self._holder)
-        except LockAcquisitionFailed:
-            return
-        token = LockToken(lock.resource, lock.token)
-        try:
-            work(token)
-        except LockExpired:
-            return  # whoever holds the lease now goes on
-        self._engine.locks.release(token, holder=self._holder)
+        lease = _Lease(self._engine.locks, self._holder)
+        with contextlib.suppress(LockAcquisitionFailed, LockExpired):  # whoever holds the lease now goes on
+            lease.take()
+            work(lease)
+            self._engine.locks.release(lease.token, holder=self._holder)
 
     def _sweep_is_due(self, run: PolicyRun | None, now_us: int) -> bool:
         every_us = self._engine.config.retention.sweep_every_ms * 1_000
@@ -231,16 +227,16 @@ class Scheduler:
 
     # --- running ---------------------------------------------------------------------------------
 
-    def _run(self, rule: Rule, token: LockToken) -> int:
+    def _run(self, rule: Rule, lease: _Lease) -> int:
         """Do the actions of a rule that is due, one transaction each; return how many were done."""
         action = rule.actions[0]
         if isinstance(action, Compression):
-            return self._compress(rule, action, token)
+            return self._compress(rule, action, lease)
         done = 0
         due_us: int | None = None
         while True:
             begun = time.monotonic()
-            step = _Step(self, rule, token, due_us, begun)
+            step = _Step(self, rule, lease, due_us, begun)
             try:
                 self._engine.write(step.act)
             except (LockExpired, Unavailable):
@@ -252,31 +248,34 @@ class Scheduler:
                 return done
             due_us = step.due_us
 
-    def _compress(self, rule: Rule, action: Compression, token: LockToken) -> int:
+    def _compress(self, rule: Rule, action: Compression, lease: _Lease) -> int:
         """Compress a memory in the whole tenant, each group of records in a transaction; return whether it is done.
 
         One that is stopped on the way leaves whole groups behind, and the next goes on with the others.
         """
-        step = _Step(self, rule, token, None, time.monotonic())
+        step = _Step(self, rule, lease, None, time.monotonic())
         if self.due_us(rule, self._runs()[rule.rule_id], self._engine.clock.now_us()) is None:
             return 0  # whoever had the lease before has done it
 
         def work(uow: UnitOfWork, group: Group) -> int:
-            uow.guard(token)
+            uow.guard(lease.token)
             count, _ = self._compressor.apply(uow, group)
             record_taken(self._engine, uow, action.memory, count)
             return count
 
         try:
             for group in self._compressor.everywhere(action.memory):
+                lease.take()  # a provider may take longer than a lease lasts
                 # What somebody changed meanwhile is compressed at the next time.
                 with contextlib.suppress(Changed):
                     step.compressed += self._engine.write(functools.partial(work, group=group))
+            lease.take()
             self._engine.write(step.act)
-        except (LockExpired, Unavailable):
+        except (LockExpired, LockAcquisitionFailed, Unavailable):
             raise
         except CaliberError as error:
             failed = error
+            lease.take()
             self._engine.write(lambda uow: step.fail(uow, failed))
         return step.done
 
@@ -302,13 +301,27 @@ class Scheduler:
         return self._engine.config.policy_engine.on_error == "abort"
 
 
+class _Lease:
+    """The right to run what is due; taken again it lasts as long as at first."""
+
+    def __init__(self, locks: LockService, holder: str) -> None:
+        self._locks = locks
+        self._holder = holder
+        self.token = LockToken(LEASE, 0)
+
+    def take(self) -> None:
+        """Take it, or take it again. Raises: LockAcquisitionFailed while somebody else has it."""
+        lock = self._locks.acquire(LEASE, holder=self._holder)
+        self.token = LockToken(lock.resource, lock.token)
+
+
 class _Step:
     """One action of one run: done and noted in one transaction, or noted as failed in one."""
 
-    def __init__(self, scheduler: Scheduler, rule: Rule, token: LockToken, due_us: int | None, begun: float) -> None:
+    def __init__(self, scheduler: Scheduler, rule: Rule, lease: _Lease, due_us: int | None, begun: float) -> None:
         self._scheduler = scheduler
         self._rule = rule
-        self._token = token
+        self._lease = lease
         self._begun = begun
         self.due_us = due_us
         self.done = 0
@@ -318,7 +331,7 @@ class _Step:
 
     def _enter(self, uow: UnitOfWork) -> PolicyRun | None:
         """Return how far the rule is; None when it is not due any more, or the run under way is another."""
-        uow.guard(self._token)
+        uow.guard(self._lease.token)
         self.done, self.goes_on = 0, False
         run: PolicyRun = uow.get(POLICY_RUN, self._rule.rule_id.bytes)
         due = self._scheduler.due_us(self._rule, run, uow.now_us)

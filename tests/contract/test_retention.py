@@ -362,13 +362,18 @@ def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(opene
     memory.close_scope(agents[0].scope_id)
     calls = iter(range(2))
 
+    def slowly(_: str) -> None:
+        clock.at += 2 * MINUTE  # a lease lasts for half a minute
+
     def fail_late(_: str) -> None:
+        slowly(_)
         summarizer.failing = set() if next(calls, None) is not None else {"summarize"}
 
     summarizer.before = fail_late
+
     clock.at = MONDAY + 4 * HOUR
     memory.run_due()
-    summarizer.before, summarizer.failing = lambda _: None, set()
+    summarizer.before, summarizer.failing = slowly, set()
     assert taken(memory) == [
         ("turn_buffer", 'compress_on: schedule("0 3 * * *")', 3),
         ("artifact", 'compress_on: schedule("0 3 * * *")', 4),
