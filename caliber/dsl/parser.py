@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from lark import Lark, Token, Transformer, UnexpectedInput
-from lark.exceptions import UnexpectedCharacters, UnexpectedToken
+from lark.exceptions import UnexpectedToken
 from lark.utils import TextSlice
 
 from caliber.dsl import ast
+from caliber.dsl.lexing import Lexing
 from caliber.dsl.scan import FAULTS_MAX, HEADS, KINDS, MAX_CHARS, Scanned, entries, heads, scan
 from caliber.dsl.scan import Token as Piece
 from caliber.dsl.source import Source, Span
@@ -222,7 +223,7 @@ def _from(parts: Sequence[Any]) -> Span:
 def _lark() -> Lark:
     grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
     starts = ["program", "include", "definition", "injection", "config", "setting", "section", "rule", "condition"]
-    return Lark(grammar, parser="lalr", start=starts, transformer=_Build(), maybe_placeholders=False)
+    return Lark(grammar, parser="lalr", lexer=Lexing, start=starts, transformer=_Build(), maybe_placeholders=False)
 
 
 def _whole(source: Source) -> ast.Program:
@@ -358,10 +359,6 @@ def _fault(source: Source, error: UnexpectedInput, piece: Span) -> ProgramFault:
         end = token.type == "$END"
         # At the end of a piece, lark repeats the last token: the fault is behind it.
         span = Span(piece.end, piece.end + 1) if end else Span(token.start_pos or 0, token.end_pos or 0)
-    elif isinstance(error, UnexpectedCharacters):
-        expected = error.allowed or ()
-        start = _offset(error)
-        span = Span(start, _end_of_word(source.text, start))
     else:
         span = Span(piece.end, piece.end + 1)
         end = True
@@ -380,11 +377,6 @@ def _unexpected(source: Source, span: Span, got: str) -> str:
     if first == "'":
         return "texts stand in double quotes"
     return "this text is not expected here" if first == '"' else f"{got} is not expected here"
-
-
-def _end_of_word(text: str, start: int) -> int:
-    match = re.compile(r"[\w.+-]+|.", re.DOTALL).match(text, start)
-    return match.end() if match else start + 1
 
 
 def _shown(terminal: str) -> str:

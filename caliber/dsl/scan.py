@@ -23,7 +23,7 @@ KINDS: Final = ("memory", "policy", "adapter", "provider")
 HEADS: Final = (*KINDS, "inject", "config", "include")
 """What a definition or an include begins with."""
 
-_TOKEN: Final = re.compile(
+TOKEN: Final = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/|\(\*.*?\*\))
     |(?P<open_comment>/\*|\(\*)
     |(?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*+")
@@ -65,7 +65,7 @@ def scan(source: Source) -> Scanned:
     comments: list[Token] = []
     faults: list[ProgramFault] = []
     open_brackets: list[Token] = []
-    for match in _TOKEN.finditer(source.text):
+    for match in TOKEN.finditer(source.text):
         kind = match.lastgroup or "other"
         if kind == "space":
             continue
