@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -46,8 +50,22 @@ class Place:
     def open(self, settings: CaliberConfig, **options: Any) -> caliber.Caliber:
         """Open a store, created first where it is a file."""
         if not settings.storage.in_memory:
-            caliber.create(settings, exist_ok=True)
+            create(settings)
         return self.keep(caliber.open(settings, **options))  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _empty_store() -> Path:
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    caliber.create(config(str(folder / "empty.db")))
+    return folder / "empty.db"
+
+
+def create(settings: CaliberConfig) -> None:
+    """Have a store in a file; the tables are made once, and copied."""
+    if not Path(settings.storage.shown).exists():
+        shutil.copy(_empty_store(), settings.storage.shown)
 
 
 def _set(name: str, value: str | None) -> None:

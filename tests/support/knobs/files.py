@@ -20,7 +20,7 @@ from caliber.schema.relations import TRAJECTORY
 from support.configs import policy
 from support.crowds import Crowd, Gate, until
 from support.entities import plain
-from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Knobs, Place
+from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Knobs, Place, create
 from support.providers import ScriptedSummarizer
 
 Seen = Callable[[CaliberConfig, Place], Any]
@@ -162,7 +162,7 @@ def of_tenant(see: Seen) -> Seen:
 
 def of_store(see: Seen) -> Seen:
     def created(config: CaliberConfig, place: Place) -> Any:
-        caliber.create(config)
+        create(config)
         return see(config, place)
 
     return created
