@@ -100,7 +100,13 @@ def conditions_of(pairs: Sequence[str]) -> dict[str, Any]:
 
 @click.command()
 @click.argument("query")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Search only these; may be repeated.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND",
+    help="Search only these: note, artifact, turn, scope, or a declared memory; may be repeated.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Most hits.  [default: search.default_limit]")
 @click.option(
     "--filter", "filters", multiple=True, metavar="NAME=VALUE", help="Keep records with this value; repeatable."

@@ -95,6 +95,7 @@ CHAT_COMPANION: Final = AgentProfile(
         ),
         "embedding.embed_artifacts": Change("behind", "As of notes.", vectors=True),
         "embedding.embed_summaries": Change("behind", "As of notes.", vectors=True),
+        "embedding.embed_memories": Change("behind", "As of notes.", vectors=True),
         "context_window_persistence.ttl_ms": Change(7 * DAY, "Windows hold private talk: as long as debugging needs."),
         "retention.windows_ms": Change(7 * DAY, "As long as context_window_persistence.ttl_ms."),
         "retention.events_ms": Change(30 * DAY, "Traces name what was talked about: a month."),

@@ -221,6 +221,7 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "embed_notes": "commit" if embed else "off",
             "embed_artifacts": "commit" if embed else "off",
             "embed_summaries": "commit" if embed else "off",
+            "embed_memories": "commit" if embed else "off",
             "batch_size": 64,
             "worker_idle_ms": 500,
             "reembed": "behind",

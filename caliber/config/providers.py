@@ -153,6 +153,7 @@ class EmbeddingConfig(Section):
     embed_notes: EmbedMode = knob("When notes are embedded.", "design")
     embed_artifacts: EmbedMode = knob("When artifacts are embedded.", "design")
     embed_summaries: EmbedMode = knob("When summaries of scopes are embedded.", "design")
+    embed_memories: EmbedMode = knob("When records of declared memories with an embedding are embedded.", "design")
     batch_size: Int = knob("Texts in one call of the provider.", "ours", unit="texts", ge=1, le=65_536)
     worker_idle_ms: Duration = knob(
         "How long the worker waits after a failure; twice as long after the next, up to llm_retry_config.max_backoff.",

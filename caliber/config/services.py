@@ -123,7 +123,9 @@ SUMMARIZATION: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 # A write does not wait for a service, nor fail with it.
-_BEHIND: Final = {f"embedding.embed_{kind}": "behind" for kind in ("turns", "notes", "artifacts", "summaries")}
+_BEHIND: Final = {
+    f"embedding.embed_{kind}": "behind" for kind in ("turns", "notes", "artifacts", "summaries", "memories")
+}
 
 CHANGES: Final[Mapping[str, Mapping[str, Any]]] = {
     # As long as a text the model reads, counted by its own tokenizer.

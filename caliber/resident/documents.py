@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from caliber.schema.relations import BY_NAME
@@ -33,3 +34,8 @@ def document(head: str | None, text: Any) -> bytes:
         return b""
     raw: bytes = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     return raw if not head else b"%b: %b" % (head.encode("utf-8", "surrogatepass"), raw)
+
+
+def documents_joined(parts: Sequence[str | None]) -> bytes:
+    """Return what a record says in several fields, each on a line."""
+    return b"\n".join(document(None, part) for part in parts if part)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from caliber.kernels import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary
 from caliber.model.errors import NotFound
-from caliber.resident.documents import HEADED_BY, document
+from caliber.resident.documents import HEADED_BY, document, documents_joined
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import EVICTED, Generation, RelationSnapshot
 
@@ -82,11 +82,22 @@ class Keywords:
         texts.update(zip(live, self._memory.texts(snapshot, live), strict=True))
         # A row that is gone may still be seen by who reads an older boundary.
         texts.update(self._past_texts(snapshot, [row for row in evicted if not snapshot.live_mask[row]]))
+        if snapshot.relation.searched:
+            return self._declared(snapshot, list(texts.values()), rows)
         column = HEADED_BY.get(snapshot.relation.name)
         if column is None:
             return [document(None, text) for text in texts.values()]
         heads, codes = snapshot.interned(column), snapshot.column(column)[rows.start : rows.stop].tolist()
         return [document(heads[code], text) for code, text in zip(codes, texts.values(), strict=True)]
+
+    def _declared(self, snapshot: RelationSnapshot, texts: list[Any], rows: range) -> list[bytes]:
+        """Return what records of a declared memory say, field by field."""
+        layout = snapshot.layout
+        said: list[Sequence[Any]] = [
+            texts if layout.codec.index(name) == layout.text_place else snapshot.packed_values(name, rows)
+            for name in snapshot.relation.searched
+        ]
+        return [documents_joined(parts) for parts in zip(*said, strict=True)]
 
     def _past_texts(self, snapshot: RelationSnapshot, rows: list[int]) -> dict[int, Any]:
         """Return what rows said that are gone; nothing for those whose texts were not kept."""

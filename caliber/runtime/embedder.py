@@ -18,7 +18,7 @@ from caliber.config import CaliberConfig
 from caliber.llm.embedding import Embedded
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.entities import EmbeddingSpace
-from caliber.model.enums import EmbedMode, SpaceState
+from caliber.model.enums import SpaceState
 from caliber.model.errors import (
     AuthenticationFailed,
     CaliberError,
@@ -28,14 +28,14 @@ from caliber.model.errors import (
     EmbeddingFailed,
     Unavailable,
 )
-from caliber.resident.documents import document_of
 from caliber.resident.memory import ResidentMemory
+from caliber.runtime.embedded_kinds import EmbeddedKinds
 from caliber.runtime.filling import Fill, Filler
 from caliber.runtime.reembedding import MakeEvent, Progress, Reembedded, Walk
 from caliber.runtime.space_provider import Lacking, Rows, SpaceProvider, Vector, says_something
-from caliber.schema.relations import BY_NAME, EMBEDDING
+from caliber.schema.relations import EMBEDDING
 from caliber.storage.changes import UPSERT
-from caliber.storage.codec import Row, codec_of
+from caliber.storage.codec import codec_of
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
@@ -70,14 +70,6 @@ call. What others write meanwhile shares its next transaction, instead of standi
 _REST_MAX_S = 0.05
 """How long it rests at most, however slow a provider is."""
 
-MODES = {"turn": "embed_turns", "note": "embed_notes", "artifact": "embed_artifacts", "scope": "embed_summaries"}
-
-
-def _places(kind: str) -> tuple[int, int]:
-    """Return where id and text stand in a row."""
-    codec = codec_of(BY_NAME[kind])
-    return codec.index(f"{kind}_id"), codec.index("summary" if kind == "scope" else "content")
-
 
 class Embedder:
     """Gives the records of a tenant their vectors.
@@ -111,8 +103,7 @@ class Embedder:
         self._longest_idle_s = max(self._idle_s, config.llm_retry_config.max_backoff / 1000)
         self._fills_behind = settings.reembed == "behind"
         self._pause_s = settings.reembed_pause_ms / 1000
-        self.modes = {kind: EmbedMode(getattr(settings, knob)) for kind, knob in MODES.items()}
-        self._places = {kind: _places(kind) for kind in self.embedded}
+        self._kinds = EmbeddedKinds(store.catalog, config)
         self.filler = Filler(
             store, memory, config, configured, self.embedded, embed=self._embed, write=write, event=event, failed=failed
         )
@@ -197,7 +188,7 @@ class Embedder:
 
     def _prepared(self, kind: str, texts: Sequence[str], *, apart: bool) -> list[Vectors | None] | None:
         lanes = self._lanes
-        if self.modes.get(kind, EmbedMode.OFF) is not EmbedMode.COMMIT or not texts or not lanes:
+        if not self._kinds.commits(kind) or not texts or not lanes:
             return None
         # The last one is the space that is searched: what it cannot embed is not stored.
         out: list[Vectors] = [[] for _ in texts]
@@ -238,11 +229,8 @@ class Embedder:
 
     @property
     def embedded(self) -> tuple[str, ...]:
-        """The kinds of records that are to have vectors.
-
-        With mode ``commit`` too the worker gives one to what has none: records of an earlier model, or changed since.
-        """
-        return tuple(kind for kind, mode in self.modes.items() if mode is not EmbedMode.OFF)
+        """The kinds of records that are to have vectors."""
+        return self._kinds.wanted
 
     def committed(self, changes: Sequence[RowChange]) -> None:
         """Take note of rows of ours that lack a vector; called after each commit, hence quick."""
@@ -255,17 +243,16 @@ class Embedder:
         }
         for change in changes:
             kind = change.relation.name
-            places = self._places.get(kind)
-            if places is None or change.operation != UPSERT:
+            owner = self._kinds.owner_of(kind, change.row) if change.operation == UPSERT else None
+            if owner is None:
                 continue
-            owner = change.row[places[0]]
             text: str | None = None
             for lane in self._lanes:
                 operation = vectors.get((lane.key, owner))
                 if operation == UPSERT:
                     continue
                 if text is None:
-                    text = self._text_of(kind, change.row)
+                    text = self._kinds.text_of(kind, change.row)
                     if not says_something(text):
                         break
                 if operation is not None or not self._has_vector(kind, lane.space.space_id, owner):
@@ -299,14 +286,6 @@ class Embedder:
             self._thread = threading.Thread(target=self._run, name="caliber-embed", daemon=True)
             self._thread.start()
         self._wake.set()
-
-    def _text_of(self, kind: str, row: Row) -> str:
-        content = row[self._places[kind][1]]
-        if content is None:
-            return ""
-        text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
-        # What is indexed by word, too: a record has one text.
-        return document_of(kind, row, text).decode("utf-8", "surrogatepass") if says_something(text) else text
 
     def _embed_queued(self, lane: SpaceProvider) -> int:
         """Embed one batch of what was committed; return how many rows were handled.
@@ -382,10 +361,11 @@ class Embedder:
 
     def _still_says(self, uow: UnitOfWork, item: Lacking) -> bool:
         """Return whether a record is still there with the content its vector was made from."""
-        entity = uow.find(BY_NAME[item.kind], item.owner)
+        relation = self._store.catalog.by_name[item.kind]
+        entity = uow.find(relation, item.owner)
         if entity is None:
             return False
-        return self._text_of(item.kind, codec_of(BY_NAME[item.kind]).encode(entity)) == item.text
+        return self._kinds.text_of(item.kind, codec_of(relation).encode(entity)) == item.text
 
     def waiting(self) -> int:
         """Return how many records of ours wait for a vector, those that are being asked for included."""

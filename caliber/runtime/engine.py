@@ -63,6 +63,7 @@ from caliber.runtime.support import refusals
 from caliber.runtime.vector_index import open_index
 from caliber.schema.memories import OF_RELATION, BuiltIn
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING
+from caliber.search.filters import kinds_of
 from caliber.search.searcher import Searcher
 from caliber.storage.moved import MOVED
 from caliber.storage.protocol import ConnectionPool
@@ -119,7 +120,8 @@ class Engine:
                 relations=FRAME if config.search.mode == "backend" else None,
             )
             self.store.follow(self.memory)
-            self.searcher = Searcher(self.memory, config.search)
+            self.kinds = kinds_of(self.store.catalog)
+            self.searcher = Searcher(self.memory, config.search, tuple(self.kinds.values()))
             self.filters = Filters(self._fields_of)
             self.stored_search = open_stored_search(self.store, self.memory, config)
             self.records = None if self.stored_search is None else StoredRecords(self.store, self.stored_search, config)

@@ -32,7 +32,6 @@ from caliber.schema.in_force import in_force
 from caliber.schema.memories import BUILT_IN, BuiltIn
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, ColumnType, Residence
-from caliber.search.filters import KINDS
 from caliber.storage.codec import Row, codec_of, decoder_of
 from caliber.storage.conditions import PAGE_ROWS
 from caliber.storage.listing import Behind
@@ -129,11 +128,12 @@ class Memory(Written):
     ) -> SearchResult:
         """Search this memory alone, as ``Caliber.search`` does. Raises: as that; InvalidValue if it has no texts."""
         kind = self._relation.name
-        if kind not in KINDS:
-            raise InvalidValue(field="memory", reason=f"{self._name} is not searched by words; use find")
+        called = next((name for name, relation in self._engine.kinds.items() if relation == kind), None)
+        if called is None:
+            raise InvalidValue(field="memory", reason=f"{self._name} {self._unsearched()}; use find")
         return self._reader.searching.search_many(
             [inputs.as_text(query, "query", allow_empty=True)],
-            kinds=(kind,),
+            kinds=(called,),
             limit=limit,
             conditions=filter,
             as_of=inputs.as_instant(as_of, "as_of"),
@@ -158,6 +158,9 @@ class Memory(Written):
 
     def _in_force(self) -> Predicate | None:
         return in_force(self._relation.name)
+
+    def _unsearched(self) -> str:
+        return "is not searched by words"
 
     def _snapshot(self) -> RelationSnapshot | None:
         """Return the records in memory, or None where the database is asked."""

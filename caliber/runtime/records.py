@@ -396,6 +396,9 @@ class Records(Memory):
     def _in_force(self) -> Predicate | None:
         return OWN
 
+    def _unsearched(self) -> str:
+        return "has no embedding and no text that is indexed by words (gin)"
+
     @property
     def relation(self) -> Relation:
         """The relation that holds the records."""

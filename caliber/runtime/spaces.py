@@ -15,10 +15,10 @@ from typing import Any
 
 from caliber.llm.cache import content_hash
 from caliber.model.entities import Embedding, EmbeddingSpace
-from caliber.model.enums import EmbedMode, EventType, SpaceState
+from caliber.model.enums import EventType, SpaceState
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound, ProviderNotConfigured
 from caliber.runtime import reembedding
-from caliber.runtime.embedder import MODES
+from caliber.runtime.embedded_kinds import EmbeddedKinds
 from caliber.runtime.engine import Engine
 from caliber.runtime.reembedding import Progress, Reembedded, in_use_of, space_event
 from caliber.runtime.space_provider import embedded_text
@@ -83,8 +83,7 @@ _STATES = {SpaceState.ACTIVE: "in use", SpaceState.BUILDING: "being filled", Spa
 
 def kinds_embedded(engine: Engine) -> tuple[str, ...]:
     """Return the kinds of records that are to have vectors."""
-    settings = engine.config.embedding
-    return tuple(kind for kind, knob in MODES.items() if getattr(settings, knob) is not EmbedMode.OFF)
+    return EmbeddedKinds(engine.store.catalog, engine.config).wanted
 
 
 def all_spaces(engine: Engine) -> list[EmbeddingSpace]:
@@ -279,7 +278,7 @@ def sweep(engine: Engine, *, dry_run: bool) -> Sweep:
     """
     engine.check_open()
     gone = out_of_use = 0
-    for kind in MODES:
+    for kind in EmbeddedKinds(engine.store.catalog, engine.config).all:
         for rows in _pages(engine, f"embedding.strays_{kind}", dry_run):
             orphans = sum(bool(row[1]) for row in rows)
             gone += orphans
@@ -385,7 +384,7 @@ def rebuild_search(
     texts = 0
     if engine.stored_search is None:
         snapshot = engine.snapshot()
-        for kind in MODES:
+        for kind in engine.searcher.kinds:
             engine.searcher.keywords.of(snapshot[kind])
             texts += snapshot[kind].count()
     step("verifying")

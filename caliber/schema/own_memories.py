@@ -190,6 +190,15 @@ def embedded_field(memory: MemoryType) -> str | None:
     raise InvalidValue(field=name, reason=f"does not say of which text it is the vector; call it {choices}")
 
 
+def searched_fields(memory: MemoryType) -> Iterator[str]:
+    """Yield the fields whose words are searched: what is embedded, and texts that are indexed by words."""
+    embedded = embedded_field(memory)
+    by_words = {index.field for index in memory.indexes if index.type is IndexType.GIN}
+    for item in memory.fields:
+        if item.name == embedded or item.name in by_words:
+            yield item.name
+
+
 def _content_field(memory: MemoryType) -> str | None:
     """Return the field that holds most of a record's text: the embedded one, ``content``, or the first that is free."""
     embedded = embedded_field(memory)
@@ -295,6 +304,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
             if name in given
         ),
         vector_of=() if embedded is None else (embedded,),
+        searched=tuple(searched_fields(memory)),
         in_use=(),
     )
 

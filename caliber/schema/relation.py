@@ -139,6 +139,8 @@ class Relation:
     auto_key: bool = False
     vector_of: tuple[str, ...] | None = None
     """The columns that its vectors are made of, where these are not all of the content."""
+    searched: tuple[str, ...] = ()
+    """The columns whose words records of a declared memory are found by."""
     in_use: tuple[str, ...] | None = None
     """The columns that are empty in a record that is in use; None where retention by age or number reaches none."""
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)

@@ -21,8 +21,11 @@ from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
 from caliber.model.time import to_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifact_mask, valid_notes
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.schema.relations import BY_NAME
+from caliber.schema.relations.memory import FIRST_CODE
+from caliber.schema.relations.trajectory import NEVER_US
 from caliber.storage.codec import dump_json
 from caliber.storage.full_text import filterable as stored_filterable
 
@@ -48,19 +51,31 @@ class Found(NamedTuple):
     found_by: tuple[str, ...]
 
 
-def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the kinds to search. Raises: InvalidValue, DTypeError."""
+def check_kinds(kinds: Sequence[str] | None, known: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the kinds to search, by what callers may call them. Raises: InvalidValue, DTypeError."""
     if kinds is None:
-        return KINDS
+        return tuple(dict.fromkeys(known.values()))
     if isinstance(kinds, str):
         kinds = (kinds,)
     if not isinstance(kinds, Iterable):
         raise DTypeError(field="kinds", expected="names of kinds", got=type(kinds).__name__)
     kinds = tuple(kinds)
     for kind in kinds:
-        if kind not in KINDS:
-            raise InvalidValue(field="kinds", reason=f"unknown kind; there are {', '.join(KINDS)}")
-    return tuple(dict.fromkeys(kinds))
+        if kind not in known:
+            raise InvalidValue(field="kinds", reason=f"unknown kind; there are {', '.join(known)}")
+    return tuple(dict.fromkeys(known[kind] for kind in kinds))
+
+
+def kinds_of(catalog: Catalog) -> dict[str, str]:
+    """Return what a store can be searched for: relations, by what callers call them.
+
+    A declared memory can be searched if it has an embedding or a text that is indexed by words.
+    """
+    out = dict(zip(KINDS, KINDS, strict=True))
+    for name, memory in catalog.memories.items():
+        if memory.relation.searched:
+            out[name] = memory.relation.name
+    return out
 
 
 def alive(
@@ -78,6 +93,8 @@ def alive(
     live = snapshot.live_mask[start:].copy()
     if name == "scope":
         live &= snapshot.column("summary_tokens")[start:] > 0
+    elif snapshot.relation.code >= FIRST_CODE:
+        live &= snapshot.column("archived_at")[start:] == NEVER_US
     return live
 
 

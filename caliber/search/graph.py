@@ -16,7 +16,6 @@ from caliber.config.search import GraphConfig
 from caliber.kernels.graph import Walk, walk
 from caliber.resident.conversation import neighbours
 from caliber.resident.memory import ResidentSnapshot
-from caliber.search.filters import KINDS
 from caliber.search.fusion import Hit, best_hits
 from caliber.search.legs import Bools, Floats, Ints, Searched
 from caliber.search.links import Linked, Links, Places
@@ -35,6 +34,7 @@ class Web:
     visible: Bools
     any: bool
     """Whether any link is: one between hidden records is none."""
+    kinds: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Reached:
         """Return the rows of the edges on the way to a row of a kind; none for what no edge led to."""
         if self.web is None or self.walked is None:
             return []
-        found = np.flatnonzero(self.web.rows[KINDS.index(kind)] == row)
+        found = np.flatnonzero(self.web.rows[self.web.kinds.index(kind)] == row)
         path = self.walked.path(int(found[0])) if len(found) else []
         graph, rows = self.web.linked.graph, self.web.linked.rows
         return [int(rows[graph.edge(one, other)]) for one, other in itertools.pairwise(path)]
@@ -61,8 +61,9 @@ _Brought = list[tuple[Ints, Floats]]
 class GraphLeg:
     """Follows links from seeds, the best of the other legs; each hop keeps ``decay`` of a score."""
 
-    def __init__(self, settings: GraphConfig, sights: VisibleCache) -> None:
+    def __init__(self, settings: GraphConfig, sights: VisibleCache, kinds: Sequence[str]) -> None:
         self._settings = settings
+        self._kinds = kinds
         self._sights = sights
         self._links = Links()
         self._places = Places()
@@ -75,21 +76,22 @@ class GraphLeg:
         if not snapshot["edge"].count():
             return None
         sights = {item.kind: item.sight for item in searched}
-        for kind in KINDS:
+        for kind in self._kinds:
             if kind not in sights:
                 sights[kind] = self._sights.of(snapshot[kind], request.notes, request.as_of_us, request.now_us)
-        made_of = (snapshot["edge"].live_mask, *(sights[kind].visible for kind in KINDS))
+        made_of = (snapshot["edge"].live_mask, *(sights[kind].visible for kind in self._kinds))
         newest = self._newest
         if newest is not None and all(one is other for one, other in zip(newest[0], made_of, strict=True)):
             return newest[1]
         linked = self._links.of(snapshot["edge"])
-        rows_of = self._places.of(linked, [snapshot[kind] for kind in KINDS])
+        rows_of = self._places.of(linked, [snapshot[kind] for kind in self._kinds])
         visible = np.zeros(linked.graph.nodes, np.bool_)
-        for kind, rows in zip(KINDS, rows_of, strict=True):
+        for kind, rows in zip(self._kinds, rows_of, strict=True):
             known = rows >= 0
             visible[known] = sights[kind].visible[rows[known]]
         sources = np.repeat(visible, np.diff(linked.graph.indptr))
-        web = Web(linked, rows_of, visible, bool((sources & visible[linked.graph.indices]).any()))
+        any_link = bool((sources & visible[linked.graph.indices]).any())
+        web = Web(linked, rows_of, visible, any_link, self._kinds)
         self._newest = (made_of, web)
         return web
 
@@ -162,7 +164,7 @@ class GraphLeg:
         )
         gained = np.flatnonzero(walked.hop > 0)
         for place, item in enumerate(searched):
-            rows = web.rows[KINDS.index(item.kind)][gained]
+            rows = web.rows[web.kinds.index(item.kind)][gained]
             known = rows >= 0
             brought[place].append((rows[known], walked.score[gained][known].astype(np.float64)))
         return walked

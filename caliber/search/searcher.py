@@ -46,8 +46,9 @@ class Searcher:
     Raises:  InvalidValue for an unknown language; ExtraNotInstalled for word vectors that are not there
     """
 
-    def __init__(self, memory: ResidentMemory, settings: SearchConfig) -> None:
+    def __init__(self, memory: ResidentMemory, settings: SearchConfig, kinds: Sequence[str] = KINDS) -> None:
         self._settings = settings
+        self.kinds = tuple(kinds)
         self.analyzer = analyzer = Analyzer(settings.keyword.language)
         self._reader = QueryReader(analyzer, analyzer.lexicon, max_words=settings.keyword.query_words_max)
         self.keywords = Keywords(memory, analyzer)
@@ -59,7 +60,7 @@ class Searcher:
             )
         self._names = Names(self._spelt)
         self._sights = VisibleCache()
-        self._graph = GraphLeg(settings.graph, self._sights)
+        self._graph = GraphLeg(settings.graph, self._sights, self.kinds)
 
     def read(self, text: str, clock: Callable[[], date]) -> Query:
         """Return what a text asks for; ``clock`` tells the day that "last week" is meant from."""
@@ -80,7 +81,7 @@ class Searcher:
 
     def warm(self, snapshot: ResidentSnapshot, stopped: Callable[[], bool]) -> None:
         """Make what the first search would have to make: words of texts, vectors of words; a batch after another."""
-        for kind in KINDS:
+        for kind in self.kinds:
             while not stopped() and not self.keywords.advance(snapshot[kind]):
                 pass
         if self._similar is not None and not stopped():

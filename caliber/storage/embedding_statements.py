@@ -12,7 +12,8 @@ from caliber.schema.catalog import Catalog
 from caliber.schema.relations import EMBEDDING
 from caliber.schema.relations.memory import KEY
 from caliber.storage.codec import codec_of
-from caliber.storage.plan import Dialect, quote
+from caliber.storage.plan import Dialect, Plan, quote
+from caliber.storage.statements import of_embedded
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,19 @@ def kinds_of(catalog: Catalog) -> dict[str, Embedded]:
             said, used = f" AND length({text}) > 0", " AND archived_at IS NULL"
             own[memory.relation.name] = Embedded(KEY, text, has_text=said, in_use=used)
     return KINDS | own if own else KINDS
+
+
+def with_memories(built_in: dict[str, Plan], catalog: Catalog, dialect: Dialect) -> dict[str, Plan]:
+    """Return the irregular statements of a store: those every store has, and of its memories those about vectors."""
+    own = {kind: how for kind, how in kinds_of(catalog).items() if kind not in KINDS}
+    if not own:
+        return built_in
+    out = dict(built_in)
+    for kind, how in own.items():
+        contracts = of_embedded(kind)
+        for name, sql in _of_kind(kind, how, dialect):
+            out[name] = Plan(name, sql, contracts[name].parameters, contracts[name].results)
+    return out
 
 
 def embedding_statements(dialect: Dialect) -> dict[str, str]:

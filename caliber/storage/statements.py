@@ -68,16 +68,22 @@ IRREGULAR: dict[str, Irregular] = {
 
 _LACKING = ("ordinal", "owner_id", "head", "content")
 
-for _kind in ("turn", "artifact", "note", "scope"):
-    IRREGULAR |= {
-        f"embedding.pending_{_kind}": Irregular(("space_id", "before", "limit"), results=_LACKING),
-        f"embedding.pending_up_{_kind}": Irregular(("space_id", "after", "limit"), results=_LACKING),
-        f"embedding.unmoved_{_kind}": Irregular(
+
+def of_embedded(kind: str) -> dict[str, Irregular]:
+    """Return the statements about the vectors of one kind of record."""
+    return {
+        f"embedding.pending_{kind}": Irregular(("space_id", "before", "limit"), results=_LACKING),
+        f"embedding.pending_up_{kind}": Irregular(("space_id", "after", "limit"), results=_LACKING),
+        f"embedding.unmoved_{kind}": Irregular(
             ("space_id", "from_space_id", "after", "limit"), results=("ordinal", "owner_id")
         ),
-        f"embedding.hashes_{_kind}": Irregular(
+        f"embedding.hashes_{kind}": Irregular(
             ("space_id", "after", "limit"), results=("ordinal", "owner_id", "head", "content", "content_hash")
         ),
-        f"embedding.progress_{_kind}": Irregular(("space_id",), results=("total", "pending")),
-        f"embedding.strays_{_kind}": Irregular(("after", "limit"), results=("ordinal", "is_gone")),
+        f"embedding.progress_{kind}": Irregular(("space_id",), results=("total", "pending")),
+        f"embedding.strays_{kind}": Irregular(("after", "limit"), results=("ordinal", "is_gone")),
     }
+
+
+for _kind in ("turn", "artifact", "note", "scope"):
+    IRREGULAR |= of_embedded(_kind)

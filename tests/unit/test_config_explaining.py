@@ -48,7 +48,7 @@ def test_a_knob_acts_in_modules_or_says_that_nothing_reads_it() -> None:
         ("storage.busy_timeout_ms", "caliber.backends.sqlite.schema"),
         ("storage.pool_max", "caliber.backends.postgres.store"),
         ("embedding_provider.http.timeout_ms", "caliber.llm.http"),
-        ("embedding.embed_notes", "caliber.runtime.embedder"),
+        ("embedding.embed_notes", "caliber.runtime.embedded_kinds"),
         ("tenancy.sources.cold.dsn", "caliber.backends.postgres.logins"),
         ("policies", "caliber.runtime.policies"),
     ],

@@ -35,6 +35,7 @@ from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.conditions import StoredFilter, compile_stored
+from caliber.storage.embedding_statements import with_memories
 from caliber.storage.full_text import FULL_TEXT, TEXTS, FullText
 from caliber.storage.listing import Listing
 from caliber.storage.memory_migrations import catalog_of, check_declared, declared_in
@@ -192,12 +193,12 @@ class PostgresStore:
         with self._pool.connection(ask=True) as connection:
             dialect = schemas.require_store(connection, self._schema, self._shared.store)
             plans = schemas.compile_plans(dialect)
-            self.statements = irregular(dialect)
             self._own = own(dialect)
             self.epoch = schemas.check_schema(connection, plans, self._shared.store, writing=True)
             self.catalog = catalog_of(connection, plans)
             check_declared(self._shared.store, self.catalog, declared)
             self.plans = plans_of(self.catalog, plans, dialect)
+            self.statements = with_memories(irregular(dialect), self.catalog, dialect)
             self._shared.ordinals.plans = reserving(dialect, self.catalog)
             self._check_prepared(settings.prepared_max)
             self._server = connection.run(self._own["session.server"], ())[0][0]

@@ -39,6 +39,7 @@ from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.conditions import StoredFilter, compile_stored
+from caliber.storage.embedding_statements import with_memories
 from caliber.storage.feed import SequenceFeed
 from caliber.storage.listing import Listing
 from caliber.storage.memory_migrations import catalog_of, check_declared, declared_in
@@ -68,7 +69,6 @@ class SqliteStore:
         self._counter = Counter()
         self._memory_name = f"caliber-{uuid.uuid4()}"
         declared = declared_in(config)
-        self.statements = STATEMENTS
         self.feed = SequenceFeed(STATEMENTS)
         if self._options.in_memory:
             connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name, create=True)
@@ -85,12 +85,13 @@ class SqliteStore:
             connection.close()
             raise
         self.plans = plans_of(self.catalog, PLANS, DIALECT)
+        self.statements = with_memories(STATEMENTS, self.catalog, DIALECT)
         storage = settings_of(config)
         self._connection = connection
         self._writer = SqliteWriter(
             connection,
             self.plans,
-            STATEMENTS,
+            self.statements,
             self.catalog,
             store=self._options.shown,
             durability=storage.durability,

@@ -18,7 +18,7 @@ from caliber.model.errors import NotFound
 from caliber.model.time import to_us
 from caliber.model.windows import SearchHit
 from caliber.resident.mirror import RelationSnapshot
-from caliber.runtime.embedder import MODES
+from caliber.runtime.embedded_kinds import knob_of
 from caliber.search import filters
 from caliber.search.stored import NOT_RESIDENT
 
@@ -215,7 +215,7 @@ class Reasons:
         if embedder is None:
             return "no_vector", "it shares no word with the question, and there is no embedding_provider"
         if row.kind not in embedder.embedded:
-            return "no_vector", f"it shares no word with the question, and embedding.{MODES[row.kind]} is off"
+            return "no_vector", f"it shares no word with the question, and embedding.{knob_of(row.kind)} is off"
         lane = embedder.answering(memory._engine.memory.snapshot.space_in_use)
         if lane is None:
             return "no_vector", "it shares no word with the question, and vectors of another model are being made"

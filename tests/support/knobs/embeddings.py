@@ -16,6 +16,7 @@ from support.configs import DIMENSIONS, HASH_PROVIDER, policy
 from support.crowds import count, until
 from support.knobs.case import FILE, Agent, Case, Place
 from support.knobs.memories import comes, left_after_two_days
+from support.memories import FACT
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 
 # --- who gets vectors --------------------------------------------------------------------------------
@@ -50,6 +51,7 @@ def one_of_each(kind: str) -> Callable[[CaliberConfig, Place], tuple[str, int]]:
             "notes": lambda: agent.note("a note"),
             "artifacts": lambda: agent.keep("an artifact"),
             "summaries": lambda: agent.memory.close_scope(agent.scope_id),
+            "memories": lambda: agent.memory.memory("fact").insert(subject="x", kind="claim", content="a fact"),
         }
         provider.failure = outage
         outcome = "written"
@@ -152,7 +154,7 @@ def vector_case(
     path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], *more: tuple[Any, Any], **also: Any
 ) -> Case:
     given = {name.replace("__", "."): value for name, value in also.items()}
-    quiet = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
+    quiet = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries", "memories")}
     base = {"search.keyword.similar_words": "none", "policies": [], "summarization_provider": None}
     return Case(path, see, one, other, {**base, **quiet, **given}, more=more)
 
@@ -166,6 +168,7 @@ CASES: tuple[Case, ...] = (
     vector_case("embedding.embed_turns", one_of_each("turns"), *WHEN, **QUICK),
     vector_case("embedding.embed_notes", one_of_each("notes"), *WHEN, **QUICK),
     vector_case("embedding.embed_artifacts", one_of_each("artifacts"), *WHEN, **QUICK),
+    vector_case("embedding.embed_memories", one_of_each("memories"), *WHEN, **QUICK, memories=[FACT]),
     vector_case(
         "embedding.embed_summaries",
         one_of_each("summaries"),

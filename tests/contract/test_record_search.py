@@ -1,0 +1,147 @@
+"""Declared memories in searches, alone and among the others, by words and meaning; and when they have vectors.
+
+Source: C-135, C-138; docs/decisions/0171.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.memories import FACT, STEP
+from support.providers import CountingEmbeddings
+
+from caliber.model.errors import IncompatibleOptions, InvalidValue, NotFound
+
+PLACE = {
+    "name": "place",
+    "type": "semantic",
+    "fields": [
+        {"name": "title", "type": "text"},
+        {"name": "story", "type": "text", "optional": True},
+        {"name": "rank", "type": "int", "optional": True},
+    ],
+    "retention": {"kind": "persistent"},
+    "indexes": [
+        {"field": "title", "type": "gin"},
+        {"field": "story", "type": "gin"},
+    ],
+}
+CODE = {
+    "name": "sort",
+    "type": "semantic",
+    "fields": [{"name": "order", "type": "text"}],
+    "retention": {"kind": "persistent"},
+    "indexes": [{"field": "order", "type": "gin"}],
+}
+ALL = [FACT, STEP, PLACE, CODE]
+
+
+def opened(backend: Any, mode: str = "commit", **options: Any) -> Any:
+    settings = backend.config(
+        memories=ALL, embedding__embed_memories=mode, search__keyword__similar_words="none", **options
+    )
+    return backend.open(settings, embedding_provider=CountingEmbeddings(32))
+
+
+def said(result: Any) -> list[tuple[str, str]]:
+    return [(hit.kind, hit.content) for hit in result.hits]
+
+
+def test_records_are_found_by_words_alone_and_among_others(backend: Any, start: Any) -> None:
+    memory = opened(backend)
+    agent = start(memory)
+    places = memory.memory("place")
+    harbour = places.insert(title="The old harbour", story="zebra crossings everywhere", rank=1)
+    places.insert(title="A mill", story="where flour was ground", rank=2)
+    memory.memory("sort").insert(order="zebra first")
+    agent.note("a zebra was seen")
+    found = places.search("zebra")
+    assert said(found)[0] == ("place", "The old harbour\nzebra crossings everywhere")
+    assert found.hits[0].id == harbour.record_id
+    assert "keyword" in found.hits[0].found_by
+    assert places.search("harbour").hits[0].id == harbour.record_id
+    assert {hit.kind for hit in memory.search("zebra").hits} == {"note", "place", "sort"}
+    assert said(memory.search("zebra", kinds=["sort"])) == [("sort", "zebra first")]
+    assert [hit.kind for hit in memory.search("zebra", kinds=["place"]).hits] == ["place"]
+    assert memory.search("zebra", kinds=["turn"]).hits == ()
+    assert [hit.id for hit in places.search("flour", "rank = 2").hits] != [harbour.record_id]
+    assert [hit.id for hit in places.search("zebra flour", "rank = 1").hits] == [harbour.record_id]
+    assert [hit.id for hit in places.search("", {"rank": 1}).hits] == [harbour.record_id]
+    assert {hit.kind for hit in memory.search("", filter="rank >= 1").hits} == {"place"}
+    assert places.search('"zebra crossings"').hits[0].id == harbour.record_id
+    changed = places.update(harbour.record_id, story="a quiet quay")
+    assert "keyword" not in {leg for hit in places.search("zebra").hits for leg in hit.found_by}
+    assert said(places.search("quay"))[0] == ("place", "The old harbour\na quiet quay")
+    places.archive(changed.record_id)
+    assert harbour.record_id not in {hit.id for hit in places.search("quay").hits}
+    assert memory.get(harbour.record_id).archived_at is not None
+    places.delete(changed.record_id)
+    with pytest.raises(NotFound):
+        memory.get(harbour.record_id)
+    for call, message in (
+        (lambda: memory.memory("step").search("x"), "no embedding and no text"),
+        (
+            lambda: memory.search("x", kinds=["step"]),
+            "unknown kind; there are note, artifact, turn, scope, fact, place",
+        ),
+    ):
+        with pytest.raises(InvalidValue, match=message):
+            call()
+
+
+@pytest.mark.parametrize("mode", ["commit", "behind", "off"])
+def test_records_have_vectors_when_the_configuration_says(backend: Any, mode: str) -> None:  # C-135
+    memory = opened(backend, mode)
+    facts = memory.memory("fact")
+    made = facts.insert_many(
+        [{"subject": f"s{at}", "kind": "claim", "content": f"the lakes of the north {at}"} for at in range(3)]
+    )
+    facts.insert(subject="silent", kind="claim")  # nothing to embed
+    embeddings = memory.storage.embeddings
+    if mode == "commit":
+        assert embeddings.count() == 3
+    memory.flush()
+    assert embeddings.count() == (0 if mode == "off" else 3)
+    found = facts.search("the lakes of the north 1")
+    assert found.hits[0].id == made[1].record_id
+    assert ("vector" in found.hits[0].breakdown and found.hits[0].breakdown["vector"] > 0) is (mode != "off")
+    assert found.pending == 0
+    facts.update(made[0].record_id, score=0.5)  # says the same
+    facts.update(made[1].record_id, content="mountains")
+    if mode == "commit":
+        assert embeddings.count() == 3
+    memory.flush()
+    assert embeddings.count() == (0 if mode == "off" else 3)
+    facts.update(made[2].record_id, content=None)
+    facts.delete(made[0].record_id)
+    memory.flush()
+    assert embeddings.count() == (0 if mode == "off" else 1)
+    assert {row.owner_type for row in embeddings.all()} == (set() if mode == "off" else {"memory_fact"})
+    (space,) = memory.storage.embedding_spaces.report()
+    assert space.pending == 0
+    assert memory.verify() == []
+    assert memory.storage.check() == []
+
+
+def test_what_lacks_a_vector_gets_one_after_reopening(backend: Any) -> None:
+    backend.needs("reopen")
+    with opened(backend, "off") as memory:
+        made = memory.memory("fact").insert(subject="Ada", kind="claim", content="the lakes")
+        memory.flush()
+        assert memory.storage.embeddings.count() == 0
+    with opened(backend, "behind") as memory:
+        memory.flush()
+        assert [row.owner_id for row in memory.storage.embeddings.all()] == [made.record_id]
+
+
+def test_the_database_lists_what_it_does_not_search(backend: Any) -> None:
+    backend.needs("full text")
+    memory = opened(backend, search__mode="backend")
+    facts = memory.memory("fact")
+    made = facts.insert(subject="Ada", kind="claim", content="the lakes")
+    assert memory.search("lakes").hits == ()
+    assert facts.find('content contains "lakes"') == [made]
+    for call in (lambda: facts.search("lakes"), lambda: memory.search("lakes", kinds=["fact"])):
+        with pytest.raises(IncompatibleOptions, match="find"):
+            call()
