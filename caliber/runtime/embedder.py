@@ -355,7 +355,9 @@ class Embedder:
         def work(uow: UnitOfWork) -> int:
             if not lane.is_open(uow):
                 return 0
-            return sum(self._still_says(uow, item) and lane.add(uow, item, rows) for item, rows in ready)
+            uow.lock_reads()  # who deletes a record comes before us, or after: no vector is left of what is gone
+            in_order = sorted(ready, key=lambda made: made[0].owner)
+            return sum(self._still_says(uow, item) and lane.add(uow, item, rows) for item, rows in in_order)
 
         return (self._store.write(work) if ready else 0), left, outage
 
