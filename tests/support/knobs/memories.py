@@ -27,9 +27,11 @@ MOMENT_S = 0.05
 """How long what is never to happen is waited for."""
 
 
-def case(path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **also: Any) -> Case:
+def case(
+    path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], needs: tuple[str, ...] = (), **also: Any
+) -> Case:
     given = {name.replace("__", "."): value for name, value in also.items()}
-    return Case(path, see, one, other, {**NO_VECTORS, **given})
+    return Case(path, see, one, other, {**NO_VECTORS, **given}, needs)
 
 
 def comes(condition: Callable[[], bool], *, expected: bool) -> bool:
@@ -95,14 +97,14 @@ def words_known(config: CaliberConfig, place: Place) -> bool:
 
 
 def rebuilt(config: CaliberConfig, place: Place) -> int:
-    """How often memory is rebuilt when half of 1,100 turns are deleted."""
+    """How often memory is rebuilt when more than a third of 1,100 turns are deleted."""
     agent = Agent(place.open(config))
     agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": "t"}] * 1_100)
     turns = agent.memory.storage.turns.list_by_scope(agent.scope_id)
     agent.memory.search("t")  # memory takes over what was written when somebody reads
 
     def work(uow: Any) -> None:
-        for turn in turns[:550]:
+        for turn in turns[:400]:
             uow.delete(TURN, uow.get(TURN, turn.turn_id.bytes))
 
     agent.memory._engine.write(work)
@@ -263,13 +265,14 @@ CASES: tuple[Case, ...] = (
     case("resident.warm_after_ms", words_known, (0, False), (1, True), storage__path=FILE),
     case("resident.segment_rows", segments, (64, 2), (128, 1)),
     case("resident.compact_dead_ratio", rebuilt, (0.3, 1), (1.0, 0)),
-    Case("resident.evaluator", evaluator, ("numpy", "numpy"), ("numba", "numba"), NO_VECTORS, needs=("numba",)),
+    case("resident.evaluator", evaluator, ("numpy", "numpy"), ("numba", "numba"), ("numba",)),
     case("resident.verify_on_open", opened_wrong, (False, "opened"), (True, "refused"), storage__path=FILE),
     case(
         "cache_dir",
         code_in,
         (lambda place: str(place.folder / "one"), ["one"]),
         (lambda place: str(place.folder / "other"), ["other"]),
+        ("compiled_code",),
         resident__evaluator="numba",
     ),
     # --- what is written behind
