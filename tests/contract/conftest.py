@@ -193,10 +193,9 @@ class PostgresBackend(Backend):
 
     def close(self) -> None:
         super().close()
-        own = self.store_of(self.config())
-        others = [shown.split()[1] for shown in self._created if shown != own]
-        statements = [f'DROP SCHEMA "{schema}" CASCADE' for schema in others]
-        if own in self._created:
+        made = {shown.split()[1] for shown in self._created}  # one schema may be shown in two ways
+        statements = [f'DROP SCHEMA "{schema}" CASCADE' for schema in made - {self._schema}]
+        if self._schema in made:
             statements.append(DERIVED.format(schema=self._schema))
             statements += [f'DELETE FROM "{self._schema}"."{relation.name}"' for relation in reversed(EMPTIED)]
             statements += [
@@ -208,7 +207,7 @@ class PostgresBackend(Backend):
             return
         with psycopg.connect(os.environ[DSN]) as connection:
             connection.execute("; ".join(statements))
-            if own in self._created:
+            if self._schema in made:
                 names = "name, schema_version, min_reader_version, min_writer_version"
                 versions = connection.execute(f'SELECT {names} FROM "{self._schema}".schema_migration').fetchall()
                 step = MIGRATIONS[SCHEMA_VERSION]
