@@ -7,7 +7,6 @@ Source: C-138, K-099; decision 0173, docs/retention.md.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from caliber.schema.memory_types import FieldType, RetentionKind
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
 from caliber.storage.codec import codec_of
+from caliber.storage.memory_records import content_hash_of, texts_of
 from caliber.storage.plan import RelationPlans
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
@@ -222,7 +222,12 @@ class Compressor:
                 trust=trust,
             )
             return Group(relation, records, scope_id, new, self._vector("artifact", summary))
-        return Group(relation, records, scope_id, self._own(relation, records, summary, trust))
+        new = self._own(relation, records, summary, trust)
+        return Group(relation, records, scope_id, new, self._vector(relation.name, self._embedded(relation, new)))
+
+    def _embedded(self, relation: Relation, record: Any) -> str:
+        memory = self._engine.store.catalog.memory_of(relation.name)
+        return "" if memory is None or memory.embedded is None else getattr(record, memory.embedded) or ""
 
     def _vector(self, kind: str, text: str) -> Vectors | None:
         embedder = self._engine.embedder
@@ -252,14 +257,9 @@ class Compressor:
     def _own(self, relation: Relation, records: Sequence[Any], summary: str, trust: TrustLabel) -> Any:
         """The newest record with the summary as its text: the other fields are the last that were known."""
         changes = {self._content_of(relation): summary, "record_id": uuid7(), "trust": trust, "version": 1}
-        return dataclasses.replace(
-            records[-1],
-            **changes,
-            token_count=self._engine.count_text(summary),
-            content_hash=hashlib.sha256(summary.encode()).digest(),
-            fingerprint=None,
-            idempotency_key=None,
-        )
+        made: Any = dataclasses.replace(records[-1], **changes, fingerprint=None, idempotency_key=None)
+        tokens = sum(map(self._engine.count_text, texts_of(relation, made)))
+        return dataclasses.replace(made, token_count=tokens, content_hash=content_hash_of(relation, made))
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -290,6 +290,9 @@ class Compressor:
             return _retire(uow, NOTE, found, self._apply_note(uow, group).note_id, "archived_at"), None
         at = from_us(uow.now_us)
         uow.insert(relation, dataclasses.replace(group.new, created_at=at, updated_at=at))
+        if group.vector is not None and self._engine.embedder is not None:
+            text = self._embedded(relation, group.new)
+            self._engine.embedder.attach(uow, relation.name, group.new.record_id, text, group.vector)
         for record in found:
             uow.update(relation, dataclasses.replace(record, archived_at=at, updated_at=at))
         return len(found), None

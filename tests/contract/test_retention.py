@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.configs import USER, policy
 from support.memories import record
-from support.providers import ScriptedSummarizer
+from support.providers import CountingEmbeddings, ScriptedSummarizer
 
 from caliber.model.errors import CaliberError
 from caliber.runtime.schedules import LEASE
@@ -304,7 +304,26 @@ def test_records_give_way_to_one_that_sums_them_up(opened: Any, start: Any) -> N
     ]
     assert memory.replay(window.window_id).text == window.text
     memory.complete_trajectory(other.trajectory_id, status="success", summary="")
-    assert memory.verify() == []
+    assert memory.storage.check() == []
+
+
+def test_what_stands_for_records_is_found_and_they_are_not(opened: Any, start: Any) -> None:
+    # C-138: with the vector that its own text has
+    own = compressed("scratch", "task_end")
+    own["fields"].append({"name": "content_embedding", "type": "embedding"})
+    memory, _ = opened(
+        own, compressed("note", "task_end"), summarization_provider=ScriptedSummarizer(),
+        embedding_provider=CountingEmbeddings(), embedding__embed_notes="commit", embedding__embed_turns="off",
+    )  # fmt: skip
+    agent = start(memory)
+    for text in ("ships sail", "boats float"):
+        memory.memory("scratch").insert({"content": text}, trajectory=agent.trajectory_id, scope=agent.scope_id)
+        agent.note(text, source_trajectory_ids=[agent.trajectory_id])
+    memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
+    memory.flush()
+    assert [hit.content for hit in memory.search("ships boats", kinds=["note"]).hits] == ["summary of ships sail"]
+    assert left(memory)["scratch"] == ["summary of ships sail"]
+    assert memory.storage.check() == []
 
 
 def test_the_summary_of_a_policy_is_not_asked_for_again(opened: Any, start: Any) -> None:
