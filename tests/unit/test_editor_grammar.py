@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from support.configs import config
+from support.sound_programs import sound_program
 
-from caliber.dsl import parse
+from caliber.config import profiles
+from caliber.dsl import format_text, parse, parser
 from caliber.dsl.writing import render_caliber
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -152,3 +154,58 @@ def test_keywords_are_names_where_the_language_has_names(name: str) -> None:
     found = tokens(f'caliber: "0.1.0" {{\n  memory {name} {{\n    {name}: meta\n  }}\n}}')
     assert (name, "entity.name.type.caliber") in found
     assert (name, "variable.other.property.caliber") in found
+
+
+# --- in step with the language -------------------------------------------------------------------
+
+COLOUR_OF = {
+    "TEXT": "string.",
+    "DURATION": "constant.numeric.duration.",
+    "INTEGER": "constant.numeric.",
+    "FLOAT": "constant.numeric.",
+    "COMPARATOR": "keyword.operator.comparison.",
+}
+LANGUAGE = (ROOT / "caliber" / "dsl" / "grammar.lark").read_text(encoding="utf-8")
+KEYWORDS = dict(re.findall(r'^([A-Z]+): "([a-z]+)"$', LANGUAGE, re.MULTILINE))
+
+
+def written() -> list[str]:
+    """Return every program of the documentation, what `init` writes, and generated ones with comments between."""
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    blocks = [block for page in pages for block in re.findall(r"```\w*\n(.*?)```", page.read_text("utf-8"), re.DOTALL)]
+    paths = [path for folder in ("caliber", "docs", "tests") for path in (ROOT / folder).rglob("*.caliber")]
+    files = [path.read_text("utf-8") for path in paths]
+    made = [render_caliber(make("store.db")) for make in profiles.PROFILES.values()]
+    base = config("store.db")
+    drawn = [format_text(sound_program(seed, base).text()) for seed in range(6)]  # editors colour line by line
+    rest = 'caliber: "0.1.0" { include "a.caliber" inject note into context { filter: tags contains "a" or a = 1 } }'
+    return [EXAMPLE, rest, *(block for block in blocks if block.startswith("caliber:")), *files, *made, *drawn]
+
+
+def test_what_the_language_takes_for_a_keyword_is_coloured_as_one() -> None:
+    # whoever adds a keyword to grammar.lark adds it to the colours
+    met = set()
+    for text in written():
+        parse(text)
+        colours: dict[int, str] = {}
+        at = 0
+        for piece, scope in tokens(text):
+            at = text.index(piece, at)
+            colours[at] = scope
+            at += len(piece)
+        for token in parser._lark().parse_interactive(text, start="program").iter_parse():
+            wanted = "keyword." if token.type in KEYWORDS else COLOUR_OF.get(token.type)
+            if wanted is not None:
+                assert colours.get(token.start_pos or 0, "none").startswith(wanted), (
+                    token,
+                    text[token.start_pos :][:60],
+                )
+                met.add(token.type)
+    assert met == {*KEYWORDS, *COLOUR_OF}
+
+
+def test_a_keyword_without_a_colour_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = json.loads(json.dumps(GRAMMAR).replace("memory|policy|adapter", "memory|adapter"))
+    monkeypatch.setitem(GRAMMAR, "repository", plain["repository"])
+    with pytest.raises(AssertionError, match="policy"):
+        test_what_the_language_takes_for_a_keyword_is_coloured_as_one()
