@@ -236,6 +236,7 @@ def language() -> str:
         f"At most {scan.MAX_CHARS >> 20} Mi characters, {scan.MAX_TOKENS:,} words, texts, numbers, signs and comments",
         f"in a file, {files.FILES_MAX} files, brackets {scan.MAX_DEPTH} deep, {scan.FAULTS_MAX} faults reported.",
         "",
+        introduction("dsl_takes.md"),
         "## Grammar",
         "",
         "As the parser reads it ([lark](https://lark-parser.readthedocs.io) notation, LALR):",
