@@ -440,12 +440,20 @@ def _entity_of(shape: MemoryType) -> type[Any]:
         )
         made = kind | None if column.nullable and kind is not Any else kind
         fields.append((column.name, made, dataclasses.field(kw_only=True, **default)))
+    keys = {item.name for item in shape.fields if _is_key(shape, item)}
     namespace = {
+        **{name: property(_key_of) for name in keys},
         "__reduce__": reduce,
         "__doc__": f"A record of the declared memory {shape.name}.",
         "__module__": __name__,
     }
     return dataclasses.make_dataclass(_camel(shape.name), fields, frozen=True, slots=True, namespace=namespace)
+
+
+def _key_of(record: Any) -> uuid.UUID:
+    """The id of a record, by the name its declaration gives it."""
+    key: uuid.UUID = getattr(record, KEY)
+    return key
 
 
 def _entity_again(definition: str, values: dict[str, Any]) -> Any:

@@ -34,7 +34,7 @@ from caliber.schema.in_force import in_force
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import All, Comparison, Operator, Predicate, Variable, holds
 
-EXAMPLES, ROWS = (400, 200) if os.environ.get("CALIBER_SOAK") else (40, 20)
+EXAMPLES, ROWS = (400, 200) if os.environ.get("CALIBER_SOAK") else (15, 20)
 KINDS = {"note": "note", "artifact": "artifact", "turn_buffer": "turn", "scope": "scope"}
 ROOT = Principal(PrincipalKind.HUMAN, "root", admin=True)
 AGENT = Principal(PrincipalKind.AGENT, str(uuid.UUID(int=1)))

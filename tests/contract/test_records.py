@@ -70,6 +70,7 @@ def test_a_record_is_stored_and_read_as_it_was_said(kept: Any) -> None:  # C-130
     assert made.about == {"a": [1, None, [True]], "é": -0.5}
     assert (made.seen_at, made.occurred_at, made.version, made.created_by) == (MAY, MAY, 1, "human:owner@")
     assert made.token_count >= 5
+    assert made.fact_id == made.record_id
     assert facts.get(made.record_id) == kept.get(str(made.record_id)) == made
     assert kept.storage.get("fact").get(made.record_id) == made
     changed = facts.update(made.record_id, {"score": None}, content="an algorithm", version=1)
