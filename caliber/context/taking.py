@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from caliber.config.injection import InjectionKind
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import NOTE, SUMMARY, AssemblyPlan, SectionPlan, source_type_of
+from caliber.context.masks import let_through
+from caliber.context.plan import NOTE, OWN, SUMMARY, AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.rules import RulePlan, variables_of
 from caliber.context.scores import BySimilarity, Flat, Scored, found_scored, judge
 from caliber.model.ids import ScopeId
@@ -103,7 +104,10 @@ class Taking:
         inputs = self._inputs
         at = inputs.as_of_us if source == NOTE else inputs.now_us
         variables = variables_of(inputs.trajectory_id, self._scope_id, inputs.principal, at)
-        return mask(rule.predicate, owners, variables, self._texts.texts, among)
+        # Notes and declared memories are asked of whole, so that what is known of them pays; of anything else only
+        # the rows of one task are.
+        ask = let_through if source == NOTE or source >= OWN else mask
+        return ask(rule.predicate, owners, variables, self._texts.texts, among)
 
     def take(self, searcher: Searcher, claimed: dict[int, Bools]) -> list[Take]:
         """Return what each rule takes. ``claimed`` marks the rows that have entered already, and is added to."""

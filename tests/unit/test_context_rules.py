@@ -392,3 +392,34 @@ def test_what_a_rule_left_out_of_trajectories_above_is_told_as_its_doing(world: 
     assert told["verdict"] == "cut_off"
     assert told["reason"].startswith("the rule artifact (top_k(1)) left it out: only the newest 1 of 2 were considered")
     assert explain(assembled.record, config, Contents(world), exclusion=elsewhere)["filter"] == "other_trajectory"
+
+
+# --- what is asked once --------------------------------------------------------------------------
+
+
+def test_a_filter_reads_each_text_once(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # design section 5: work grows with what is new
+    first, second = world.note("one of them"), world.note("other")
+    config = ruled(rule("note", filter='content ~ "o[nf]" and valid_until > now()'))
+    read: list[list[int]] = []
+    texts = world.memory.texts
+
+    def counting(snapshot: Any, rows: Any) -> Any:
+        read.append(list(rows))
+        return texts(snapshot, rows)
+
+    before = world.memory.snapshot
+    monkeypatch.setattr(world.memory, "texts", counting)
+    assert taken(world.window(config=config), "notes") == [first]
+    read.clear()
+    assert taken(world.window(config=config), "notes") == [first]
+    assert read == [[0]]  # the text of what enters, and no filter's
+    third = world.note("one more")
+    read.clear()
+    assert taken(world.window(config=config), "notes") == [third, first]
+    assert read[0] == [2]  # the filter asks about the row that is new
+    world.change(NOTE, first, content="never")
+    world.change(NOTE, second, content="one of us now")
+    assert set(taken(world.window(config=config), "notes")) == {second, third}
+    assert taken(world.window(config=config, snapshot=before), "notes") == [first]
+    assert set(taken(world.window(config=config), "notes")) == {second, third}

@@ -1,0 +1,99 @@
+"""Which rows the filter of a rule lets through, kept from window to window.
+
+A row's contents never change: what is changed is a new row. So what a filter says of a row holds for as long as the
+row is there, unless the filter asks about now or about the task; that part is asked anew each time. Source: design,
+section 5; docs/decisions/0070.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.resident.predicates import Texts, mask
+from caliber.schema.predicate import All, Comparison, Predicate, Variable
+
+Bools = NDArray[np.bool_]
+
+_KEPT: Final = 64
+"""Filters remembered of one relation: more than one configuration has for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a filter says of the rows of a boundary: of those that were live, and is read-only."""
+
+    live: Bools
+    dead: int
+    let_through: Bools
+
+
+_lock = threading.Lock()
+_KNOWN: Final[weakref.WeakKeyDictionary[Generation, dict[Predicate, _Known]]] = weakref.WeakKeyDictionary()
+
+
+def let_through(
+    predicate: Predicate, owners: RelationSnapshot, variables: Mapping[Variable, Any], texts: Texts, among: Bools
+) -> Bools:
+    """Return which of ``among`` a filter lets through. Shapes: ``bool[owners.length]``."""
+    lasting, passing = _parts(predicate)
+    if lasting is not None:
+        among = among & _lasting(lasting, owners, texts)
+    return among if passing is None else mask(passing, owners, variables, texts, among)
+
+
+def _lasting(predicate: Predicate, owners: RelationSnapshot, texts: Texts) -> Bools:
+    """Return what a filter that asks about nothing but the record says of all live rows."""
+    with _lock:
+        known = _KNOWN.setdefault(owners.generation, {}).get(predicate)
+    if known is not None and known.live is owners.live_mask and len(known.let_through) == owners.length:
+        return known.let_through
+    if known is not None and len(known.let_through) <= owners.length and known.dead <= owners.dead:
+        start = len(known.let_through)
+        fresh = np.ones(owners.length, np.bool_)
+        fresh[:start] = False
+        found = mask(predicate, owners, {}, texts, fresh)
+        np.logical_and(known.let_through, owners.live_mask[:start], out=found[:start])
+    else:
+        found = mask(predicate, owners, {}, texts)
+    if found is owners.live_mask:
+        found = found.copy()
+    found.flags.writeable = False
+    if known is None or len(known.let_through) <= owners.length:
+        with _lock:
+            kept = _KNOWN.setdefault(owners.generation, {})
+            if len(kept) >= _KEPT:
+                kept.clear()
+            kept[predicate] = _Known(owners.live_mask, owners.dead, found)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _parts(predicate: Predicate) -> tuple[Predicate | None, Predicate | None]:
+    """Return the part of a condition that lasts, and the part that depends on when and where it is asked."""
+    if not isinstance(predicate, All):
+        return (None, predicate) if _moves(predicate) else (predicate, None)
+    moving = [_moves(item) for item in predicate.conditions]
+    return (
+        _all(item for item, moves in zip(predicate.conditions, moving, strict=True) if not moves),
+        _all(item for item, moves in zip(predicate.conditions, moving, strict=True) if moves),
+    )
+
+
+def _all(conditions: Any) -> Predicate | None:
+    known = tuple(conditions)
+    return All(known) if len(known) > 1 else (known[0] if known else None)
+
+
+def _moves(predicate: Predicate) -> bool:
+    if isinstance(predicate, Comparison):
+        return isinstance(predicate.value, Variable)
+    return any(_moves(item) for item in predicate.conditions)
