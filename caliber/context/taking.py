@@ -25,7 +25,6 @@ from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
-from caliber.search.filters import KINDS
 from caliber.search.request import Pool, Relevance
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Take:
         self.cut_offs.append(CutOff(kind, name, limit, score, considered, self.rule.name, kept, text))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
     """A rule, and the rows that its filter lets through."""
 
@@ -133,12 +132,12 @@ class Taking:
     ) -> Iterator[tuple[Flat | BySimilarity, Relevance | None]]:
         """Yield for each rule what scores its records, and what a search found of them if one judges."""
         asking = [item for item in asked if item.rule.asks]
-        kinds: Sequence[str] = getattr(searcher, "kinds", KINDS)
         flat = Flat(_ONE)
         if not asking:
             yield from ((flat, None) for _ in asked)
             return
-        searched = [item for item in asking if item.count and self._most(item) and item.owners.relation.name in kinds]
+        known = [item for item in asking if item.owners.relation.name in searcher.kinds]
+        searched = [item for item in known if item.count and self._most(item)]
         scorer, found = judge(
             self._inputs,
             self._plan,
@@ -149,8 +148,7 @@ class Taking:
         by_item = {} if found is None else {id(item): one for item, one in zip(searched, found, strict=True)}
         nothing = None if found is None else Relevance(np.empty(0, np.int64), np.empty(0, np.float32), {})
         for item in asked:
-            known = item.owners.relation.name in kinds or isinstance(scorer, BySimilarity)
-            if item.rule.asks and known:
+            if item.rule.asks and (item in known or isinstance(scorer, BySimilarity)):
                 yield scorer, by_item.get(id(item), nothing)
             else:
                 yield flat, None  # of what no search can judge, too, the newest is taken

@@ -28,6 +28,7 @@ from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.time import Clock, SystemClock
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime.one_shots import OneShots
+from caliber.search.filters import kinds_of
 from caliber.search.searcher import Searcher
 from caliber.trajectory import inputs
 
@@ -84,7 +85,8 @@ def plan_rules(
             space_id=space_id,
             once=OneShots(memory).waiting(trajectory_id),
         )
-        return window_plan(assemble(asked, memory, Searcher(memory, config.search)))
+        searcher = Searcher(memory, config.search, tuple(kinds_of(store.catalog).values()))
+        return window_plan(assemble(asked, memory, searcher))
     finally:
         store.close()
 

@@ -323,3 +323,26 @@ def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, star
     assert memory.replay(window.window_id).text == window.text
     memory.close()
     assert backend.open(**options).assemble_context(task).text == window.text
+
+
+def test_records_of_a_declared_memory_are_taken_by_what_a_query_asks(backend: Any, start: Any) -> None:
+    # C-156, C-196
+    fields = [{"name": "body", "type": "text"}, {"name": "body_embedding", "type": "embedding"}]
+    lesson = {**DECISION, "name": "lesson", "fields": fields, "indexes": []}
+    memory = backend.open(
+        memories=[lesson],
+        injection_rules=[rule("lesson", mode={"kind": "top_k", "count": 1}), rule("note")],
+        search__keyword__similar_words="none",
+    )
+    task = start(memory).trajectory_id
+    lessons = memory.memory("lesson")
+    wanted = lessons.insert(body="Backups are made at night.")
+    newest = lessons.insert(body="Tea is made in the morning.")
+    memory.flush()
+    asked = memory.assemble_context(task, query="when are the backups made")
+    assert [item.id for item in asked.sections[0].sources] == [wanted.record_id]
+    assert asked.assembly_trace[0].breakdown
+    told = memory.explain(asked.window_id, exclusion=newest.record_id)
+    assert (told["verdict"], told["rule"]) == ("cut_off", "lesson")
+    assert told["score"] is not None
+    assert [item.id for item in memory.assemble_context(task).sections[0].sources] == [newest.record_id]

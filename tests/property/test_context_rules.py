@@ -121,7 +121,7 @@ def build(memory: dict[str, Any]) -> Any:
     return world
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=30)
 @given(records, programs(), shots, knobs, calls)
 def test_every_window_under_rules_keeps_its_promises(
     memory: dict[str, Any], rules: list[dict[str, Any]], once: list[OneShot], options: dict[str, Any], call: Any
