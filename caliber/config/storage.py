@@ -206,7 +206,11 @@ class WriteBehindConfig(Section):
 class RetentionConfig(Section):
     """How long records of operation stay, and how the retention of declared memories is looked after."""
 
-    windows_ms: Retention = knob('Persisted windows; "forever" keeps them.', "design", unit="ms")
+    windows_ms: Retention = knob(
+        'Persisted windows, also those that an earlier configuration kept for longer; "forever" keeps them.',
+        "design",
+        unit="ms",
+    )
     events_ms: Retention = knob('Events; "forever" keeps them.', "design", unit="ms")
     changes_ms: Retention = knob('Change records that feed other processes; "forever" keeps them.', "design", unit="ms")
     changes_keep_rows: Int = knob("Newest change records, kept whatever their age.", "ours", unit="rows", ge=0)

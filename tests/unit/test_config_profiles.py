@@ -255,7 +255,10 @@ def test_every_knob_in_the_file_has_its_comment_above_it() -> None:
         ("# Most tokens of a context window. 1 to 2000000 tokens. (C-094; ours)", "token_budget = 8000"),
         ("# How long a lock is held before it lapses. A duration. (C-112; ours)", 'lock_timeout = "30s"'),
         (
-            '# Persisted windows; "forever" keeps them. A duration. (design; ours)',
+            (
+                "# Persisted windows, also those that an earlier configuration kept for longer; "
+                '"forever" keeps them. A duration. (design; ours)'
+            ),
             'windows_ms = "30d"',
         ),
         (

@@ -7,8 +7,9 @@ import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -66,6 +67,24 @@ def create(settings: CaliberConfig) -> None:
     """Have a store in a file; the tables are made once, and copied."""
     if not Path(settings.storage.shown).exists():
         shutil.copy(_empty_store(), settings.storage.shown)
+
+
+@contextmanager
+def released(release: Callable[[], Any], *, gives_up: bool) -> Iterator[None]:
+    """End what is in the way of a call: after a moment, or, where the call is to give up by itself, when it has."""
+    ended = threading.Event()
+
+    def wait() -> None:
+        ended.wait(20 if gives_up else 0.1)
+        release()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(30)
 
 
 def _set(name: str, value: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import apsw
@@ -20,10 +20,13 @@ from caliber.schema.relations import TRAJECTORY
 from support.configs import policy
 from support.crowds import Crowd, Gate, until
 from support.entities import plain
-from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Knobs, Place, create
+from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Knobs, Place, create, released
 from support.providers import ScriptedSummarizer
 
 Seen = Callable[[CaliberConfig, Place], Any]
+
+SHORT_MS = 1_000
+"""A time up to here is to be seen to pass."""
 
 STORE, SOURCE, HERE = "storage", "tenancy.sources.NAME", "tenancy.sources.here"
 
@@ -108,26 +111,19 @@ def commits_of_two(config: CaliberConfig, place: Place) -> int:
     return int(store._writer.commits - before)
 
 
-def locked_out(path: Callable[[CaliberConfig], str], call: Callable[[CaliberConfig, Place], Callable[[], Any]]) -> Seen:
+def locked_out(
+    path: Callable[[CaliberConfig], str],
+    patience_ms: Callable[[CaliberConfig], int],
+    call: Callable[[CaliberConfig, Place], Callable[[], Any]],
+) -> Seen:
     """Return the observation of a write while another program has the file, for a while or until it gave up."""
 
     def see(config: CaliberConfig, place: Place) -> str:
         write = call(config, place)
-        ended = threading.Event()
-        found: list[str] = []
-
-        def run() -> None:
-            found.append(works(write))
-            ended.set()
-
         with closing(apsw.Connection(path(config))) as other:
             other.execute("BEGIN IMMEDIATE")
-            thread = threading.Thread(target=run)
-            thread.start()
-            ended.wait(0.15)
-            other.execute("ROLLBACK")
-            thread.join(30)
-        return found[0]
+            with released(lambda: other.execute("ROLLBACK"), gives_up=patience_ms(config) < SHORT_MS):
+                return works(write)
 
     return see
 
@@ -218,7 +214,11 @@ def file_cases(prefix: str) -> Sequence[Case]:
         case("group_wait_us", commits_of_two, (0, 2), (200_000, 1), **grouped),
         case(
             "busy_timeout_ms",
-            locked_out(lambda config: config.storage.shown, store_write),
+            locked_out(
+                lambda config: config.storage.shown,
+                lambda config: config.storage.busy_timeout_ms,  # type: ignore[union-attr]
+                store_write,
+            ),
             (1, "Unavailable"),
             ("20s", "done"),
         ),
@@ -274,18 +274,15 @@ def notes_told(config: CaliberConfig, place: Place) -> list[int]:
 def move_past_a_writer(config: CaliberConfig, _: Place) -> str:
     """What becomes of a move that meets, at its end, a write that takes a while."""
     caliber.create(config, tenant="one")
-    with closing(apsw.Connection(tenant_config(config, "one").storage.shown)) as writer:
-        ending = threading.Timer(0.15, lambda: writer.execute("ROLLBACK"))
+    with closing(apsw.Connection(tenant_config(config, "one").storage.shown)) as writer, ExitStack() as stack:
 
         def step(name: str) -> None:
             if name == "fence":
                 writer.execute("BEGIN IMMEDIATE")
-                ending.start()
+                stack.enter_context(released(lambda: writer.execute("ROLLBACK"), gives_up=False))
 
         with caliber.Tenants(config) as tenants:
-            outcome = works(lambda: tenants.move("one", "there", step=step))
-        ending.join(30)
-    return outcome
+            return works(lambda: tenants.move("one", "there", step=step))
 
 
 def another_tenant(config: CaliberConfig, _: Place) -> Callable[[], Any]:
@@ -296,6 +293,11 @@ def another_tenant(config: CaliberConfig, _: Place) -> Callable[[], Any]:
 def directory_of(config: CaliberConfig) -> str:
     assert config.tenancy is not None
     return str(config.tenancy.directory.path)  # type: ignore[union-attr]
+
+
+def patience_of_directory(config: CaliberConfig) -> int:
+    assert config.tenancy is not None
+    return int(config.tenancy.directory.busy_timeout_ms)  # type: ignore[union-attr]
 
 
 def tenancy_cases() -> Sequence[Case]:
@@ -316,7 +318,10 @@ def tenancy_cases() -> Sequence[Case]:
             (lambda place: str(place.folder / "b.db"), ["b.db"]),
         ),
         case(
-            "directory.busy_timeout_ms", locked_out(directory_of, another_tenant), (1, "Unavailable"), ("20s", "done")
+            "directory.busy_timeout_ms",
+            locked_out(directory_of, patience_of_directory, another_tenant),
+            (1, "Unavailable"),
+            ("20s", "done"),
         ),
     )
 

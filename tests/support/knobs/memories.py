@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +18,7 @@ from caliber.model.ids import EventId
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, TURN, USAGE
 from support.crowds import Gate, count, until
-from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place
+from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, released
 from support.providers import CountingEmbeddings
 
 DAY_MS = 86_400_000
@@ -181,11 +180,11 @@ def closed_beside_a_writer(config: CaliberConfig, place: Place) -> str:
     memory._engine.behind.flush()
     gate = Gate(memory._engine.store)
     memory._engine.behind.event(event(config))
-    threading.Timer(0.15, gate.open).start()
-    try:
-        memory.close()
-    except Unavailable:
-        return "given up"
+    with released(gate.open, gives_up=False):
+        try:
+            memory.close()
+        except Unavailable:
+            return "given up"
     return "drained"
 
 

