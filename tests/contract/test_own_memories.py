@@ -129,3 +129,30 @@ def test_the_same_key_twice_is_refused(backend: Any) -> None:
     memory._engine.write(lambda uow: uow.insert(fact, first))
     with pytest.raises(Conflict):
         memory._engine.write(lambda uow: uow.insert(fact, dataclasses.replace(first, record_id=uuid7())))
+
+
+def test_names_may_be_as_long_as_they_may(backend: Any) -> None:  # NAME_CHARS
+    first, second = "m" * 47 + "a", "m" * 47 + "b"
+    fields = [{"name": "f" * 47 + "a", "type": "text"}, {"name": "f" * 47 + "b", "type": "text"}]
+    indexes = [{"field": item["name"], "type": "btree"} for item in fields]
+    shape = {"type": "meta", "fields": fields, "indexes": indexes, "retention": {"kind": "persistent"}}
+    memory = backend.open(memories=[{"name": first, **shape}, {"name": second, **shape}])
+    catalog = memory._engine.store.catalog
+    for name in (first, second):
+        relation = catalog.memories[name].relation
+        made = record(catalog, name, **{item["name"]: f"{name} {item['name']}" for item in fields})
+        memory._engine.write(lambda uow, relation=relation, made=made: uow.insert(relation, made))
+        changed = dataclasses.replace(made, token_count=2)
+
+        def change(uow: Any, relation: Any = relation, changed: Any = changed) -> Any:
+            uow.get(relation, changed.record_id.bytes)
+            return uow.update(relation, changed)
+
+        stored = memory._engine.write(change)
+        table = memory.storage.get(name)
+        for item in fields:
+            listed = getattr(table, f"list_by_{item['name']}")(f"{name} {item['name']}")
+            assert listed == [stored]
+        assert table.count() == 1
+    assert memory.verify() == []
+    assert memory.storage.check() == []

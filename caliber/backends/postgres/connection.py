@@ -29,7 +29,7 @@ from caliber.backends.postgres.errors import (
     statement_error,
     translate,
 )
-from caliber.backends.postgres.wire import Binding, Value
+from caliber.backends.postgres.wire import Binding, Value, prepared_name
 from caliber.model.errors import InternalError, InvalidConfigValue, StorageError, Unavailable
 from caliber.storage.codec import Row
 from caliber.storage.migrations import check_needed
@@ -262,7 +262,7 @@ class PgConnection:
         if not self.shared.prepares:
             return [Command("send_query_params", (plan.sql.encode(), values, None, formats, BINARY), self.owner)]
         out = []
-        name = self.shared.prefix + plan.name.encode()
+        name = prepared_name(self.shared.prefix, plan.name)
         if name not in self._prepared and name not in self._preparing:
             self._preparing.add(name)
             out.append(Command("send_prepare", (name, plan.sql.encode())))
@@ -286,7 +286,7 @@ class PgConnection:
         if common in _bindings:
             self.shared.bindings[plan.name] = _bindings[common]
             return
-        name = self.shared.prefix + plan.name.encode() if self.shared.prepares else b""
+        name = prepared_name(self.shared.prefix, plan.name) if self.shared.prepares else b""
         commands = [Command("send_describe_prepared", (name,))]
         if name not in self._prepared:  # it is when its transaction was refused after the server had prepared it
             commands.insert(0, Command("send_prepare", (name, plan.sql.encode())))

@@ -11,6 +11,7 @@ back as a whole number.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import struct
@@ -25,6 +26,18 @@ Value = bytes | None
 
 BOOL, BYTEA, INT8, INT4, TEXT, FLOAT8, UNKNOWN = 16, 17, 20, 23, 25, 701, 705
 TEXT_ARRAY, TIMESTAMPTZ, UUID, UUID_ARRAY, JSONB = 1009, 1184, 2950, 2951, 3802
+
+_NAME_BYTES: Final = 63
+"""The server cuts longer names of prepared statements short, and takes two that differ behind for the same."""
+
+
+def prepared_name(prefix: bytes, name: str) -> bytes:
+    """Return what a statement is called on the server: of a long name the end is a digest."""
+    raw = name.encode()
+    if len(prefix) + len(raw) > _NAME_BYTES:
+        raw = raw[:16] + hashlib.sha256(raw).hexdigest()[:20].encode()
+    return prefix + raw
+
 
 _SINCE_2000_US: Final = 946_684_800_000_000
 _LATEST: Final = 2**63 - 1
