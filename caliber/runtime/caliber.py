@@ -218,7 +218,7 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         return figures.verify(self._engine)
 
     def maintain(self) -> dict[str, int]:
-        """Apply retention: expired windows, old events and changes, content nothing refers to, lapsed locks."""
+        """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks."""
         return maintain(self._engine)
 
     def schedules(self) -> list[ScheduledRule]:

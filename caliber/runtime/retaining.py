@@ -7,6 +7,7 @@ Source: C-136 to C-138, K-063; decision 0173, docs/retention.md.
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,8 @@ from caliber.storage.unit_of_work import UnitOfWork
 
 _PRINCIPAL = "system:retention"
 _SWEPT = (RetentionKind.DURATION, RetentionKind.MAX)
+_BATCHES = 20
+"""Transactions' worth of records that are looked for at once: a large table is not read again for each."""
 _OF_TENANT = (MemoryCategory.SEMANTIC, MemoryCategory.PROCEDURAL)
 """What is knowledge: its newest records are those of the tenant, not of each trajectory (C-137)."""
 
@@ -119,18 +122,20 @@ class Retaining:
         rows = self._engine.config.retention.sweep_rows
         total = 0
         while True:
-            begun = time.monotonic()
             # Looked for outside the transaction: nobody waits to write while a large table is read.
-            keys = self._over(kept, rows)
-            taken = self._engine.write(lambda uow: self._take(uow, kept, keys, token, begun)) if keys else 0  # noqa: B023
+            keys = self._over(kept, rows * _BATCHES)
+            taken = 0
+            for at in range(0, len(keys), rows):
+                work = functools.partial(self._take, kept, keys[at : at + rows], token, time.monotonic())
+                taken += self._engine.write(work)
             total += taken
-            if len(keys) < rows or not taken:
+            if len(keys) < rows * _BATCHES or not taken:
                 return total
 
-    def _over(self, kept: Kept, rows: int) -> list[bytes]:
+    def _over(self, kept: Kept, limit: int) -> list[bytes]:
         plan, bound = self._plan(kept)
         with self._engine.store.read() as session:
-            return [row[0] for row in session.run(plan, (bound, rows))]
+            return [row[0] for row in session.run(plan, (bound, limit))]
 
     def _plan(self, kept: Kept) -> tuple[Plan, int]:
         plans, retention = self._engine.store.plans[kept.relation.name], kept.memory.retention
@@ -142,7 +147,7 @@ class Retaining:
         assert plan is not None  # every memory's relation has what retention asks
         return plan, bound
 
-    def _take(self, uow: UnitOfWork, kept: Kept, keys: Sequence[bytes], token: LockToken, begun: float) -> int:
+    def _take(self, kept: Kept, keys: Sequence[bytes], token: LockToken, begun: float, uow: UnitOfWork) -> int:
         uow.guard(token)
         found = [entity for key in keys if (entity := uow.find(kept.relation, key)) is not None]
         taken = kept.take(uow, found)

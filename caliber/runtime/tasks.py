@@ -14,7 +14,7 @@ from caliber.model import states
 from caliber.model.access import Principal
 from caliber.model.entities import EntityRef, LockToken, Note, Scope, Trajectory, TrajectoryOutcome, Turn
 from caliber.model.enums import EntityType, EventType, OutcomeStatus, RecoveryFrequency, TrajectoryStatus, Trigger
-from caliber.model.errors import CaliberError, Conflict, ConstraintViolation, NotFound
+from caliber.model.errors import CaliberError, Conflict, ConstraintViolation, NotFound, Unavailable
 from caliber.model.windows import ContextWindow
 from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.engine import Engine
@@ -173,9 +173,17 @@ class Tasks:
         self._retry(attempt)
 
     def _after(self, what: str, task: Callable[[], object]) -> None:
-        """Do what follows a write that stands: it may not make the call raise, as if nothing had been written."""
+        """Do what follows a write that stands: it may not make the call raise, as if nothing had been written.
+
+        What stopped the store and may pass is tried once more; providers were asked again already.
+        """
         try:
-            task()
+            try:
+                task()
+            except (Conflict, Unavailable) as error:
+                if not error.retryable:
+                    raise
+                task()
         except CaliberError as error:
             self._engine.record_error(what, error)
 

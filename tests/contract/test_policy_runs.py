@@ -13,7 +13,7 @@ from support.memories import record
 from support.providers import ScriptedSummarizer
 
 from caliber.model import FixedClock, NoteType
-from caliber.model.errors import CaliberError, InvalidValue
+from caliber.model.errors import CaliberError, InvalidValue, Unavailable
 from caliber.runtime import policies as policies_module
 from caliber.runtime.policies import PolicyEngine
 
@@ -262,6 +262,28 @@ def test_a_checkpoint_that_fails_does_not_deny_the_turn_it_is_of(opened: Any, mo
     monkeypatch.setattr(PolicyEngine, "prepare_checkpoint", refuse)
     assert agent.memory.get(agent.say("said").turn_id).text == "said"
     assert [event.payload["where"] for event in told(agent, "error")] == ["the checkpoint of a turn"]
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_what_stops_the_store_for_a_moment_does_not_stop_a_policy(
+    opened: Any, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    # C-229; issue, item 6: retried
+    agent = opened(policy("turn", notify("said")))
+    whole, left = PolicyEngine.apply, [times]
+
+    def cut(*arguments: Any) -> Any:
+        made = whole(*arguments)
+        left[0] -= 1
+        if left[0] >= 0:
+            raise Unavailable("planted", reason="connection lost", retryable=True)
+        return made
+
+    monkeypatch.setattr(PolicyEngine, "apply", cut)
+    agent.say("said")
+    assert len(told(agent, "caliber_said")) == len(runs(agent, "turn")) == (1 if times == 1 else 0)
+    wheres = [event.payload["where"] for event in told(agent, "error")]
+    assert wheres == ([] if times == 1 else ["policies on turn"])
 
 
 @pytest.mark.parametrize("on_error", ["abort", "continue"])

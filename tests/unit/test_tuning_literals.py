@@ -104,6 +104,7 @@ _allow(
     runtime__checking="_PAGE",
     runtime__figures="_PAGE",
     runtime__forgetting__proving="_PAGE",
+    runtime__retaining="_BATCHES",
     runtime__spaces="_BATCH_ROWS",
     runtime__tables="_PAGE",
     search__full_text="_WORDS_KEPT",
