@@ -451,7 +451,7 @@ def shared_cases() -> Sequence[Case]:
     cases = (
         at(STORE, "durability", lines_up, ("commit", "writes"), ("group", "waits")),
         at(STORE, "group_max_batch", commits(4), (2, 2), (4, 1), durability="group"),
-        at(STORE, "group_wait_us", commits_of_two, (0, 2), (200_000, 1), durability="group"),
+        at(STORE, "group_wait_us", commits_of_two, (0, 2), (300_000, 1), durability="group"),
         at(STORE, "serialization_retries", closings, (0, 1), (2, 3)),
     )
     also = {"policies": [summarize]}
