@@ -16,7 +16,7 @@ import click
 
 from caliber.cli import demo_steps as steps
 from caliber.cli.failures import DONE, PROBLEM, Mistake
-from caliber.cli.output import Output, bytes_text, printable
+from caliber.cli.output import Output, bytes_text, plural, printable
 from caliber.cli.settings import DEFAULT_STORE, Settings, with_settings
 from caliber.cli.show import print_window, shortened, window_document
 from caliber.model.enums import SourceType
@@ -135,10 +135,14 @@ def _remember(out: Output, memory: Caliber, path: Path) -> dict[str, Any]:
         found = remember_files(memory, out, path, document_limit=DOCUMENTS)
     if not found["added"]:
         raise Mistake(f"{path} holds nothing to remember: no commits and no text files", "try another PATH")
+    authors = steps.remember_contributors(memory, found["trajectory_id"]) if found["source"] == "git" else 0
     memory.flush()
     seconds = time.monotonic() - began
     steps.print_remembered(out, found, seconds)
-    return {**found, "seconds": round(seconds, 2)}
+    if authors:
+        declared = "the memory that demo.caliber declares"
+        steps.print_wrapped(out, f"   and {plural(authors, 'contributor')} in {declared}")
+    return {**found, "contributors": authors, "seconds": round(seconds, 2)}
 
 
 def _ask(out: Output, memory: Caliber, remembered: dict[str, Any], given: tuple[str, ...]) -> list[Asked]:

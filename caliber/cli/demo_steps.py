@@ -48,6 +48,7 @@ COUNTED: Final = (
 )
 _COMPARED: Final = (*COUNTED, "usage")
 _TOPICS: Final = 8
+_SUBJECTS: Final = 5
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z_-]{4,}")
 _COMMON: Final = frozenset(
     re.findall(
@@ -159,6 +160,25 @@ def print_remembered(out: Output, found: dict[str, Any], seconds: float) -> None
     if found["documents_skipped"]:
         out.say(f"   ({found['documents_skipped']:,} more documents were left out; `caliber ingest` takes all)")
     out.say(f"   in {seconds:.1f} s, every write safely on disk before the next one began")
+
+
+# --- a memory of the program's own ---------------------------------------------------------------
+
+
+def remember_contributors(memory: Caliber, trajectory_id: uuid.UUID) -> int:
+    """Fill the memory that the demo's program declares: who wrote the commits of a history; return how many."""
+    commits: dict[str, list[Any]] = {}
+    for scope in memory.storage.scopes.list_by_trajectory(trajectory_id):
+        for turn in memory.storage.turns.list_by_scope(scope.scope_id):
+            if turn.role is TurnRole.USER and turn.name:
+                commits.setdefault(turn.name, []).append(turn)
+    records = []
+    for name, turns in sorted(commits.items(), key=lambda item: (-len(item[1]), item[0])):
+        subjects = [printable(turn.text.split("\n", 1)[0]) for turn in turns[-_SUBJECTS:]]
+        about = f"{plural(len(turns), 'commit')}, lately: {'; '.join(reversed(subjects))}"
+        latest = turns[-1].occurred_at
+        records.append({"name": name, "commits": len(turns), "latest": latest, "about": about})
+    return len(memory.memory("contributor").insert_many(records))
 
 
 # --- questions ----------------------------------------------------------------------------------
