@@ -37,6 +37,11 @@ class Filters:
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, tuple[str, ...], bool], dict[str, Predicate]] = {}
 
+    def clear(self) -> None:
+        """Forget every text: one may name who was forgotten."""
+        with self._lock:
+            self._kept.clear()
+
     def of(self, text: str, kinds: Sequence[str], *, named: bool) -> Mapping[str, Predicate]:
         """Return what a text asks of each kind that it can be asked of.
 

@@ -292,7 +292,9 @@ def test_a_filter_is_compiled_once(memory: Any, monkeypatch: pytest.MonkeyPatch)
     assert compiled == ["confidence > 0.25"]
     for at in range(300):
         memory.search("x", kinds=["note"], filter=f"token_count > {at}")
-    assert len(memory._engine.filters._kept) <= 256
+    assert 0 < len(memory._engine.filters._kept) <= 256
+    memory.forget(texts=["nobody"])
+    assert memory._engine.filters._kept == {}
 
 
 def test_the_parser_waits_for_the_first_text(tmp_path: Any) -> None:

@@ -15,7 +15,7 @@ from caliber.backends import backend
 from caliber.model.errors import CaliberError, Conflict, StorageError
 from caliber.schema.relation import AccessPath, ColumnType
 from caliber.schema.relations import BY_NAME, EMBEDDING_SPACE, EVENT, NOTE, SCOPE, TRAJECTORY, TURN
-from caliber.testing.suite import bulk, changes, errors, races, rules, statements, transactions, values
+from caliber.testing.suite import bulk, changes, errors, filters, races, rules, statements, transactions, values
 from caliber.testing.world import Contract, World
 
 Answer = Callable[[str, Any, Sequence[Any]], Any]
@@ -294,6 +294,18 @@ def _fingerprint(world: World) -> None:
 
 LISTED = frozenset(path.name for relation in BY_NAME.values() for path in relation.paths)
 
+
+def _answering(part: str, change: Callable[[list[Any]], list[Any]]) -> type[Session]:
+    """Return sessions that change what statements answer whose name has a part."""
+
+    class Changing(Session):
+        def run(self, plan: Any, parameters: Sequence[Any]) -> Any:
+            rows = super().run(plan, parameters)
+            return change(rows) if part in plan.name and not plan.name.startswith("change") else rows
+
+    return Changing
+
+
 FAULTS: dict[str, Fault] = {
     "drops zero characters": Fault(_texts(lambda text: text.replace("\0", "")), _edges()),
     "ends texts at a zero character": Fault(_texts(lambda text: text.partition("\0")[0]), _edges()),
@@ -387,6 +399,18 @@ FAULTS: dict[str, Fault] = {
             transactions.test_committed_work_is_told_after_the_commit_in_one_change_record(contract),
         ),
         write=_records_one_change,
+    ),
+    "filters keep one back": Fault(
+        _answering(".filter_", lambda rows: rows[1:]),
+        lambda world: filters.test_a_filter_gives_the_records_it_holds_for(NOTE, world),
+    ),
+    "counts one too few": Fault(
+        _answering(".count_", lambda rows: [(row[0] - 1,) for row in rows]),
+        lambda world: filters.test_a_filter_gives_the_records_it_holds_for(NOTE, world),
+    ),
+    "lists in another order": Fault(
+        _answering(".list_", lambda rows: rows[::-1]),
+        lambda world: filters.test_records_are_listed_in_order_page_by_page(NOTE, world),
     ),
     "reads in bulk all but the last batch": Fault(
         on_contract=bulk.test_load_is_whole_or_nothing_and_passes_over_what_is_there,

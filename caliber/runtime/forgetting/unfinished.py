@@ -43,7 +43,8 @@ def drop_from_memory(engine: Engine) -> None:
 
 
 def forget_words(engine: Engine) -> None:
-    """Empty what this process made of texts: words and their stems, vectors of questions and contents."""
+    """Empty what this process made of texts: words and their stems, filters, vectors of questions and contents."""
+    engine.filters.clear()
     engine.searcher = Searcher(engine.memory, engine.config.search, engine.searcher.kinds)
     if engine.stored_search is not None:
         engine.stored_search.forget_words()

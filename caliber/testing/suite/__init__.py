@@ -8,6 +8,7 @@ from caliber.testing.suite import (
     changes,
     declared,
     errors,
+    filters,
     irregular,
     races,
     rules,
@@ -16,7 +17,7 @@ from caliber.testing.suite import (
     values,
 )
 
-MODULES = (declared, values, rules, statements, irregular, transactions, races, changes, errors, bulk)
+MODULES = (declared, values, rules, statements, filters, irregular, transactions, races, changes, errors, bulk)
 
 _FOUND = {
     name: getattr(module, name)
