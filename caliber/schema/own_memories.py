@@ -43,6 +43,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
+from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import KEY as KEY
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
 
@@ -83,6 +84,8 @@ _RESERVED: Final = frozenset(
         "ordinal",
     }
 )
+_OF_DATABASES: Final = frozenset({"xmin", "xmax", "cmin", "cmax", "ctid", "tableoid", "oid", "rowid"})
+"""What every table of PostgreSQL has as a column, and what SQLite calls its own key."""
 _LOOKED_UP: Final = frozenset({IndexType.BTREE, IndexType.HASH})
 _PARENT_KEYS: Final = {name: memory.relation.key[0] for name, memory in BUILT_IN.items()}
 
@@ -147,6 +150,8 @@ def _fault_of_field(memory: MemoryType, item: Field) -> str:
         if name == "trust" and set(item.values) - set(TrustLabel):
             return f"is kept of every record; its values are {', '.join(TrustLabel)}"
         return ""
+    if name in _OF_DATABASES:
+        return "is a name that databases keep for themselves; call it otherwise"
     if name in _RESERVED:
         return "is kept of every record by CALIBER itself; call yours otherwise"
     if keyword.iskeyword(name) or name.startswith("_"):
@@ -213,9 +218,9 @@ def _content_field(memory: MemoryType) -> str | None:
 
 
 def relation_name(name: str) -> str:
-    """Return the name of a memory's relation and table; of a long one the end is a digest."""
+    """Return the name of a memory's relation and table; of one that is long, or taken, the end is a digest."""
     table = f"memory_{name}"
-    if len(table) <= TABLE_CHARS:
+    if len(table) <= TABLE_CHARS and table not in BY_NAME:
         return table
     return f"{table[: TABLE_CHARS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 

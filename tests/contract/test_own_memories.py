@@ -131,6 +131,19 @@ def test_the_same_key_twice_is_refused(backend: Any) -> None:
         memory._engine.write(lambda uow: uow.insert(fact, dataclasses.replace(first, record_id=uuid7())))
 
 
+def test_a_memory_may_be_called_as_what_there_is(backend: Any) -> None:
+    shape = {"type": "meta", "fields": [{"name": "select", "type": "text"}], "retention": {"kind": "persistent"}}
+    memory = backend.open(memories=[{"name": name, **shape} for name in ("type", "notes", "select", "event")])
+    for name in ("type", "notes", "select", "event"):
+        own = memory._engine.store.catalog.memories[name]
+        made = record(memory._engine.store.catalog, name, select=name)
+        memory._engine.write(lambda uow, own=own, made=made: uow.insert(own.relation, made))
+        assert memory.get(made.record_id) == made
+        assert memory.storage.get(own.relation.plural).get(made.record_id) == made
+    assert memory.storage.notes.count() == 0
+    assert memory.verify() == []
+
+
 def test_names_may_be_as_long_as_they_may(backend: Any) -> None:  # NAME_CHARS
     first, second = "m" * 47 + "a", "m" * 47 + "b"
     fields = [{"name": "f" * 47 + "a", "type": "text"}, {"name": "f" * 47 + "b", "type": "text"}]

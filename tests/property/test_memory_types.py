@@ -39,7 +39,9 @@ from caliber.storage.plan import compile_relation
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PARTS = "abcdefghijklmnopqrstuvwxyz_0123456789"
 NAMES = st.one_of(
-    st.sampled_from(["content", "title", "class", "id", "version", "trust", "created_at", "x", "select", "order"]),
+    st.sampled_from(
+        ["content", "title", "class", "id", "version", "trust", "created_at", "x", "select", "order", "ctid", "rowid"]
+    ),
     st.text(PARTS, min_size=1, max_size=48).filter(lambda text: not text[0].isdigit()),
 )
 FIELDS = st.builds(
