@@ -5,8 +5,9 @@ Source: C-161 to C-165; docs/decisions/0170.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import functools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -66,9 +67,14 @@ def _number(column: Column, value: Any, field: str) -> int | float:
     if isinstance(value, bool) or not isinstance(value, wanted):
         what = "an int" if column.type is ColumnType.INT else "a number"
         raise DTypeError(field=field, expected=what, got=type(value).__name__)
-    if not abs(value) < 2**63:
-        raise InvalidValue(field=field, reason="must be finite and fit 64 bits")
-    return float(value) if column.type is ColumnType.FLOAT else int(value)
+    if column.type is ColumnType.INT:
+        if not abs(value) < 2**63:
+            raise InvalidValue(field=field, reason="must fit 64 bits")
+        return int(value)
+    with contextlib.suppress(OverflowError):
+        if math.isfinite(number := float(value)):
+            return number
+    raise InvalidValue(field=field, reason="must be finite")
 
 
 def _bool(_: Column, value: Any, field: str) -> bool:
@@ -127,13 +133,3 @@ def order_of(memory: BuiltIn, order_by: str | None) -> Column | None:
         return None
     names = ", ".join(other.name for other in memory.relation.columns if other.type in ORDERED)
     raise InvalidValue(field="order_by", reason=f"{order_by} has no order; there are {names}")
-
-
-@functools.cache
-def value_reader(memory_column: Column) -> Callable[[Any], Any]:
-    """Return what gives the stored value of an ordering column for an entity's."""
-    from caliber.model.time import to_us
-
-    if memory_column.type is ColumnType.INSTANT:
-        return lambda value: None if value is None else to_us(value)
-    return lambda value: value

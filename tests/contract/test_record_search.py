@@ -5,13 +5,16 @@ Source: C-135, C-138; docs/decisions/0171.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
-from caliber.model.errors import IncompatibleOptions, InvalidValue, NotFound
+from caliber.model import FixedClock
+from caliber.model.errors import IncompatibleOptions, InvalidValue, NotFound, Unavailable
+from caliber.storage.conditions import StoredFilter
 
 PLACE = {
     "name": "place",
@@ -145,3 +148,72 @@ def test_the_database_lists_what_it_does_not_search(backend: Any) -> None:
     for call in (lambda: facts.search("lakes"), lambda: memory.search("lakes", kinds=["fact"])):
         with pytest.raises(IncompatibleOptions, match="find"):
             call()
+
+
+TEXTS = [
+    f"{who} {verb} the {thing} near {place}{'?' if at % 5 == 0 else '.'} {at}"
+    for at, (who, verb, thing, place) in enumerate(
+        itertools.product(("Ines", "Omar"), ("saw", "happily painted"), ("boat", "lakes"), ("backup_host", "Lisbon"))
+    )
+]
+QUERIES = (
+    "boats on the lake",
+    '"painted the boat"',
+    "happ*",
+    "backup_host",
+    "did Ines paint?",
+    "zebra",
+    "",
+    "last week",
+)
+
+
+def test_a_declared_memory_is_searched_as_artifacts_are(backend: Any, start: Any) -> None:
+    """The same texts at the same time, without a head: the same hits, scores and reasons, bit for bit."""
+    quiet = {"search__keyword__similar_words": "none", "embedding__embed_artifacts": "commit"}
+    settings = backend.config(memories=ALL, **quiet)
+    memory = backend.open(settings, embedding_provider=CountingEmbeddings(32), clock=FixedClock())
+    agent = start(memory)
+    for at, text in enumerate(TEXTS):
+        agent.keep(text)
+        memory.memory("fact").insert(subject=f"s{at}", kind="claim", content=text)
+    memory.flush()
+
+    def told(kind: str, query: str, **options: Any) -> Any:
+        result = memory.search(query, kinds=[kind], limit=9, **options)
+        hits = [(hit.content, hit.score, hit.breakdown, hit.found_by, hit.snippet) for hit in result.hits]
+        return hits, result.status, result.understood
+
+    for query in QUERIES:
+        assert told("fact", query) == told("artifact", query), query
+        some = 'content contains "Ines"' if query else "token_count > 0"
+        assert all("Ines" in hit[0] or not query for hit in told("fact", query, filter=some)[0])
+    assert len(told("fact", "boats on the lake")[0]) == 9
+
+
+def test_others_find_what_was_written_here(backend: Any) -> None:
+    backend.needs("sharing")
+    one, other = opened(backend), opened(backend)
+    made = one.memory("place").insert(title="quay", story="a quiet quay")
+    assert [hit.id for hit in other.search("quay", consistency="latest").hits] == [made.record_id]
+    one.memory("place").delete(made.record_id)
+    assert other.search("quay", consistency="latest").hits == ()
+
+
+def test_the_time_of_a_call_bounds_its_filter(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend.needs("full text")
+    memory = opened(backend, search__mode="backend")
+    memory.add_note(entity="x", entity_type="t", note_type="fact", content="lakes", confidence=0.5)
+    assert len(memory.search("lakes", filter="confidence > 0.1", deadline_ms=60_000).hits) == 1
+    real = StoredFilter.ordinals
+
+    def late(self: StoredFilter, session: Any, variables: Any, *, check: Any = None, **options: Any) -> Any:
+        def passed() -> None:
+            raise Unavailable("the deadline passed", reason="timeout")
+
+        assert check is not None
+        return real(self, session, variables, check=passed, **options)
+
+    monkeypatch.setattr(StoredFilter, "ordinals", late)
+    with pytest.raises(Unavailable):
+        memory.search("lakes", filter="confidence > 0.1", deadline_ms=60_000)

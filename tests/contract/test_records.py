@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.configs import USER, config
@@ -298,6 +298,49 @@ def test_what_others_wrote_is_seen(backend: Any) -> None:
     assert other.memory("fact").find() == [made]
     with pytest.raises(Conflict):
         other.memory("fact").update(made.record_id, version=2, score=1.0)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\x00\ufdd001"), max_size=6)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63) + 1, 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+RECORDS = st.fixed_dictionaries(
+    {"subject": TEXT, "kind": st.sampled_from(["claim", "rumour"])},
+    optional={
+        "content": st.none() | TEXT,
+        "score": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "count": st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
+        "certain": st.none() | st.booleans(),
+        "seen_at": st.none() | st.datetimes(timezones=st.just(UTC)),
+        "about": st.none() | JSON,
+        "occurred_at": st.none() | st.datetimes(timezones=st.just(UTC)),
+    },
+)
+
+
+def test_any_record_comes_back_as_it_was(backend: Any, kept: Any) -> None:
+    facts = kept.memory("fact")
+
+    @settings(max_examples=300 if os.environ.get("CALIBER_SOAK") else 12)
+    @given(st.lists(RECORDS, min_size=1, max_size=4))
+    def any_records(given_records: list[dict[str, Any]]) -> None:
+        made = facts.insert_many(given_records)
+        for fields, record in zip(given_records, made, strict=True):
+            assert {name: getattr(record, name) for name in fields} == fields
+            assert facts.get(record.record_id) == kept.storage.get("fact").get(record.record_id) == record
+            asked = {name: value for name, value in fields.items() if name not in ("about", "occurred_at")}
+            assert record in facts.find(**asked)
+            facts.delete(record.record_id)
+        assert facts.count(in_force=False) == 0
+
+    any_records()
+    assert kept.verify() == []
 
 
 class Machine(RuleBasedStateMachine):
