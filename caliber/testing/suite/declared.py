@@ -6,7 +6,7 @@ import pytest
 
 from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import codec_of
-from caliber.storage.statements import IRREGULAR
+from caliber.storage.statements import IRREGULAR, of_embedded
 from caliber.testing.memories import CATALOG
 from caliber.testing.target import CAPABILITIES, ContractTarget
 from caliber.testing.world import World
@@ -35,8 +35,11 @@ def test_store_names_itself(world: World) -> None:
 
 def test_every_statement_is_there_with_its_contract(world: World) -> None:
     # design section 3: a pair shares name, parameters and result columns
-    assert set(world.store.statements) == set(IRREGULAR)
-    for name, contract in IRREGULAR.items():
+    wanted = dict(IRREGULAR)
+    for memory in CATALOG.memories.values():
+        wanted |= of_embedded(memory.relation.name)
+    assert set(world.store.statements) == set(wanted)
+    for name, contract in wanted.items():
         plan = world.store.statements[name]
         expected = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
         assert (plan.name, plan.binds, plan.results) == (name, contract.parameters, expected)
