@@ -423,3 +423,13 @@ def test_a_filter_reads_each_text_once(world: Any, monkeypatch: pytest.MonkeyPat
     assert set(taken(world.window(config=config), "notes")) == {second, third}
     assert taken(world.window(config=config, snapshot=before), "notes") == [first]
     assert set(taken(world.window(config=config), "notes")) == {second, third}
+
+
+def test_a_filter_answers_for_a_boundary_from_before_a_deletion(world: Any) -> None:
+    gone, kept = world.note("gone"), world.note("kept")
+    before = world.memory.snapshot
+    world.delete(NOTE, gone)
+    config = ruled(rule("note", filter='content contains "e"'))
+    assert taken(world.window(config=config), "notes") == [kept]
+    assert set(taken(world.window(config=config, snapshot=before), "notes")) == {gone, kept}
+    assert taken(world.window(config=config), "notes") == [kept]
