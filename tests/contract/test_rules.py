@@ -346,3 +346,23 @@ def test_records_of_a_declared_memory_are_taken_by_what_a_query_asks(backend: An
     assert (told["verdict"], told["rule"]) == ("cut_off", "lesson")
     assert told["score"] is not None
     assert [item.id for item in memory.assemble_context(task).sections[0].sources] == [newest.record_id]
+
+
+def test_of_two_handles_on_one_store_one_takes_it_once_the_other_has_heard(
+    backend: Any, opened: Any, start: Any
+) -> None:
+    # K-065: several processes
+    backend.needs("sharing")
+    first, second = opened(**LATE), opened(**LATE)
+    task = begun(first, start)
+    assert names(second.assemble_context(task, consistency="latest")) == ["once_note"]
+    second.flush()
+    assert names(first.assemble_context(task, consistency="latest")) == []
+    again = start(first).trajectory_id
+    # Neither has heard of the other: both may have it, and both come to an end of it.
+    assert names(first.assemble_context(again)) == ["once_note"]
+    assert names(second.assemble_context(again, consistency="latest")) == ["once_note"]
+    first.flush()
+    second.flush()
+    assert names(second.assemble_context(again, consistency="latest")) == []
+    assert first._engine.memory.verify() == []
