@@ -248,7 +248,7 @@ def _times(section: Section) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if value is None or (not field.is_required() and value in ((), False)):
+        if value is None or (not field.is_required() and (value == () or value is False)):
             continue
         if isinstance(value, Section):
             out[name] = _times(value)

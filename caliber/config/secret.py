@@ -229,7 +229,8 @@ def show(value: object, names: tuple[str, ...] = ()) -> str:
 
 def readable(name: str) -> str:
     """Return a name from a file as an error may repeat it: short, and printable on any terminal and in any log."""
-    short = name if len(name) <= NAME_CHARS else name[:NAME_CHARS] + "..."
+    clean = scrub(name[: 4 * NAME_CHARS])
+    short = clean if len(clean) <= NAME_CHARS else clean[:NAME_CHARS] + "..."
     return short if short.isprintable() else ascii(short)[1:-1]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from caliber.config.secret import LiteralDsn, is_reference
+from caliber.config.secret import PREFIX, LiteralDsn, is_reference
 from caliber.config.storage import POSTGRES_ADAPTERS, SQLITE_ADAPTERS
 from caliber.dsl import ast
 from caliber.dsl.building import Building, key_of
@@ -114,5 +114,8 @@ def _connection(state: Building, source: Source, adapter: str, value: ast.Value)
     if STORES[adapter] == "path":
         connection = connection.removeprefix("sqlite:///")
     elif not is_reference(connection):
+        if connection.startswith(PREFIX):
+            state.wrong(source, value.span, "behind env: stands the name of a variable, such as env:MY_DSN")
+            return
         connection = LiteralDsn(connection)
     state.put(("storage", STORES[adapter]), connection, source, value.span)

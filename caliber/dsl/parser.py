@@ -398,7 +398,7 @@ def _spelling(source: Source, program: Any) -> Iterable[ProgramFault]:
     for node in walk(program):
         match node:
             case ast.Word(text=text, span=span) if not all(map(_NAME.match, text.split("."))):
-                yield source.fault(span, f"{text} is no name: names are lower-case letters, digits and _")
+                yield source.fault(span, f"{source.shown(span)} is no name: names are lower-case letters, digits and _")
             case ast.Duration(ms=ms, span=span) if ms > _INT64_MAX:
                 yield source.fault(span, "this duration is longer than 2^63 - 1 ms")
             case ast.Text(span=span) if span.end:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from caliber.config.secret import PREFIX, REDACTED, is_plain_dsn, is_secret_name
+from caliber.config.secret import REDACTED, is_plain_dsn, is_secret_name
 from caliber.config.warnings import ConfigWarning
 from caliber.model.errors import ProgramFault
 
@@ -24,6 +24,7 @@ _VALUE = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{(]|[^\s,;})\]]+', re.DOTA
 _INSIDE = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{(]|[\]})]', re.DOTALL)
 _ADDRESS = re.compile(r'://(?:[^/\s?#"]*|[^\s"@]{0,256})@[^\s"]*')
 _SCHEME = re.compile(r"[\w+.-]{0,32}\Z")
+_REFERENCE = re.compile(r'("?)env:\w++\1(?=[\s,;)\]}]|\Z)')
 _is_secret = functools.lru_cache(maxsize=4096)(is_secret_name)
 
 
@@ -134,7 +135,7 @@ def _assigned(text: str) -> Iterator[Span]:
     at = 0
     while (match := _KEY.search(text, at)) is not None:
         at = match.end()
-        if not _is_secret(match[1]) or text.startswith((PREFIX, f'"{PREFIX}'), at):
+        if not _is_secret(match[1]) or _REFERENCE.match(text, at) is not None:
             continue
         value = _VALUE.match(text, at)
         if value is not None and not is_plain_dsn(value[0][1:-1]):

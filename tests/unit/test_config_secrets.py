@@ -130,6 +130,8 @@ LEAKS: dict[str, Callable[[], object]] = {
     "dsn without a scheme's slashes": lambda: profiles.reference(f"host=h password={MARK}\0"),
     "dsn as adapter": lambda: profiles.reference("a.db", **{"storage.adapter": f"redis://:{MARK}@host"}),
     "provider that is a key": lambda: profiles.reference("a.db", embedding_provider=MARK),
+    "knob that is an address": broken(lambda data: data["storage"].update({f"postgres://u:{MARK}@h/db": 1})),
+    "knob that says a password": broken(lambda data: data.update({f"password={MARK}": 1})),
     "section that is a key": broken(lambda data: data.update(storage=MARK)),
     "section that is a list": broken(lambda data: data.update(storage=[MARK])),
     "unknown knob": broken(lambda data: data.update(openai_api_key=MARK)),

@@ -265,6 +265,9 @@ FORMS = {
     "several lines": f'api_key: "one\n{SECRET}"',
     "comment": f"/* postgres://me:{SECRET}@db/x */",
     "address without quotes": f"connection: postgres://me:{SECRET}@db/x",
+    "no name of a variable": f'connection: "env:{SECRET}!"',
+    "no name without quotes": f"connection: env:{SECRET}!",
+    "no name": f"connection: pg:A{SECRET}",
 }
 BROKEN = {
     "behind": "{} 5",

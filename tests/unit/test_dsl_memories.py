@@ -258,7 +258,7 @@ fields = st.tuples(
 @given(
     st.dictionaries(names.map("own_{}".format), fields, min_size=1, max_size=5),
     st.sampled_from(["persistent", "session", "45m", "max(3)", "compress_on: turn"]),
-    st.sampled_from(["full", "summary", "top_k(2)", "relevant(0.25)"]),
+    st.sampled_from(["full", "summary", "top_k(2)", "relevant(0.25)", "relevant(0)"]),
 )
 @settings(max_examples=10)
 def test_any_memory_is_written_and_read_again(declared: dict[str, tuple[str, bool]], kept: str, mode: str) -> None:
@@ -266,9 +266,9 @@ def test_any_memory_is_written_and_read_again(declared: dict[str, tuple[str, boo
     body = f"memory own {{ type: working schema: {{ body: text, {schema} }} retention: {kept} }}"
     text = program(f"{body} inject own into context {{ mode: {mode} priority: 3 }}")
     made = compile_text(text, base=SMALL)
-    again = compile_text(render_caliber(made))
-    assert again == made
-    assert again.hash == made.hash
+    for again in (compile_text(render_caliber(made)), CaliberConfig.from_toml(render_toml(made))):
+        assert again == made
+        assert again.hash == made.hash
 
 
 SMALL = profiles.reference("store.db", embedding_provider=None)
@@ -655,6 +655,8 @@ def test_a_connection_string_without_one_is_a_plain_value() -> None:
         del dsn._text
     made = check_text(program('adapter a { type: postgres connection: "env:MY_DSN" }'), base="reference")
     assert made.warnings == ()
+    with pytest.raises(MultipleErrors, match="behind env: stands the name of a variable"):
+        check_text(program('adapter a { type: postgres connection: "env: MY_DSN" }'), base="reference")
 
 
 @pytest.mark.parametrize(
