@@ -152,6 +152,17 @@ def find_statements(text: str, roles: frozenset[TurnRole]) -> Iterator[Statement
             yield Statement(kind, said[start:], confidence, sentence.start)
 
 
+def wordings(sentence: str) -> Iterator[str]:
+    """Yield how a sentence may be repeated: as it stands, without its bullet, and without its label."""
+    said = " ".join(sentence.split())
+    yield said
+    if marker := _MARKER.match(said):
+        said = said[marker.end() :]
+        yield said
+    if label := _LABEL.match(said):
+        yield said[label.end() :]
+
+
 def _labelled(plain: str, roles: frozenset[TurnRole]) -> tuple[ArtifactType, int, float] | None:
     """Return what the line says it is, and where its content starts."""
     label = _LABEL.match(plain)

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from caliber.llm.protocols import ExtractedArtifact, GeneratedNote, SummarizationProvider, TrajectoryDigest
-from caliber.model.entities import Artifact, Scope, Turn
+from caliber.llm.sentences import UnitKind, split_sentences
+from caliber.llm.statements import wordings
+from caliber.model.entities import Artifact, Turn
 from caliber.model.enums import TrustLabel, least_trusted
 
 
@@ -21,13 +23,29 @@ class Source(NamedTuple):
     trust: TrustLabel
 
 
+class Quoted:
+    """What a source says: whole sentences, since a part of one can say the opposite."""
+
+    def __init__(self, source: Source) -> None:
+        self.trust = source.trust
+        self._said = {" ".join(source.text.split())}
+        for sentence in split_sentences(source.text):
+            self._said.update(wordings(sentence.text))
+            if sentence.kind is UnitKind.CODE:
+                self._said.add(" ".join(" ".join(sentence.text.splitlines()[1:-1]).split()))
+
+    def says(self, sentence: str) -> bool:
+        """Return whether a sentence of it is this one."""
+        return sentence in self._said
+
+
 class NoteSources:
     """What notes of a trajectory are drawn from."""
 
     def __init__(
         self,
         digest: TrajectoryDigest,
-        scopes: Iterable[Scope],
+        summaries: Iterable[Source],
         artifacts: Iterable[Artifact],
         unlabelled: TrustLabel,
     ) -> None:
@@ -35,18 +53,17 @@ class NoteSources:
         told = [Source(text, unlabelled) for text in (digest.goal, digest.summary) if text]
         self._goal = digest.goal
         self._unlabelled = unlabelled
-        self._all = [
-            *(Source(scope.summary, scope.trust) for scope in scopes if scope.summary),
-            *(Source(artifact.text, artifact.trust) for artifact in artifacts),
-            *told,
-        ]
+        self._all = [*summaries, *(Source(artifact.text, artifact.trust) for artifact in artifacts), *told]
+        self._quoted: list[Quoted] | None = None
 
     def trust_of(self, note: GeneratedNote, provider: SummarizationProvider) -> TrustLabel:
         """Return the label of a note that a provider drew from these sources."""
         least = trust_of_all((source.trust for source in self._all), self._unlabelled)
         if not quotes(provider):
             return least
-        quoted = trust_of_quotes(note.content, self._all)
+        if self._quoted is None:
+            self._quoted = [Quoted(source) for source in self._all]
+        quoted = trust_of_quotes(note.content, self._quoted)
         if quoted is None:
             return least
         # What a note says nothing about is filed under the goal.
@@ -66,19 +83,29 @@ def trust_of_all(labels: Iterable[TrustLabel], otherwise: TrustLabel) -> TrustLa
     return least_trusted(*found) if found else otherwise
 
 
-def trust_of_quotes(text: str, sources: Sequence[Source]) -> TrustLabel | None:
-    """Return the label of a text whose every line stands in a source; None when one stands in none.
+def trust_of_quotes(text: str, sources: Sequence[Quoted]) -> TrustLabel | None:
+    """Return the label of a text whose every sentence is one of a source; None when one is of none.
 
-    A line that several sources have is as good as the most trusted of them: it is what that one says.
+    A sentence that several sources have is as good as the most trusted of them: it is what that one says.
     """
+    whole = _best(" ".join(text.split()), sources)
+    if whole is not None:
+        return whole
     found: TrustLabel | None = None
-    for line in filter(None, map(str.strip, text.splitlines())):
-        having = [source.trust for source in sources if line in source.text]
-        if not having:
-            return None
-        best = min(having, key=lambda label: label.distrust)
-        found = best if found is None else least_trusted(found, best)
+    # What is united from several stands line by line, each of whole sentences.
+    for line in text.splitlines():
+        for sentence in split_sentences(line):
+            best = _best(" ".join(sentence.text.split()), sources)
+            if best is None:
+                return None
+            found = best if found is None else least_trusted(found, best)
     return found
+
+
+def _best(sentence: str, sources: Sequence[Quoted]) -> TrustLabel | None:
+    """Return the most trusted label of the sources that say a sentence."""
+    having = [source.trust for source in sources if sentence and source.says(sentence)]
+    return min(having, key=lambda label: label.distrust, default=None)
 
 
 def trust_of_extracted(

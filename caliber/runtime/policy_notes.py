@@ -20,9 +20,9 @@ from caliber.model.entities import Artifact, Note, Scope, Trajectory, Turn
 from caliber.model.enums import EntityType, EventType, TrustLabel, TurnRole
 from caliber.model.errors import Conflict
 from caliber.resident.memory import ResidentSnapshot
+from caliber.runtime import inheriting
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
-from caliber.runtime.inheriting import NoteSources
 from caliber.runtime.space_provider import embedded_text
 from caliber.schema.relations import ARTIFACT, NOTE
 from caliber.storage.unit_of_work import UnitOfWork
@@ -70,10 +70,16 @@ class NoteMaker:
         snapshot = engine.around(engine.memory.snapshot, trajectory.trajectory_id, ())
         digest = TrajectoryDigest(trajectory.goal, source.outcome_summary)
         speakers = {turn.name for turn in source.turns if turn.name} | {role.value for role in TurnRole}
-        summaries = [without_speakers(scope.summary, speakers) for scope in source.scopes if scope.summary]
+        summaries = [
+            inheriting.Source(without_speakers(scope.summary, speakers), scope.trust)
+            for scope in source.scopes
+            if scope.summary
+        ]
         artifacts = self._artifacts_of(snapshot, trajectory)
-        generated = engine.summarizer.generate_notes(digest, summaries, [_extracted(item) for item in artifacts])
-        made_of = NoteSources(digest, source.scopes, artifacts, engine.config.trust.notes)
+        generated = engine.summarizer.generate_notes(
+            digest, [summary.text for summary in summaries], [_extracted(item) for item in artifacts]
+        )
+        made_of = inheriting.NoteSources(digest, summaries, artifacts, engine.config.trust.notes)
         things = [(note.entity, note.entity_type) for note in generated]
         snapshot = engine.around(engine.memory.snapshot, trajectory.trajectory_id, (), things)
         changed = {note.note_id: note for note in earlier if note.note_id is not None}
