@@ -23,7 +23,15 @@ from caliber.model import ArtifactType, NoteType, TrustLabel, TurnRole
 from caliber.model.entities import Artifact, Note, Scope, Turn
 from caliber.model.enums import least_trusted
 from caliber.model.errors import MultipleErrors
-from caliber.runtime.inheriting import NoteSources, Quoted, Source, quotes, trust_of_all, trust_of_extracted, trust_of_quotes
+from caliber.runtime.inheriting import (
+    NoteSources,
+    Quoted,
+    Source,
+    quotes,
+    trust_of_all,
+    trust_of_extracted,
+    trust_of_quotes,
+)
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import Comparison, Operator
 from caliber.testing.entities import plain
