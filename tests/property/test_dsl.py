@@ -15,7 +15,7 @@ from caliber.dsl.scan import scan
 from caliber.dsl.source import Source
 from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 
-EXAMPLES = 500 if os.environ.get("CALIBER_SOAK") else 60
+EXAMPLES = 500 if os.environ.get("CALIBER_SOAK") else 30
 seeds = st.integers(0, 2**32)
 
 
