@@ -144,8 +144,9 @@ def test_a_kill_leaves_whole_actions_and_none_is_done_twice(stores: Any) -> None
     chosen = random.Random(seed())
     points = [(where, at) for where in ("in", "after") for at in range(events)]
     killed: Counter[str] = Counter()
-    for name, count in (("sqlite", scale(1, len(points))), ("postgres", scale(1, len(points)))):
-        for where, at in chosen.sample(points, count):
+    names = ("sqlite", "postgres")
+    for name in (chosen.choice(names),) if scale(1, 2) == 1 else names:
+        for where, at in chosen.sample(points, scale(1, len(points))):
             told = stores(name)
             assert told.kill(where, at) == -signal.SIGKILL, f"{where} event {at} of {name} does not come"
             assert told.finish() == expected, f"killed {where} event {at} on {name}"

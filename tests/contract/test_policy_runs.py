@@ -26,8 +26,11 @@ QUIET = {
 }  # fmt: skip
 
 
-pytestmark = pytest.mark.parametrize("backend", ["sqlite-memory", "postgres"], indirect=True)
-"""Nothing here depends on a file."""
+EVERYWHERE = pytest.mark.parametrize("backend", ["sqlite-memory", "postgres"], indirect=True)
+"""Nothing here depends on a file; what is statements of a database runs on both."""
+
+HERE = pytest.mark.parametrize("backend", ["sqlite-memory"], indirect=True)
+"""What is decided above any database."""
 
 
 def notify(channel: str) -> dict[str, Any]:
@@ -67,6 +70,7 @@ def told(agent: Any, kind: str) -> list[Any]:
     return [event for event in agent.memory.storage.events.all() if event.event_type == kind]
 
 
+@EVERYWHERE
 def test_every_action_of_every_trigger_leaves_one_event_in_declared_order(opened: Any) -> None:
     # C-226, C-227: policies in order, rules in order, actions in order
     first = {"name": "first", "rules": [
@@ -104,6 +108,7 @@ def test_every_action_of_every_trigger_leaves_one_event_in_declared_order(opened
 
 
 @pytest.mark.parametrize("first", ["prune", "extract"])
+@HERE
 def test_what_is_written_is_written_in_declared_order(opened: Any, first: str) -> None:
     # C-226: what was extracted before a prune is in its range, what is extracted after it is not
     actions = [prune("artifact"), EXTRACT] if first == "prune" else [EXTRACT, prune("artifact")]
@@ -115,6 +120,7 @@ def test_what_is_written_is_written_in_declared_order(opened: Any, first: str) -
     assert kept == (["KEEP this"] if first == "prune" else [])
 
 
+@HERE
 def test_a_summary_is_trusted_as_the_turns_it_was_made_of_that_are_gone(opened: Any) -> None:
     # C-176; design, section 10: pruning what somebody said does not make it trusted
     agent = opened(policy("scope_close", SUMMARIZE, prune("turn_buffer")))
@@ -126,6 +132,7 @@ def test_a_summary_is_trusted_as_the_turns_it_was_made_of_that_are_gone(opened: 
 
 
 @pytest.mark.parametrize("trigger", ["scope_close", "turn"])
+@EVERYWHERE
 def test_prune_touches_only_the_scope_that_set_it_off(opened: Any, trigger: str) -> None:
     # C-228, K-063
     agent = opened(policy(trigger, prune("artifact", below_confidence=0.5), prune("scope")))
@@ -152,6 +159,7 @@ def test_prune_touches_only_the_scope_that_set_it_off(opened: Any, trigger: str)
     assert memory.get(again.artifact_id).retired_at is None
 
 
+@HERE
 def test_two_that_change_the_same_note_change_it_one_after_the_other(opened: Any, summarizer: Any) -> None:
     # C-233, K-067: both consolidate what is known; neither waits for the other for ever, nor overwrites it
     agent = opened(
@@ -176,6 +184,7 @@ def test_two_that_change_the_same_note_change_it_one_after_the_other(opened: Any
     assert [run["notes"] for run in runs(agent, "task_end")] == [1, 1]
 
 
+@EVERYWHERE
 def test_a_memory_of_ones_own_is_pruned_and_summarized_as_the_others(opened: Any) -> None:
     # C-150, C-153, C-228: in the range of the trigger, and no turn instead of it
     fields = [{"name": "content", "type": "text"}, {"name": "confidence", "type": "float", "optional": True}]
@@ -220,6 +229,7 @@ def test_a_memory_of_ones_own_is_pruned_and_summarized_as_the_others(opened: Any
 
 
 @pytest.mark.parametrize("on_error", ["abort", "continue"])
+@HERE
 def test_a_turn_that_is_stored_stays_whatever_becomes_of_its_policies(
     opened: Any, summarizer: ScriptedSummarizer, on_error: str
 ) -> None:
@@ -243,6 +253,7 @@ def test_a_turn_that_is_stored_stays_whatever_becomes_of_its_policies(
     assert len(told(agent, "caliber_after")) == (1 if stops else 2)
 
 
+@HERE
 def test_a_task_whose_first_policies_fail_has_begun_all_the_same(opened: Any, summarizer: ScriptedSummarizer) -> None:
     # C-202, C-229
     summarizer.failing = {"generate_notes"}
@@ -252,6 +263,7 @@ def test_a_task_whose_first_policies_fail_has_begun_all_the_same(opened: Any, su
     assert [(run["outcome"], run["skipped"]) for run in runs(agent, "task_start")] == [("failed", 1)]
 
 
+@HERE
 def test_a_checkpoint_that_fails_does_not_deny_the_turn_it_is_of(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # C-253
     agent = opened(**{"pcp.recovery_points.frequency": "per_turn"})
@@ -265,6 +277,7 @@ def test_a_checkpoint_that_fails_does_not_deny_the_turn_it_is_of(opened: Any, mo
 
 
 @pytest.mark.parametrize("times", [1, 9])
+@HERE
 def test_what_stops_the_store_for_a_moment_does_not_stop_a_policy(
     opened: Any, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
@@ -287,6 +300,7 @@ def test_what_stops_the_store_for_a_moment_does_not_stop_a_policy(
 
 
 @pytest.mark.parametrize("on_error", ["abort", "continue"])
+@EVERYWHERE
 def test_an_action_that_cannot_be_written_leaves_nothing_of_itself(
     opened: Any, monkeypatch: pytest.MonkeyPatch, on_error: str
 ) -> None:
@@ -321,6 +335,7 @@ def test_an_action_that_cannot_be_written_leaves_nothing_of_itself(
     assert agent.memory.verify() == []
 
 
+@HERE
 def test_turns_cost_nothing_more_where_no_policy_is_about_turns(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # C-235: nothing is read, prepared or written for a trigger that nobody uses
     agent = opened(policy("scope_close", notify("closed")))

@@ -19,8 +19,11 @@ QUIET = {"embedding_provider": None, "policy_engine__schedule_poll_ms": 0, "poli
 CATEGORIES = {"turn_buffer": "ephemeral", "artifact": "episodic", "note": "semantic", "rule": "procedural"}
 
 
-pytestmark = pytest.mark.parametrize("backend", ["sqlite-memory", "postgres"], indirect=True)
-"""Nothing here depends on a file."""
+EVERYWHERE = pytest.mark.parametrize("backend", ["sqlite-memory", "postgres"], indirect=True)
+"""Nothing here depends on a file; what is statements of a database runs on both."""
+
+HERE = pytest.mark.parametrize("backend", ["sqlite-memory"], indirect=True)
+"""What is decided above any database."""
 
 
 class SetClock:
@@ -89,6 +92,7 @@ def opened(backend: Any) -> Any:
     return make
 
 
+@EVERYWHERE
 def test_what_stays_for_a_scope_goes_when_it_closes(opened: Any, start: Any) -> None:
     # C-136: in the transaction that closes it; replay has what the window was made of
     memory, _ = opened(kept("turn_buffer", "scope"), kept("artifact", "scope"), kept("scratch", "scope"))
@@ -110,6 +114,7 @@ def test_what_stays_for_a_scope_goes_when_it_closes(opened: Any, start: Any) -> 
     assert memory.verify() == []
 
 
+@HERE
 def test_what_stays_for_a_scope_goes_only_with_it(opened: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # C-215: the close that fails takes nothing
     memory, _ = opened(kept("turn_buffer", "scope"))
@@ -131,6 +136,7 @@ def test_what_stays_for_a_scope_goes_only_with_it(opened: Any, start: Any, monke
 
 
 @pytest.mark.parametrize("how", ["end_session", "last task"])
+@EVERYWHERE
 def test_what_stays_for_a_session_goes_when_it_ends(opened: Any, start: Any, how: str) -> None:
     # C-013, C-136: a session ends by a call, or with its last task
     memory, _ = opened(*(kept(name, "session") for name in ("turn_buffer", "artifact", "scratch")))
@@ -154,6 +160,7 @@ def test_what_stays_for_a_session_goes_when_it_ends(opened: Any, start: Any, how
     assert memory.verify() == []
 
 
+@EVERYWHERE
 def test_what_is_too_old_goes_in_batches_when_it_is_time(opened: Any, start: Any, backend: Any) -> None:
     # C-136: by created_at, inclusive as in K-063; once for all processes, and known after reopening
     declared = [kept(name, "duration", duration_ms="1d") for name in ("turn_buffer", "artifact", "note", "scratch")]
@@ -180,6 +187,7 @@ def test_what_is_too_old_goes_in_batches_when_it_is_time(opened: Any, start: Any
     assert memory.verify() == []
 
 
+@HERE
 def test_a_sweep_that_is_due_runs_once_whoever_is_open(opened: Any, start: Any) -> None:
     # C-136, C-238: one runner, and what it did is known to the next
     memory, clock = opened(kept("note", "duration", duration_ms="1h"), retention__sweep_every_ms="1h")
@@ -204,6 +212,7 @@ def test_a_sweep_that_is_due_runs_once_whoever_is_open(opened: Any, start: Any) 
     assert taken(memory)[1:] == [], "looked a minute ago"
 
 
+@EVERYWHERE
 def test_only_the_newest_stay(opened: Any, start: Any) -> None:
     # C-137: of each trajectory; of notes and of own knowledge, of the tenant
     names = ("turn_buffer", "artifact", "note", "scratch", "rule")
@@ -231,6 +240,7 @@ def test_only_the_newest_stay(opened: Any, start: Any) -> None:
     assert memory.verify() == []
 
 
+@HERE
 def test_an_open_store_looks_by_itself_also_without_a_schedule(opened: Any, start: Any) -> None:
     # C-136
     import threading
@@ -254,6 +264,7 @@ def compressed(name: str, on: str, **when: Any) -> dict[str, Any]:
     return kept(name, "compress_on", when={"on": on, **when})
 
 
+@EVERYWHERE
 def test_records_give_way_to_one_that_sums_them_up(opened: Any, start: Any) -> None:
     # C-138: in the range of the trigger, in its transaction; the originals are kept out of use
     summarizer = ScriptedSummarizer()
@@ -307,6 +318,7 @@ def test_records_give_way_to_one_that_sums_them_up(opened: Any, start: Any) -> N
     assert memory.storage.check() == []
 
 
+@HERE
 def test_what_stands_for_records_is_found_and_they_are_not(opened: Any, start: Any) -> None:
     # C-138: with the vector that its own text has
     own = compressed("scratch", "task_end")
@@ -326,6 +338,7 @@ def test_what_stands_for_records_is_found_and_they_are_not(opened: Any, start: A
     assert memory.storage.check() == []
 
 
+@HERE
 def test_the_summary_of_a_policy_is_not_asked_for_again(opened: Any, start: Any) -> None:
     # C-138, C-213: exactly once
     summarizer = ScriptedSummarizer()
@@ -344,6 +357,7 @@ def test_the_summary_of_a_policy_is_not_asked_for_again(opened: Any, start: Any)
 
 
 @pytest.mark.parametrize("on_error", ["abort", "continue"])
+@HERE
 def test_what_cannot_be_summed_up_stays(opened: Any, start: Any, on_error: str) -> None:
     # C-138, C-229: all or nothing
     summarizer = ScriptedSummarizer()
@@ -363,6 +377,7 @@ def test_what_cannot_be_summed_up_stays(opened: Any, start: Any, on_error: str) 
     assert taken(memory) == []
 
 
+@EVERYWHERE
 def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(opened: Any, start: Any) -> None:
     # C-138, C-148: by task, notes by what they are of; each group whole, tried again after an outage
     summarizer = ScriptedSummarizer()
