@@ -123,7 +123,7 @@ def compile_stored(predicate: Predicate, relation: Relation, dialect: Dialect) -
             f"SELECT {selected} FROM {dialect.table(relation.name)} WHERE {quote('ordinal')} > {after} AND {condition}"
             f" ORDER BY {quote('ordinal')} LIMIT {limit}"
         )
-        return Plan(f"{relation.name}.{kind}_{digest_of(sql)}", sql, binds, names)
+        return Plan(f"{relation.name}.{kind}_{digest_of(sql)}", sql, binds, names, is_kept=False)
 
     values = tuple(value for _, value in words.values)
     return StoredFilter(

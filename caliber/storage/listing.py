@@ -114,7 +114,7 @@ class Listing:
             f" ORDER BY {order} LIMIT {mark(first + len(binds))}"
         )
         columns = (*(column for column, _ in self._values), *(column for column, _ in binds), "limit")
-        plan = Plan(f"{self._relation.name}.list_{digest_of(sql)}", sql, columns, names)
+        plan = Plan(f"{self._relation.name}.list_{digest_of(sql)}", sql, columns, names, is_kept=False)
         return plan, tuple(value for _, value in binds)
 
     def count(self, session: StatementSession, variables: Mapping[Variable, Any]) -> int | None:
@@ -125,6 +125,6 @@ class Listing:
         where = f" WHERE {self._condition}" if self._condition else ""
         sql = f"SELECT count(*) FROM {self._dialect.table(self._relation.name)}{where}"
         binds = tuple(column for column, _ in self._values)
-        plan = Plan(f"{self._relation.name}.count_{digest_of(sql)}", sql, binds, ("count",))
+        plan = Plan(f"{self._relation.name}.count_{digest_of(sql)}", sql, binds, ("count",), is_kept=False)
         count: int = session.run(plan, known)[0][0]
         return count

@@ -61,12 +61,16 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One statement: its name, its text and the columns its parameters and results stand for, in order."""
+    """One statement: its name, its text and the columns its parameters and results stand for, in order.
+
+    ``is_kept``: it is one of a known number. Others follow from what callers ask, and no connection prepares them.
+    """
 
     name: str
     sql: str
     binds: tuple[str, ...]
     results: tuple[str, ...] = ()
+    is_kept: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from caliber.model.errors import (
     Unavailable,
 )
 from caliber.runtime.full_text import rebuild_full_text
+from caliber.schema.predicate import Comparison, Either, Operator
 from caliber.schema.relations import EVENT, NOTE, SCHEMA_MIGRATION, TRAJECTORY
 from caliber.storage.protocol import Store
 
@@ -845,3 +846,17 @@ def test_damage_is_found(pg: PostgresBackend) -> None:
     finally:
         admin(f"ALTER TABLE {name}.note DROP CONSTRAINT planted")
         admin(f"ALTER TABLE {name}.event RENAME COLUMN who TO principal")
+
+
+def test_statements_that_callers_make_up_are_not_kept(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many shapes of filters there are, a connection and its server remember a known number of statements."""
+    monkeypatch.setattr("caliber.backends.postgres.connection._PASSING_MAX", 5)
+    store = pg.store()
+    with store.read() as session:
+        assert isinstance(session, PgConnection)
+        for count in range(2, 30):
+            asked = Either(tuple(Comparison("token_count", Operator.EQUAL, at) for at in range(count)))
+            assert store.filter(asked, NOTE).ordinals(session, {}) == []
+            assert list(store.listing(NOTE, asked).rows(session, {})) == []
+        assert not any(b"note." in name for name in session._prepared)
+        assert 0 < len(session.shared.passing) <= 5

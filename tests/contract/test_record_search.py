@@ -9,11 +9,13 @@ import itertools
 from typing import Any
 
 import pytest
+from support.configs import HASH_PROVIDER
 from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
 from caliber.model import FixedClock
 from caliber.model.errors import IncompatibleOptions, InvalidValue, NotFound, Unavailable
+from caliber.schema.relations import EMBEDDING
 from caliber.storage.conditions import StoredFilter
 
 PLACE = {
@@ -217,3 +219,28 @@ def test_the_time_of_a_call_bounds_its_filter(backend: Any, monkeypatch: pytest.
     monkeypatch.setattr(StoredFilter, "ordinals", late)
     with pytest.raises(Unavailable):
         memory.search("lakes", filter="confidence > 0.1", deadline_ms=60_000)
+
+
+def test_another_model_embeds_declared_memories_too(backend: Any) -> None:  # K-101
+    backend.needs("reopen")
+    newer = {**HASH_PROVIDER, "model": "newer", "dimensions": 48}
+
+    def settings(provider: Any, **more: Any) -> Any:
+        knobs = {"embedding_provider": provider, "vector__dimensions": provider["dimensions"]}
+        knobs |= {"search__keyword__similar_words": "none", "embedding__reembed": "manual"}
+        return backend.config(memories=ALL, **{**knobs, **more})
+
+    with backend.open(settings(HASH_PROVIDER)) as memory:
+        rows = [{"subject": f"s{at}", "kind": "claim", "content": f"what is known of {at}"} for at in range(5)]
+        made = memory.memory("fact").insert_many(rows)
+        memory.flush()
+    with backend.open(settings(newer)) as memory:
+        came = memory.storage.embedding_spaces.reembed()
+        assert (came.made, came.done, came.total, came.in_use) == (5, 5, 5, True)
+        hit = memory.memory("fact").search("what is known of 3").hits[0]
+        assert hit.id == made[3].record_id
+        assert hit.breakdown["vector"] > 0
+        memory._engine.write(lambda uow: uow.remove(EMBEDDING, "embedding.drop_owner", made[0].record_id.bytes))
+        rebuilt = memory.storage.rebuild_search()
+        assert (rebuilt.vectors, rebuilt.texts, rebuilt.differences) == (1, 5, ())
+        assert memory.storage.check() == []

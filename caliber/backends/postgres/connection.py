@@ -52,6 +52,8 @@ _PARAMETERS: Final = {
 _RESERVED_MAX: Final = 64
 _QUEUE_MAX: Final = 256
 """Commands that may wait to be sent: what they hold is in memory twice."""
+_PASSING_MAX: Final = 1_024
+"""Statements that are not kept whose types are remembered."""
 _LONGEST_WAIT_MS: Final = 2**31 - 1
 _READ, _WRITE = 1, 2
 
@@ -98,6 +100,8 @@ class Shared:
     ordinals: Ordinals = field(default_factory=lambda: Ordinals())
     counter: Counter = field(default_factory=Counter)
     bindings: dict[str, Binding] = field(default_factory=dict)
+    passing: dict[str, Binding] = field(default_factory=dict)
+    """Those of statements that follow from what callers ask: as many as are likely to come again."""
 
 
 class Ordinals:
@@ -212,8 +216,10 @@ class PgConnection:
 
     def run(self, plan: Plan, parameters: Sequence[Any]) -> list[Row]:
         """Run a plan and return all its rows."""
-        result = self._run(plan, parameters)
-        return self.shared.bindings[plan.name].decode(result.get_value, result.ntuples)
+        self.shared.counter.add()
+        binding = self._know(plan)
+        result = self.exchange(*self._commands(plan, parameters, binding))[-1]
+        return binding.decode(result.get_value, result.ntuples)
 
     def insert(self, plan: Plan, row: Row) -> list[Row]:
         """Insert a row with the next statement, under an ordinal that was reserved for it."""
@@ -257,9 +263,12 @@ class PgConnection:
 
     def commands(self, plan: Plan, parameters: Sequence[Any]) -> list[Command]:
         """Return what runs a plan that ``know`` was called for."""
-        values: list[Value] = self.shared.bindings[plan.name].encode(parameters)
+        return self._commands(plan, parameters, self.shared.bindings[plan.name])
+
+    def _commands(self, plan: Plan, parameters: Sequence[Any], binding: Binding) -> list[Command]:
+        values: list[Value] = binding.encode(parameters)
         formats = [BINARY] * len(values)
-        if not self.shared.prepares:
+        if not (self.shared.prepares and plan.is_kept):
             return [Command("send_query_params", (plan.sql.encode(), values, None, formats, BINARY), self.owner)]
         out = []
         name = prepared_name(self.shared.prefix, plan.name)
@@ -278,15 +287,28 @@ class PgConnection:
         for plan in plans:
             self._know(plan)
 
-    def _know(self, plan: Plan) -> None:
+    def _know(self, plan: Plan) -> Binding:
+        """Return how a plan's values travel, asked of the server once; a plan that is not kept may be asked again."""
+        if not plan.is_kept:
+            known = self.shared.passing.get(plan.name)
+            if known is None:
+                known = self._described(plan, b"")
+                if len(self.shared.passing) >= _PASSING_MAX:
+                    self.shared.passing.clear()
+                self.shared.passing[plan.name] = known
+            return known
         if plan.name in self.shared.bindings:
-            return
+            return self.shared.bindings[plan.name]
         # Statements of two tenants differ in nothing but the schema's name, and take and give the same types.
         common = (self.shared.vector_oid, plan.sql.replace(self.shared.qualifier, ""))
         if common in _bindings:
             self.shared.bindings[plan.name] = _bindings[common]
-            return
+            return _bindings[common]
         name = prepared_name(self.shared.prefix, plan.name) if self.shared.prepares else b""
+        self.shared.bindings[plan.name] = _bindings[common] = binding = self._described(plan, name)
+        return binding
+
+    def _described(self, plan: Plan, name: bytes) -> Binding:
         commands = [Command("send_describe_prepared", (name,))]
         if name not in self._prepared:  # it is when its transaction was refused after the server had prepared it
             commands.insert(0, Command("send_prepare", (name, plan.sql.encode())))
@@ -299,7 +321,7 @@ class PgConnection:
         )
         if found.nparams != len(plan.binds) or (plan.results and found.nfields != len(plan.results)):
             raise InternalError(f"statement {plan.name} does not take or give what its plan says")
-        self.shared.bindings[plan.name] = _bindings[common] = binding
+        return binding
 
     # --- transactions ----------------------------------------------------------------------------
 
