@@ -44,6 +44,7 @@ from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory.artifacts import NewArtifact
 
 T = TypeVar("T")
+_COMPRESS = "compress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Declared:
     @property
     def kind(self) -> str:
         """What is done, in a word."""
-        return "compress" if isinstance(self.action, Compression) else self.action.action.value
+        return _COMPRESS if isinstance(self.action, Compression) else self.action.action.value
 
     @property
     def origin(self) -> str:
@@ -194,7 +195,7 @@ class PolicyEngine:
 
     def _must_stop(self, trigger: Trigger, declared: Declared) -> bool:
         config = self._engine.config
-        if trigger is Trigger.SCOPE_CLOSE and declared.kind == PolicyAction.SUMMARIZE:
+        if trigger is Trigger.SCOPE_CLOSE and declared.kind in (PolicyAction.SUMMARIZE, _COMPRESS):
             return config.close.on_llm_failure == "fail"
         return config.policy_engine.on_error == "abort"
 

@@ -356,18 +356,18 @@ def test_the_summary_of_a_policy_is_not_asked_for_again(opened: Any, start: Any)
     assert summarizer.calls == ["summarize"]
 
 
-@pytest.mark.parametrize("on_error", ["abort", "continue"])
+@pytest.mark.parametrize("rule", ["fail", "close_without_summary"])
 @HERE
-def test_what_cannot_be_summed_up_stays(opened: Any, start: Any, on_error: str) -> None:
-    # C-138, C-229: all or nothing
+def test_what_cannot_be_summed_up_stays(opened: Any, start: Any, rule: str) -> None:
+    # C-138, C-215, C-229: all or nothing
     summarizer = ScriptedSummarizer()
     summarizer.failing = {"summarize"}
     memory, _ = opened(
-        compressed("turn_buffer", "scope_close"), summarization_provider=summarizer, policy_engine__on_error=on_error
+        compressed("turn_buffer", "scope_close"), summarization_provider=summarizer, close__on_llm_failure=rule
     )
     agent = start(memory)
     agent.say("said")
-    if on_error == "abort":
+    if rule == "fail":
         with pytest.raises(CaliberError, match="503"):
             memory.close_scope(agent.scope_id)
         assert memory.get(agent.scope_id).is_open
