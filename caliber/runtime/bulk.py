@@ -14,6 +14,7 @@ from caliber.runtime.engine import Engine
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE
+from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage import arrow
 from caliber.storage.arrow import Source
 from caliber.storage.bulk.columns import Columns, values_of
@@ -21,6 +22,7 @@ from caliber.storage.bulk.derived import Maker
 from caliber.storage.bulk.load import batches_of, loadable
 from caliber.storage.bulk.protocol import BulkReport, OnExisting, Progress
 from caliber.storage.embedding_statements import kinds_of
+from caliber.storage.outdated import outdated
 from caliber.trajectory import inputs
 
 
@@ -65,6 +67,10 @@ def load_source(
     if relation not in known:
         names = ", ".join(each.name for each in known)
         raise InvalidValue(field="relation", reason=f"{relation.name} is written by the store itself; load {names}")
+    if relation.code >= FIRST_CODE:
+        with engine.store.read() as session:
+            if not session.run(engine.store.statements["memory.live"], (relation.code,)):
+                raise outdated()
     maker = Maker(engine.clock.now_us(), engine.estimator, _fingerprints)
     owners = tuple(kinds_of(engine.store.catalog))
     batches = batches_of(relation, source, maker, _spaces(engine), owners)

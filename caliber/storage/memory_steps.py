@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from caliber.model.errors import InvalidValue, SchemaMismatch
 from caliber.schema.memory_definitions import definition_of, memory_from
@@ -21,6 +22,9 @@ from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, StoredMemory
 from caliber.storage.changes import RELOAD_RECORD, UPSERT, pack_changes
 from caliber.storage.memory_migrations import parents_first, shown
 from caliber.storage.plan import Dialect, column_definition, compile_relation, indexes_made_by, quote
+
+_LEAP_BITS: Final = 40
+"""How far apart the ordinals of memories lie that had one name after the other: no table has so many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +221,12 @@ def _added(store: str, rows: Sequence[StoredMemory], memory: MemoryType, dialect
     fields = len(memory.fields)
     line = f"add memory {memory.name} with {fields} field{'' if fields == 1 else 's'}"
     row = StoredMemory(code, memory.name, definition_of(memory), at, at)
-    return MemoryStep(line, compile_relation(relation, dialect).create, row, is_new=True)
+    statements = compile_relation(relation, dialect).create
+    before = sum(other.name == memory.name for other in rows)
+    if before:
+        # Windows name records by memory and ordinal: those of one that is gone are not to be found in this one.
+        statements = (*statements, dialect.number_from(relation.name, (before << _LEAP_BITS) + 1))
+    return MemoryStep(line, statements, row, is_new=True)
 
 
 def _removed(row: StoredMemory, dialect: Dialect, at: datetime) -> MemoryStep:

@@ -54,6 +54,10 @@ class Dialect(Protocol):
         """Return a row source of the integers packed in one parameter."""
         ...
 
+    def number_from(self, name: str, first: int) -> str:
+        """Return what makes a relation without rows give out ordinals from ``first`` on."""
+        ...
+
     def contains(self, column: Column, mark: str) -> str:
         """Return the condition that a list has a member, or a text a part, that a placeholder stands for."""
         ...

@@ -19,6 +19,7 @@ from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.predicate import Variable
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT
+from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.conditions import StoredFilter
@@ -74,6 +75,7 @@ class UnitOfWork:
         "_inserted_rows",
         "_keep_content",
         "_knows_all",
+        "_live",
         "_locks_reads",
         "_plans",
         "_session",
@@ -104,6 +106,7 @@ class UnitOfWork:
         # Where a write may wait for others after it began, time has gone on.
         self._clock_us = clock_us
         self._knows_all = False
+        self._live: set[int] = set()
         self._held: dict[tuple[str, tuple[Any, ...]], Row] = {}
         self._inserted_rows: list[tuple[RelationPlans, Row]] = []
         self.now_us = now_us
@@ -235,6 +238,7 @@ class UnitOfWork:
         self._held[relation.name, key] = new
         if relation.mirrored:
             self.changes.append(RowChange(relation, UPSERT, new))
+        self._check_live(relation)
         return plans.codec.decode(new)
 
     def delete(self, relation: Relation, entity: Any) -> None:
@@ -299,6 +303,18 @@ class UnitOfWork:
         if not self._knows_all and tuple(self.select("memory.revision")[0]) != self._catalog.revision:
             raise outdated()
         self._knows_all = True
+
+    def _check_live(self, relation: Relation) -> None:
+        """Refuse what was written into the table of a memory that others removed and declared anew, under one name.
+
+        Only now: as long as this transaction is under way, nobody else can do it.
+        """
+        code = relation.code
+        if code < FIRST_CODE or code in self._live:
+            return
+        if not self.select("memory.live", code):
+            raise outdated()
+        self._live.add(code)
 
     def run(self, plan: Plan) -> None:
         """Run a plan of the backend's own that takes nothing, in this transaction."""
@@ -365,6 +381,7 @@ class UnitOfWork:
         self._inserted_rows.append((plans, full))
         if relation.mirrored:
             self.changes.append(RowChange(relation, UPSERT, full))
+        self._check_live(relation)
         return ordinal
 
     def _hold(self, plans: RelationPlans, row: Row) -> Any:

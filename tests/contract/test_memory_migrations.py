@@ -99,6 +99,31 @@ def test_nothing_is_removed_that_was_not_named(backend: Any) -> None:  # issue 6
         assert memory._engine.store.catalog.memories["step"].relation.code == 66, "a number is never given again"
 
 
+def test_records_of_a_memory_that_is_gone_are_not_found_in_its_namesake(backend: Any) -> None:
+    # design section 3: ordinals are never given out again, windows name records by them
+    backend.needs("reopen")
+    settings = backend.config(memories=[{**STEP, "parent": None}])
+
+    def one(uow: Any) -> Any:
+        return uow.insert(relation, record(catalog, "step", position=1))
+
+    old = backend.open(settings)
+    catalog = old._engine.store.catalog
+    relation = catalog.memories["step"].relation
+    first = old._engine.write(one)
+    caliber.migrate(backend.config(), drop=["step"])
+    caliber.migrate(settings)
+    with pytest.raises(SchemaMismatch):
+        old._engine.write(one)  # into the table of another memory of that name
+    old.close()
+    with backend.open(settings) as memory:
+        catalog = memory._engine.store.catalog
+        relation = catalog.memories["step"].relation
+        assert memory._engine.write(one) > first + 2**39
+        assert memory.verify() == []
+        assert memory.storage.check() == []
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -103,6 +103,9 @@ class PostgresDialect:
     def in_integers(self, position: int) -> str:
         return f"SELECT value::bigint FROM jsonb_array_elements_text(${position}::jsonb)"
 
+    def number_from(self, name: str, first: int) -> str:
+        return f"ALTER TABLE {self.table(name)} ALTER COLUMN {quote('ordinal')} RESTART WITH {first}"
+
     def contains(self, column: Column, mark: str) -> str:
         name = quote(column.name)
         return f"strpos({name}, {mark}) > 0" if column.type is ColumnType.TEXT else f"{mark} = ANY({name})"

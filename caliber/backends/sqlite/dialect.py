@@ -73,6 +73,9 @@ class SqliteDialect:
     def in_integers(self, position: int) -> str:
         return f"SELECT value FROM json_each(?{position})"
 
+    def number_from(self, name: str, first: int) -> str:
+        return f"INSERT INTO sqlite_sequence (name, seq) VALUES ('{name}', {first - 1})"
+
     def contains(self, column: Column, mark: str) -> str:
         return _CONTAINS[column.type].format(quote(column.name), mark)
 
