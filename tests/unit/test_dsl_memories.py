@@ -588,9 +588,14 @@ def test_a_configuration_of_any_kind_is_checked_alike(tmp_path: Path) -> None:
 
 
 def test_a_file_without_filters_does_not_wait_for_the_parser(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text(render_toml(compile_text(program(MEMORY), base=CONFIG)), encoding="utf-8")
+    made = compile_text(program(MEMORY), base=CONFIG).with_overrides(**{"storage.path": str(tmp_path / "a.db")})
+    (tmp_path / "c.toml").write_text(render_toml(made), encoding="utf-8")
     code = (
-        "import sys, caliber.dsl.loading as loading; loading.load_config(sys.argv[1]);"
+        "import sys, uuid, caliber, caliber.dsl.loading as loading; config = loading.load_config(sys.argv[1])\n"
+        "caliber.create(config)\n"
+        "with caliber.open(config) as memory:\n"
+        "    user = caliber.EntityRef(caliber.EntityType.USER, uuid.uuid4())\n"
+        "    memory.assemble_context(memory.start_trajectory('a window', initiator=user).trajectory_id)\n"
         "print([name for name in ('lark', 'caliber.dsl.parser') if name in sys.modules])"
     )
     ran = subprocess.run(
