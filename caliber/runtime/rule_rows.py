@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 from caliber.access.visibility import may_see
 from caliber.config.injection import InjectionKind
@@ -18,7 +20,10 @@ from caliber.model.access import Principal
 from caliber.runtime.conditions import joined
 from caliber.schema.in_force import OWN as OWN_IN_FORCE
 from caliber.schema.in_force import in_force
+from caliber.schema.predicate import Variable
 from caliber.schema.relations import NOTE as NOTES
+from caliber.search.candidates import Asked
+from caliber.search.where import Where
 from caliber.storage.codec import Row, codec_of, decoder_of
 from caliber.storage.conditions import PAGE_ROWS
 from caliber.storage.protocol import Store
@@ -68,16 +73,28 @@ class RuleRows:
                 out.setdefault(self._plan.relation_of(section.source), []).extend(rows)
         return out
 
+    def searches(self, asked: Asked) -> Iterator[Asked]:
+        """Yield what rules on notes ask a search, where a query is asked at all."""
+        for section in self._plan.taking if asked.text.strip() or asked.vector is not None else ():
+            rule = section.rule
+            if rule is None or section.source != NOTE or not rule.asks:
+                continue
+            most = rule.mode.count or self._plan.config.assembly.relevant_limit
+            where = None if rule.predicate is None else Where({"note": rule.predicate}, self._variables(NOTE))
+            yield replace(asked, limit=max(1, most), where=where)
+
+    def _variables(self, source: int) -> Mapping[Variable, Any]:
+        at = self._instants.get(source, self._now_us)
+        return variables_of(self._trajectory_id, self._scope_id, self._principal, at)
+
     def _of(self, store: Store, session: StatementSession, rule: RulePlan, source: int) -> list[Row]:
         relation = store.catalog.by_name[self._plan.relation_of(source)]
         counts = OWN_IN_FORCE if source >= OWN else in_force(relation.name)
         listing = store.listing(
             relation, joined(counts, rule.predicate), relation.column("created_at"), descending=True
         )
-        at = self._instants.get(source, self._now_us)
-        variables = variables_of(self._trajectory_id, self._scope_id, self._principal, at)
         most = self._limit(rule)
-        rows = listing.rows(session, variables, page_rows=max(1, min(PAGE_ROWS, most)))
+        rows = listing.rows(session, self._variables(source), page_rows=max(1, min(PAGE_ROWS, most)))
         return list(itertools.islice((row for row in rows if source != NOTE or self._sees(row)), most))
 
     def _limit(self, rule: RulePlan) -> int:

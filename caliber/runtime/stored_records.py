@@ -65,6 +65,8 @@ class StoredRecords:
             if rules is not None:
                 for name, found in rules.read(self._store, session).items():
                     rows[name] = found
+                for search in rules.searches(asked):
+                    notes = [*notes, *self._search.notes_for(session, search, 0)[0]]
                 notes = list({row[0]: row for row in (*notes, *rows["note"])}.values())
             rows["note"] = notes
             return self._snapshot(session, resident, rows, asked), in_sight - len(notes)

@@ -113,7 +113,7 @@ class StoredSearch:
         """
         check_state(self.full_text.state(session), self._settings, self._name)
         statements = self.full_text.statements
-        sight = Sight(session, statements, asked, self._store.vector_index)
+        sight = Sight(session, statements, asked, self._store.vector_index, self._let_through(session, asked))
         found = Candidates(self._settings.candidates_max)
         if asked.text.strip():
             figures = StoredFigures(self.searcher().read(asked.text, sight.today), sight, linked=False)

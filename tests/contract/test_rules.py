@@ -299,6 +299,7 @@ def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, star
         "injection_rules": [
             rule("note", filter="confidence > 0.5 and created_by != null"),
             rule("decision", mode={"kind": "top_k", "count": 2}, filter='status = "open"'),
+            rule("note", name="asked", priority=60, mode={"kind": "top_k", "count": 1}, filter="confidence < 0.75"),
             rule("artifact"),
         ],
         "assembly__rule_limit": 3,
@@ -318,11 +319,18 @@ def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, star
         author.add_note(content=f"note {at}", visible_to=readers, **note)
         memory.memory("decision").insert(title=f"decision {at}", status="open" if at % 2 else "done")
     window = memory.assemble_context(task)
-    assert [len(section.sources) for section in window.sections] == [3, 2]
+    assert {section.name: len(section.sources) for section in window.sections} == {
+        "notes": 2,
+        "asked": 1,
+        "decision": 2,
+    }
     assert window.degraded == ("not_resident",)
     assert memory.replay(window.window_id).text == window.text
+    asked = memory.assemble_context(task, query="note 4 or 3")
     memory.close()
-    assert backend.open(**options).assemble_context(task).text == window.text
+    again = backend.open(**options)
+    assert again.assemble_context(task).text == window.text
+    assert again.assemble_context(task, query="note 4 or 3").text == asked.text
 
 
 def test_records_of_a_declared_memory_are_taken_by_what_a_query_asks(backend: Any, start: Any) -> None:
