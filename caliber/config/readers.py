@@ -247,7 +247,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "assembly.evict_block_turns": ("context.fill",),
     "assembly.fill_ratio": ("context.fill", "context.trace"),
     "assembly.relevance": ("context.again", "context.scores", "runtime.reading"),
-    "assembly.relevant_limit": ("context.taking",),
+    "assembly.relevant_limit": ("context.taking", "runtime.rule_rows"),
     "assembly.recency_fallback_limit": ("context.taking", "runtime.rule_rows"),
     "assembly.rule_limit": ("context.taking", "runtime.rule_rows"),
     "assembly.summary_mode_tokens": ("context.assembler",),
