@@ -295,7 +295,7 @@ def _fingerprint(world: World) -> None:
 LISTED = frozenset(path.name for relation in BY_NAME.values() for path in relation.paths)
 
 
-def _answering(part: str, change: Callable[[list[Any]], list[Any]]) -> type[Session]:
+def _changing(part: str, change: Callable[[list[Any]], list[Any]]) -> type[Session]:
     """Return sessions that change what statements answer whose name has a part."""
 
     class Changing(Session):
@@ -401,15 +401,15 @@ FAULTS: dict[str, Fault] = {
         write=_records_one_change,
     ),
     "filters keep one back": Fault(
-        _answering(".filter_", lambda rows: rows[1:]),
+        _changing(".filter_", lambda rows: rows[1:]),
         lambda world: filters.test_a_filter_gives_the_records_it_holds_for(NOTE, world),
     ),
     "counts one too few": Fault(
-        _answering(".count_", lambda rows: [(row[0] - 1,) for row in rows]),
+        _changing(".count_", lambda rows: [(row[0] - 1,) for row in rows]),
         lambda world: filters.test_a_filter_gives_the_records_it_holds_for(NOTE, world),
     ),
     "lists in another order": Fault(
-        _answering(".list_", lambda rows: rows[::-1]),
+        _changing(".list_", lambda rows: rows[::-1]),
         lambda world: filters.test_records_are_listed_in_order_page_by_page(NOTE, world),
     ),
     "reads in bulk all but the last batch": Fault(
