@@ -127,6 +127,10 @@ def _by_rules(
         if cut is not None:
             reason = f"the rule {rule.name} ({rule.mode.shown}) left it out: {cut.reason}"
             told.append(Absence("cut_off", reason, cut.filter, {**cut.numbers, "rule": rule.name}))
+        elif isinstance(entity, Turn) and rule.predicate is not None and (entity.tool_calls or entity.tool_call_id):
+            reason = "it goes with a tool call or its results, and the filter does not let all of these through"
+            numbers = {"rule": rule.name, "condition": rule.text}
+            told.append(Absence("filtered", f"the rule {rule.name} filters it: {reason}", "rule", numbers))
     if not told or (isinstance(entity, Artifact) and all(item.verdict == "cut_off" for item in told)):
         other = _lifecycle(entity, facts, from_us(facts.now_us), [], above)
         if other is not None or not told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from caliber.context.rules import OneShot, failing, values_of, variables_of
 from caliber.model.enums import ArtifactType, AssemblyAction, NoteType, SourceType, TurnRole
 from caliber.model.errors import BudgetTooSmall
 from caliber.schema.relations import BY_NAME
+
+EXAMPLES = 3_000 if os.environ.get("CALIBER_SOAK") else 40
 
 words = st.text("ab é漢.\n", max_size=40).map(lambda text: "tea " + text)
 vectors = st.one_of(st.none(), st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4))
@@ -121,7 +124,7 @@ def build(memory: dict[str, Any]) -> Any:
     return world
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=EXAMPLES)
 @given(records, programs(), shots, knobs, calls)
 def test_every_window_under_rules_keeps_its_promises(
     memory: dict[str, Any], rules: list[dict[str, Any]], once: list[OneShot], options: dict[str, Any], call: Any

@@ -242,7 +242,7 @@ def test_a_rule_says_how_the_conversation_enters(world: Any) -> None:
 def test_a_filter_keeps_calls_and_their_results_together(world: Any) -> None:
     # K-075, C-465
     world.turn("look it up")
-    world.tool_turns("42")
+    call, answer = world.tool_turns("42")
     world.turn("thanks")
     config = ruled(rule("turn_buffer", filter='role != "tool"'))
     assembled = world.assemble(config=config)
@@ -250,7 +250,10 @@ def test_a_filter_keeps_calls_and_their_results_together(world: Any) -> None:
     (cut,) = assembled.window.cut_offs
     assert (cut.filter, cut.considered, cut.kept, cut.condition) == ("filter", 4, 2, 'role != "tool"')
     same_again(world, config, assembled)
-    answers = [turn for turn in world.window().to_messages() if turn["role"] == TurnRole.TOOL]
+    world.config = config
+    assert why(world, config, assembled, answer)["reason"].endswith('role "tool" is not != "tool"')
+    assert "it goes with a tool call" in why(world, config, assembled, call)["reason"]
+    answers = [turn for turn in world.window(config=kit.config_of()).to_messages() if turn["role"] == TurnRole.TOOL]
     assert len(answers) == 1
 
 
