@@ -11,20 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
 
 from caliber.model.errors import InvalidValue, SchemaMismatch
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, Index, MemoryType
 from caliber.schema.own_memories import OwnMemory, embedded_field, own_memory
 from caliber.schema.relations import MEMORY_TYPE
-from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, StoredMemory
+from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, NAMESAKE_BITS, StoredMemory
 from caliber.storage.changes import RELOAD_RECORD, UPSERT, pack_changes
 from caliber.storage.memory_migrations import parents_first, shown
 from caliber.storage.plan import Dialect, column_definition, compile_relation, indexes_made_by, quote
-
-_LEAP_BITS: Final = 40
-"""How far apart the ordinals of memories lie that had one name after the other: no table has so many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +221,7 @@ def _added(store: str, rows: Sequence[StoredMemory], memory: MemoryType, dialect
     before = sum(other.name == memory.name for other in rows)
     if before:
         # Windows name records by memory and ordinal: those of one that is gone are not to be found in this one.
-        statements = (*statements, dialect.number_from(relation.name, (before << _LEAP_BITS) + 1))
+        statements = (*statements, dialect.number_from(relation.name, (before << NAMESAKE_BITS) + 1))
     return MemoryStep(line, statements, row, is_new=True)
 
 

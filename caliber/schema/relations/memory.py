@@ -13,6 +13,9 @@ FIRST_CODE = 64
 LAST_CODE = 255
 """Change records name relations by one byte; those below are for what every store has."""
 
+NAMESAKE_BITS = 40
+"""How far apart the ordinals of memories lie that had one name after the other: no table has so many rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredMemory:
