@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -124,3 +127,34 @@ def test_changing_one_rule_visibly_changes_the_window(folder: Path) -> None:
     assert told[2]["rules"][0]["filter"] == "confidence > 0.2"
     left_out = json.loads(caliber("explain", ids[1], "--exclusion", doubtful, "--json").stdout)
     assert left_out["reason"] == "the rule note filters it: confidence 0.3 is not > 0.5"
+
+
+KILLED = """
+import os, signal, sys, uuid
+import caliber
+memory = caliber.open(sys.argv[1])
+if sys.argv[2] == "start":
+    memory.start_trajectory("killed", initiator=caliber.EntityRef(caliber.EntityType.USER, uuid.uuid4()))
+else:
+    task = max(memory.storage.trajectories.list_by_status("active"), key=lambda item: item.last_activity_at)
+    assert "once_note" in [item.name for item in memory.assemble_context(task.trajectory_id).sections]
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_trigger_asked_for_outlives_a_kill(folder: Path) -> None:
+    # K-065: killed after the trigger, and killed before the window that took it was kept
+    greet = [policy("task_start", {"action": "inject", "target": "note", "mode": {"kind": "full"}}, name="greet")]
+    written(
+        folder / "late.toml",
+        {**NOTES, "memory": "artifact"},
+        policies=greet,
+        **{"write_behind.flush_interval_ms": 600_000},
+    )
+    for step in ("start", "assemble"):
+        done = subprocess.run([sys.executable, "-c", KILLED, "late.toml", step], check=False, capture_output=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    kept = caliber_json("context", "latest", "-c", "late.toml")
+    assert "once_note" in [item["rule"] for item in caliber_json("explain", kept["window_id"])["rules"]]
+    again = caliber_json("context", "latest", "-c", "late.toml")
+    assert "once_note" not in [item["rule"] for item in caliber_json("explain", again["window_id"])["rules"]]
