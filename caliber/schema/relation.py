@@ -159,6 +159,10 @@ class Relation:
             if name not in self._by_name and name != "ordinal":
                 raise InternalError(f"relation {self.name}: column {name} is used but not declared")
 
+    def __hash__(self) -> int:
+        # What is made of a relation is kept by it, and looked up on every call: all of its columns would be hashed.
+        return hash((self.name, self.code))
+
     def index(self, column: str) -> int:
         """Return the place of ``column`` in ``columns``."""
         return self._by_name[column]
