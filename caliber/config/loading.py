@@ -89,11 +89,13 @@ def _anchored(path: str, folder: Path) -> str:
 def read_file(file: Path) -> str:
     """Return the text of a file that may hold a configuration. Raises: MultipleErrors with one fault."""
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-        if len(raw) <= MAX_BYTES:
-            return raw.decode("utf-8-sig")
-        reason = f"is larger than {MAX_BYTES} bytes"
+        reason = "is a pipe, not a file"  # opening it would wait for somebody who writes
+        if not file.is_fifo():
+            with file.open("rb") as stream:
+                raw = stream.read(MAX_BYTES + 1)
+            if len(raw) <= MAX_BYTES:
+                return raw.decode("utf-8-sig")
+            reason = f"is larger than {MAX_BYTES} bytes"
     except FileNotFoundError:
         reason = "there is no such file; write one with `caliber init`"
     except IsADirectoryError:

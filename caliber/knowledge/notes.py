@@ -111,9 +111,10 @@ def add_note(uow: UnitOfWork, new: NewNote) -> tuple[Note, bool]:
         if found:
             again = new if new.labelled else dataclasses.replace(new, trust=found[0].trust)
             if found[0].fingerprint != again.fingerprint:
-                raise Conflict(
-                    entity_type="note", id=found[0].note_id, reason="its idempotency key was used for another note"
-                )
+                # What its caller may not see has no id for him.
+                is_shown = found[0].visible_to is None or found[0].created_by == new.created_by
+                key = found[0].note_id if is_shown else ""
+                raise Conflict(entity_type="note", id=key, reason="its idempotency key was used for another note")
             return found[0], False
     else:
         found = uow.select_entities(NOTE, "note.by_fingerprint", new.fingerprint)

@@ -71,6 +71,8 @@ class Filters:
             condition = read_condition(source)
         except MultipleErrors as error:
             raise _wrong(error.context["errors"]) from error
+        if not kinds:
+            return {}
         wanted = dict.fromkeys(_fields(condition))
         lacking = {kind: [name for name in wanted if not self._has(kind, name)] for kind in kinds}
         fitting = [kind for kind in kinds if not lacking[kind]]

@@ -61,7 +61,7 @@ def check_kinds(kinds: Sequence[str] | None, known: Mapping[str, str]) -> tuple[
         raise DTypeError(field="kinds", expected="names of kinds", got=type(kinds).__name__)
     kinds = tuple(kinds)
     for kind in kinds:
-        if kind not in known:
+        if not isinstance(kind, str) or kind not in known:
             raise InvalidValue(field="kinds", reason=f"unknown kind; there are {', '.join(known)}")
     return tuple(dict.fromkeys(known[kind] for kind in kinds))
 

@@ -198,6 +198,9 @@ def test_what_is_wrong_in_a_condition_is_said_before_anything_is_searched(told: 
             search("city", **options)
     with pytest.raises(Unavailable):
         search("city", filter="confidence > 0.5", deadline_ms=0)
+    assert search("city", filter="confidence > 0.5", kinds=[]).hits == ()
+    with pytest.raises(InvalidValue, match="unknown kind"):
+        search("city", kinds=[["note"]])
 
 
 def test_nobody_finds_by_a_filter_what_they_may_not_see(told: Any) -> None:

@@ -199,6 +199,17 @@ def test_nobody_sees_what_is_not_for_him(who: str, shared: Any) -> None:
             assert note.content not in explained
 
 
+def test_a_key_that_was_used_does_not_tell_whose_note_has_it(shared: Any) -> None:
+    # K-131: not by the message of a refusal either
+    boss, human = (shared.memory.acting_as(PRINCIPALS[who]) for who in ("orchestrator", "human"))
+    common = {"entity": "e", "entity_type": "t", "note_type": "fact", "confidence": 1, "idempotency_key": "once"}
+    known = boss.add_note(content="hidden", visible_to=["orchestrator"], **common)
+    for memory, shown in ((human, False), (boss, True)):
+        with pytest.raises(Conflict) as refused:
+            memory.add_note(content="other", **common)
+        assert (str(known.note_id) in f"{refused.value} {refused.value.context}") == shown
+
+
 @pytest.mark.parametrize("who", PRINCIPALS)
 def test_why_not_this_note_does_not_tell_of_hidden_ones(who: str, shared: Any) -> None:
     memory = shared.memory.acting_as(PRINCIPALS[who])

@@ -178,6 +178,9 @@ def test_what_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
     assert "larger than" in str(reasons[big])
     assert "cannot be read" in str(reasons[loop])
     assert "cannot be read" in str(one_fault(lambda: load_config_file("a\0b.toml")))
+    pipe = tmp_path / "pipe.toml"
+    os.mkfifo(pipe)
+    assert "is a pipe" in str(one_fault(lambda: load_config_file(pipe))), "nobody waits for who writes"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
