@@ -143,8 +143,11 @@ def _fields(memories: Any) -> Iterator[ConfigError]:
         if item is None:
             continue
         for fault in faults(item.declared):
-            inner = "" if fault.part == "parent" else f"[{fault.at}].{_NAMED_IN[fault.part]}"
-            yield wrong(f"memories[{at}].{fault.part}{inner}", item.name, fault.reason)
+            inner, said = "", item.parent
+            if fault.part != "parent":
+                key = _NAMED_IN[fault.part]
+                inner, said = f"[{fault.at}].{key}", getattr(getattr(item, fault.part)[fault.at], key)
+            yield wrong(f"memories[{at}].{fault.part}{inner}", said, fault.reason)
 
 
 @check("memories", "embedding_provider", "vector")

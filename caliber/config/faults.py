@@ -5,6 +5,7 @@ Source: C-078 to C-082, C-093, C-122 to C-124, K-007.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final, get_args
 
@@ -25,6 +26,7 @@ from caliber.model.errors import (
 Location = tuple[int | str, ...]
 
 NOT_SHOWN: Final = "<not shown>"
+_NAME_PATTERN: Final = re.compile(r"\^\[a-z_\]\[a-z0-9_\]\{0,(\d+)\}\$")
 _REASONS: Final = {
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -144,6 +146,16 @@ def variants_in(field: FieldInfo) -> dict[str, type[BaseModel]]:
 
 
 def _reason(item: Any) -> str:
+    context = item.get("ctx", {})
+    if context.get("pattern") == r"\S":
+        return "must not be empty"
+    name = _NAME_PATTERN.match(context.get("pattern", ""))
+    if name is not None:
+        return f"must be at most {int(name[1]) + 1} lower-case letters, digits and _, with no digit first"
+    if item["type"] == "too_long":
+        return f"has {context['actual_length']} items, and at most {context['max_length']} are possible"
+    if item["type"] == "too_short":
+        return f"needs {context['min_length']} or more items"
     known = _REASONS.get(item["type"])
     if known is not None:
         return known

@@ -19,7 +19,7 @@ from caliber.config.memories import MemoryRef
 from caliber.model.enums import Trigger
 
 _CHANNEL: Final = re.compile(r"[a-z_][a-z0-9_]{0,54}\Z")  # PostgreSQL's 63 bytes less the prefix "caliber_"
-_NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,62}$"
+_NAME: Final = r"^[a-z_][a-z0-9_]{0,62}$"
 
 
 class PolicyAction(StrEnum):

@@ -15,7 +15,7 @@ from caliber.dsl.compiler import Part, compile_parts, in_order
 from caliber.dsl.parser import read
 from caliber.dsl.scan import FAULTS_MAX, MAX_CHARS
 from caliber.dsl.source import Source
-from caliber.model.errors import ConfigError, MultipleErrors
+from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 
 FILES_MAX: Final = 256
 
@@ -28,7 +28,7 @@ def load_program(file: Path, *, base: Base | None = None) -> Checked:
         try:
             compile_parts(parts, base=base)
         except MultipleErrors as error:
-            faults.extend(item for item in error.errors if item.kind == "program_fault")
+            faults.extend(_new(error, faults))
         raise MultipleErrors(errors=in_order(faults, [part.source.name for part in parts])[:FAULTS_MAX])
     return compile_parts(parts, base=base, finish=lambda data: anchor(data, file.absolute().parent))
 
@@ -53,11 +53,19 @@ def check_text(text: str, *, name: str = "<text>", base: CaliberConfig | str | N
     try:
         checked = compile_parts([Part(parsed.program, parsed.source)], base=left_out)
     except MultipleErrors as error:
-        broken = bool(faults)
-        faults.extend(item for item in error.errors if not broken or item.kind == "program_fault")
+        faults.extend(_new(error, faults))
     if faults or checked is None:
         raise MultipleErrors(errors=in_order(faults, [name])[:FAULTS_MAX])
     return checked
+
+
+def _new(error: MultipleErrors, faults: list[ConfigError]) -> list[ConfigError]:
+    """Return the faults that are not those of a place that has one, nor perhaps only there because of one."""
+    if not faults:
+        return list(error.errors)
+    said = {(item.file, item.line, item.column) for item in faults if isinstance(item, ProgramFault)}
+    found = [item for item in error.errors if isinstance(item, ProgramFault)]
+    return [item for item in found if (item.file, item.line, item.column) not in said]
 
 
 def read_parts(file: Path) -> tuple[list[Part], list[ConfigError]]:

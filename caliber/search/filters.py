@@ -60,10 +60,10 @@ def check_kinds(kinds: Sequence[str] | None, known: Mapping[str, str]) -> tuple[
     if not isinstance(kinds, Iterable):
         raise DTypeError(field="kinds", expected="names of kinds", got=type(kinds).__name__)
     kinds = tuple(kinds)
-    for kind in kinds:
-        if not isinstance(kind, str) or kind not in known:
+    for kind in map(str, kinds):
+        if kind not in known:
             raise InvalidValue(field="kinds", reason=f"unknown kind; there are {', '.join(known)}")
-    return tuple(dict.fromkeys(known[kind] for kind in kinds))
+    return tuple(dict.fromkeys(known[str(kind)] for kind in kinds))
 
 
 def kinds_of(catalog: Catalog) -> dict[str, str]:

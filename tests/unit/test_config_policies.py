@@ -197,3 +197,9 @@ def test_the_reference_profile_never_removes_anything() -> None:
     assert (Trigger.TASK_END, PolicyAction.CONSOLIDATE_NOTES, PolicyTarget.TRAJECTORY) in actions
     assert PolicyAction.PRUNE not in {action for _, action, _ in actions}
     assert all(isinstance(policy, PolicyConfig) for policy in SAMPLE.policies)
+
+
+def test_a_policy_is_named_as_the_language_names_it() -> None:
+    # C-166: what TOML takes, a program can say
+    with pytest.raises(MultipleErrors, match=r"policies\[0\].name = 'Nightly': must be at most 63 lower-case letters"):
+        profiles.reference("a.db", embedding_provider=None, policies=[{"name": "Nightly", "rules": []}])

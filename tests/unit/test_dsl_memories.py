@@ -507,6 +507,10 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
             'policy p { on schedule("0 3 * * *"): [inject(note, full)] }',
             ["2:39: error: action: inject works on a trajectory"],
         ),
+        # once, and in words of ours
+        (f"memory {'a' * 49} {{ {OWN} }}", ["2:8: error: must be at most 48 lower-case letters"]),
+        (f"memory Foo {{ {OWN} }}", ["2:8: error: Foo is no name"]),
+        ("policy p { on turn: [] }", ["2:21: error: actions: needs 1 or more items"]),
         # adapters
         (
             "adapter a { type: redis } adapter b { type: redis }",
@@ -575,6 +579,9 @@ def test_a_configuration_of_any_kind_is_checked_alike(tmp_path: Path) -> None:
         "injection_rules[0].memory",
         "injection_rules[0].max_tokens",
     }
+    wrong = {"name": "d", "type": "meta", "fields": [{"name": "a", "type": "text"}, {"name": "and", "type": "text"}]}
+    with pytest.raises(MultipleErrors, match=r"memories\[0\].fields\[1\].name = 'and': and cannot be"):
+        CONFIG.with_overrides(memories=[wrong])
     rule = {"memory": "note", "mode": {"kind": "full"}, "priority": 1, "filter": "confidense > 0.5"}
     made = CONFIG.with_overrides(injection_rules=[rule], **{"storage.path": str(tmp_path / "a.db")})
     (tmp_path / "c.toml").write_text(render_toml(made), encoding="utf-8")
