@@ -8,6 +8,7 @@ Source: C-122, C-139 to C-146, C-160, C-183, K-058 to K-060, K-068, K-072.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
@@ -33,6 +34,7 @@ _STAYS: Final = {
     "trajectory": "a task stays until it is purged; retention is for what it left behind (turn_buffer, artifact, note)",
     "scope": "a scope stays with its task; retention is for what is in it (turn_buffer, artifact)",
 }
+_TRUST: Final = re.compile(r"\btrust\b")
 _NAMED_IN: Final = {"fields": "name", "indexes": "field"}
 _MOST: Final = 1_000
 _CLOSES: Final = {
@@ -290,3 +292,19 @@ def doubts(config: Any) -> Iterator[tuple[str, str]]:
             if declared and kind not in declared:
                 reason = f"{kind} is none of the values of artifact_type that are declared here"
                 yield f"memories[{at}].artifacts[{place}]", reason
+    yield from _unlabelled(config)
+
+
+def _unlabelled(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield what brings records into a window past a filter that asks for their label: a trigger has no filter."""
+    asked = {rule.memory for rule in config.injection_rules if _TRUST.search(rule.filter or "")}
+    asked.discard(PolicyTarget.TURN_BUFFER.value)  # which no trigger injects
+    reason = "this brings records of {} into one window whatever their trust, which a rule of theirs asks for"
+    for at, policy in enumerate(config.policies):
+        for rule_at, rule in enumerate(policy.rules):
+            for place, action in enumerate(rule.actions):
+                if action.action is PolicyAction.INJECT and action.target in asked:
+                    yield f"policies[{at}].rules[{rule_at}].actions[{place}]", reason.format(action.target)
+    for at, memory in enumerate(config.memories):
+        if memory.inject_on and memory.name in asked:
+            yield f"memories[{at}].inject_on", reason.format(memory.name)

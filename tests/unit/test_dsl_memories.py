@@ -750,6 +750,21 @@ def test_what_has_no_effect_is_a_warning(memory: str, said: str) -> None:
     assert [item.reason.startswith(said) for item in warnings] == ([True] if said else [])
 
 
+def test_what_a_trigger_brings_past_a_filter_for_trust_is_a_warning() -> None:
+    # design section 10: rules keep untrusted text out, and a trigger has no filter
+    body = """
+    memory fact { type: semantic schema: { content: text } inject_on: [turn] }
+    policy p { on turn: [notify("x"), inject(note, full), inject(turn_buffer, full), inject(artifact, full)] }
+    inject note into context { mode: full priority: 1 filter: confidence > 0.1 and trust = "user" }
+    inject fact into context { mode: full priority: 1 filter: trust != "web" }
+    inject turn_buffer into context { mode: full priority: 1 filter: trust != "web" }
+    inject artifact into context { mode: full priority: 1 }
+    """
+    warnings = check_text(program(body), base=CONFIG).warnings
+    said = [(item.line, item.reason.split(" into")[0]) for item in warnings]
+    assert said == [(3, "this brings records of fact"), (4, "this brings records of note")]
+
+
 def test_warnings_of_other_files_say_the_knob(tmp_path: Path) -> None:
     made = load_config(EXAMPLE, base="reference")
     (tmp_path / "c.toml").write_text(render_toml(made), encoding="utf-8")
