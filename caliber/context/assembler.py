@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context.assembled import Assembled
 from caliber.context.candidates import gather
 from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, entered, rank
 from caliber.context.facts import WindowFacts
 from caliber.context.fill import NO_RESERVE, fill
-from caliber.context.inputs import Assembled, AssemblyInputs, TextSource
+from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import (
     ARTIFACT,
     EXTRA,

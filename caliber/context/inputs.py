@@ -1,31 +1,25 @@
-"""What an assembly is a pure function of, and what it gives.
+"""What an assembly is a pure function of.
 
 Source: C-217, C-447, C-467, design section 5 (Determinism).
 """
 
 from __future__ import annotations
 
-import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from caliber.config import CaliberConfig
 from caliber.context.rules import OneShot
 from caliber.kernels.evaluator import Allowed
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
-from caliber.model.windows import ContextWindow
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from caliber.context.taking import Take
-    from caliber.context.trace import Decided
 
 
 class TextSource(Protocol):
@@ -94,24 +88,3 @@ class AssemblyInputs:
     def seen_notes(self) -> MaskedNotes:
         """The notes that may be seen."""
         return MaskedNotes(self.note_mask)
-
-
-@dataclass(frozen=True)
-class Assembled:
-    """A window, and what is kept of it; the record is only packed when it is asked for."""
-
-    window: ContextWindow
-    pack: Callable[[], bytes] = field(repr=False)
-    decided: Decided = field(repr=False)
-    takes: Sequence[Take] = field(default=(), repr=False)
-    """What each rule of injection took."""
-
-    @cached_property
-    def record(self) -> bytes:
-        """The window as bytes, enough to explain and replay it; the same bytes whenever they are asked for."""
-        return self.pack()
-
-    @cached_property
-    def text_hash(self) -> bytes:
-        """SHA-256 of the window's text."""
-        return hashlib.sha256(self.window.text.encode("utf-8")).digest()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from caliber.context.assembled import Assembled
 from caliber.context.columns import SECTION, entered
-from caliber.context.inputs import Assembled
 from caliber.context.plan import SectionPlan
 from caliber.context.taking import FILTER
 from caliber.context.trace import rule_id_of

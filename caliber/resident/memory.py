@@ -148,7 +148,8 @@ class ResidentMemory:
 
     def _let_go(self, session: StatementSession) -> None:
         """Hold nothing of memories that another process removed, or took a field from: they cannot be read any more."""
-        gone = gone_memories(session, self._store) if self._store.catalog.memories else frozenset()
+        store = self._store
+        gone = gone_memories(session, store.plans, store.catalog) if store.catalog.memories else frozenset()
         self._gone |= gone
         self._held -= gone
         for name in gone:

@@ -26,7 +26,8 @@ from caliber.model.schedules import ScheduledRule
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import figures
 from caliber.runtime.engine import Engine
-from caliber.runtime.memories import Memory, memory
+from caliber.runtime.memories import Memory
+from caliber.runtime.memory_names import memory
 from caliber.runtime.named import Tables
 from caliber.runtime.reading import Reader
 from caliber.runtime.schedules import Scheduler

@@ -8,7 +8,6 @@ Source: design, section 7; docs/decisions/0170.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import uuid
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from caliber.runtime import conditions
 from caliber.runtime.filters import variables
 from caliber.runtime.written import Written
 from caliber.schema.in_force import in_force
-from caliber.schema.memories import BUILT_IN, BuiltIn
+from caliber.schema.memories import BuiltIn
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.storage.codec import Row, codec_of, decoder_of
@@ -286,20 +285,3 @@ def _beyond(
     value = values.dtype.type(behind.value)
     found: NDArray[np.bool_] = unset | before(values, value) | ((values == value) & after)
     return found
-
-
-def memory(engine: Engine, principal: Principal, reader: Reader, name: str) -> Memory:
-    """Return a memory by its name. Raises: InvalidValue, with what was probably meant."""
-    inputs.as_text(name, "name")
-    bound = BUILT_IN.get(name)
-    if bound is not None:
-        return Memory(engine, principal, reader, name, bound)
-    from caliber.runtime.records import Records
-
-    declared = engine.store.catalog.memories
-    if name not in declared:
-        names = (*BUILT_IN, *declared)
-        meant = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(names)}"
-        raise InvalidValue(field="name", reason=f"no memory is called that; {hint}")
-    return Records(engine, principal, reader, declared[name])

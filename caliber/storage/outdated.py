@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from caliber.model.errors import SchemaMismatch
 from caliber.schema.catalog import Catalog
 from caliber.storage.memory_migrations import catalog_of
-from caliber.storage.plan import Plan
+from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
-
-if TYPE_CHECKING:
-    from caliber.storage.protocol import Store
 
 
 def outdated() -> SchemaMismatch:
@@ -23,13 +19,13 @@ def outdated() -> SchemaMismatch:
     )
 
 
-def gone_memories(session: StatementSession, store: Store) -> frozenset[str]:
+def gone_memories(session: StatementSession, plans: Mapping[str, RelationPlans], catalog: Catalog) -> frozenset[str]:
     """Return the relations of memories that others removed, or took a field from, since the store was opened."""
-    present = catalog_of(session, store.plans)
-    if present.revision == store.catalog.revision:
+    present = catalog_of(session, plans)
+    if present.revision == catalog.revision:
         return frozenset()
     lost = set()
-    for memory in store.catalog.memories.values():
+    for memory in catalog.memories.values():
         relation, now = memory.relation, present.by_code.get(memory.relation.code)
         if now is None or any(not now.has(column.name) for column in relation.columns):
             lost.add(relation.name)

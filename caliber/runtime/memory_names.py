@@ -1,0 +1,32 @@
+"""Which memory a name means: one that every store has, or a declared one. Source: design, section 7."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from caliber.model.access import Principal
+from caliber.model.errors import InvalidValue
+from caliber.runtime.memories import Memory
+from caliber.runtime.records import Records
+from caliber.schema.memories import BUILT_IN
+from caliber.trajectory import inputs
+
+if TYPE_CHECKING:
+    from caliber.runtime.engine import Engine
+    from caliber.runtime.reading import Reader
+
+
+def memory(engine: Engine, principal: Principal, reader: Reader, name: str) -> Memory:
+    """Return a memory by its name. Raises: InvalidValue, with what was probably meant."""
+    inputs.as_text(name, "name")
+    bound = BUILT_IN.get(name)
+    if bound is not None:
+        return Memory(engine, principal, reader, name, bound)
+    declared = engine.store.catalog.memories
+    if name not in declared:
+        names = (*BUILT_IN, *declared)
+        meant = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(names)}"
+        raise InvalidValue(field="name", reason=f"no memory is called that; {hint}")
+    return Records(engine, principal, reader, declared[name])
