@@ -332,8 +332,8 @@ _BELONGS: dict[str, Callable[[Any], Hashable]] = {
 
 def _belongs(relation: Relation, record: Any) -> Hashable:
     of = _BELONGS.get(relation.name)
-    trajectory_id: uuid.UUID | None = getattr(record, "trajectory_id", None)
-    place = trajectory_id if of is None else of(record)
+    owners = (getattr(record, "trajectory_id", None), getattr(record, "parent_id", None))
+    place = owners if of is None else of(record)
     # A conversation is one; anything else does not give way to what is trusted less.
     return place if relation is TURN else (place, record.trust)
 

@@ -339,6 +339,24 @@ def test_what_stands_for_records_is_found_and_they_are_not(opened: Any, start: A
 
 
 @HERE
+def test_records_of_different_parents_are_not_summed_up_as_one(opened: Any, start: Any) -> None:
+    # C-138, C-144
+    memory, _ = opened(
+        kept("scratch", "persistent"), {**compressed("part", "task_end"), "parent": "scratch"},
+        summarization_provider=ScriptedSummarizer(),
+    )  # fmt: skip
+    agent = start(memory)
+    wholes = [memory.memory("scratch").insert({"content": text}, trajectory=agent.trajectory_id) for text in "ab"]
+    for number in range(4):
+        memory.memory("part").insert({"content": f"part {number}"}, parent=wholes[number % 2].record_id)
+    memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
+    assert {(item.parent_id, item.content) for item in memory.memory("part").find()} == {
+        (wholes[0].record_id, "summary of part 0"),
+        (wholes[1].record_id, "summary of part 1"),
+    }
+
+
+@HERE
 def test_the_summary_of_a_policy_is_not_asked_for_again(opened: Any, start: Any) -> None:
     # C-138, C-213: exactly once
     summarizer = ScriptedSummarizer()
