@@ -26,6 +26,8 @@ _ESCAPES: Final = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _STRAY: Final = re.compile("[\ud800-\udfff]")
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
+_PIECES: Final = ("program", "include", "definition", "injection", "config", "setting", "section", "rule", "condition")
+"""What a broken text is made of, piece by piece."""
 _SHOWN: Final = {
     "WORD": "a name",
     "TEXT": "a text in quotes",
@@ -84,7 +86,7 @@ def read_condition(source: Source) -> ast.Value:
     faults = list(scan(source).faults)
     if not faults:
         try:
-            condition: ast.Value = _lark().parse(source.text, start="condition")  # type: ignore[assignment]
+            condition: ast.Value = _lark("condition").parse(source.text, start="condition")  # type: ignore[assignment]
         except UnexpectedInput as error:
             faults.append(_fault(source, error, Span(0, len(source.text))))
         else:
@@ -220,14 +222,15 @@ def _from(parts: Sequence[Any]) -> Span:
 
 
 @functools.cache
-def _lark() -> Lark:
+def _lark(*starts: str) -> Lark:
+    """Return the parser of a text that is one of these: tables take longer to make the more beginnings they have."""
     grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
-    starts = ["program", "include", "definition", "injection", "config", "setting", "section", "rule", "condition"]
-    return Lark(grammar, parser="lalr", lexer=Lexing, start=starts, transformer=_Build(), maybe_placeholders=False)
+    made = _Build()
+    return Lark(grammar, parser="lalr", lexer=Lexing, start=list(starts), transformer=made, maybe_placeholders=False)
 
 
 def _whole(source: Source) -> ast.Program:
-    tree: ast.Program = _lark().parse(source.text, start="program")  # type: ignore[assignment]
+    tree: ast.Program = _lark("program").parse(source.text, start="program")  # type: ignore[assignment]
     return tree
 
 
@@ -290,7 +293,7 @@ def _item(source: Source, tokens: Sequence[Piece]) -> tuple[ast.Item | None, lis
     span = Span(tokens[0].span.start, tokens[-1].span.end)
     start = {"include": "include", "inject": "injection", "config": "config"}.get(kind, "definition")
     try:
-        return _lark().parse(TextSlice(source.text, *span), start=start), []  # type: ignore[return-value]
+        return _lark(*_PIECES).parse(TextSlice(source.text, *span), start=start), []  # type: ignore[return-value]
     except UnexpectedInput as error:
         whole = _fault(source, error, span)
     if start == "include" or len(tokens) < 3:
@@ -330,7 +333,7 @@ def _entry(source: Source, span: Span) -> ast.Entry:
     error: UnexpectedInput | None = None
     for start in ("rule",) if source.text[span.start : span.end].split(None, 1)[0] == "on" else ("setting", "section"):
         try:
-            return _lark().parse(TextSlice(source.text, *span), start=start)  # type: ignore[return-value]
+            return _lark(*_PIECES).parse(TextSlice(source.text, *span), start=start)  # type: ignore[return-value]
         except UnexpectedInput as found:
             if error is None or _offset(found) > _offset(error):
                 error = found
@@ -382,7 +385,7 @@ def _unexpected(source: Source, span: Span, got: str) -> str:
 def _shown(terminal: str) -> str:
     if terminal in _SHOWN:
         return _SHOWN[terminal]
-    pattern = next(item.pattern for item in _lark().terminals if item.name == terminal)
+    pattern = next(item.pattern for item in _lark(*_PIECES).terminals if item.name == terminal)
     return str(pattern.value)
 
 
