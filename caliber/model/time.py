@@ -11,6 +11,8 @@ from caliber.model.errors import InvalidValue
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST_US = (datetime.min.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
+_LAST_US = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"([0-9]+)(ms|s|m|h|d|w)\Z")
 _INT64_MAX = 2**63 - 1
@@ -49,13 +51,16 @@ class FixedClock:
 def to_us(value: datetime, field: str = "timestamp") -> int:
     """Return an aware datetime as microseconds since 1970.
 
-    Raises: InvalidValue for a naive datetime.
+    Raises: InvalidValue for a naive datetime, or one that UTC has no year for.
     Source: C-010.
     """
     if value.tzinfo is None:
         reason = "the datetime has no time zone; pass an aware one, such as datetime.now(UTC)"
         raise InvalidValue(field=field, reason=reason)
-    return (value - EPOCH) // _MICROSECOND
+    at_us = (value - EPOCH) // _MICROSECOND
+    if value.tzinfo is not UTC and not _FIRST_US <= at_us <= _LAST_US:
+        raise InvalidValue(field=field, reason="must be in the years 1 to 9999 in UTC")
+    return at_us
 
 
 def from_us(value: int) -> datetime:

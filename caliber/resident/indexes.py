@@ -47,6 +47,8 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
                     parts.setdefault((row[_TYPE], row[_SPACE]), []).append(row)
             last = rows[-1][0]
         for (kind, space), mine in parts.items():
+            if kind not in generations:
+                continue  # records of a memory that came after this process, or took the name of one that went
             self._put((kind, uuid.UUID(bytes=space)), mine, spaces, generations[kind])
 
     def apply(
@@ -59,7 +61,7 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
         changed = set()
         for (kind, space), mine in by_index.items():
             key = (kind, uuid.UUID(bytes=space))
-            if not spaces.holds(key[1]):
+            if not spaces.holds(key[1]) or kind not in generations:
                 continue
             index = self.get(key)
             put = [change.row for change in mine if change.operation != DELETE]

@@ -6,7 +6,7 @@ Source: design, section 5.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from caliber.resident.mirror import EVICTED, Generation
@@ -42,7 +42,7 @@ def differences(
         out.extend(_of_relation(session, plans, generation))
     if indexes is None:
         return out
-    out.extend(_of_vectors(session, plans, indexes.values(), holds))
+    out.extend(_of_vectors(session, plans, indexes.values(), holds, generations))
     for (owner_type, _), index in indexes.items():
         out.extend(_of_places(generations[owner_type], index))
     return out
@@ -114,6 +114,7 @@ def _of_vectors(
     plans: Mapping[str, RelationPlans],
     indexes: Iterable[VectorIndex],
     holds: Callable[[uuid.UUID], bool],
+    owners: Container[str],
 ) -> list[Difference]:
     codec = codec_of(EMBEDDING)
     held: dict[bytes, bool] = {}
@@ -125,6 +126,8 @@ def _of_vectors(
             space = row[codec.index("space_id")]
             if not held.setdefault(space, holds(uuid.UUID(bytes=space))):
                 continue
+            if row[codec.index("owner_type")] not in owners:
+                continue  # of a memory that is not held, such as one that came after this process
             expected = (row[codec.index("owner_id")], row[codec.index("vector")], row[codec.index("version")])
             found = mirrored.pop(row[0], None)
             if found is None:

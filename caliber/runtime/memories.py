@@ -34,6 +34,7 @@ from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.storage.codec import Row, codec_of, decoder_of
 from caliber.storage.conditions import PAGE_ROWS
 from caliber.storage.listing import Behind
+from caliber.storage.outdated import reading
 from caliber.trajectory import inputs
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Memory(Written):
             return int(np.count_nonzero(self._meeting(snapshot, predicate)))
         listing = self._engine.store.listing(self._relation, predicate)
         known = variables(self._principal, self._engine.clock.now_us())
-        with self._engine.store.read() as session:
+        with reading(self._engine.store, self._relation) as session:
             count = None if self._hides() else listing.count(session, known)
             return sum(map(self._may_see, listing.rows(session, known))) if count is None else count
 
@@ -200,7 +201,7 @@ class Memory(Written):
         engine, decode = self._engine, codec_of(self._relation).decode
         listing = engine.store.listing(self._relation, predicate, order, descending=descending)
         known = variables(self._principal, engine.clock.now_us())
-        with engine.store.read() as session:
+        with reading(engine.store, self._relation) as session:
             pages = PAGE_ROWS if most is None else min(PAGE_ROWS, most)
             rows = (row for row in listing.rows(session, known, behind, page_rows=pages) if self._may_see(row))
             return [decode(row) for row in itertools.islice(rows, most)]

@@ -130,7 +130,7 @@ def _number(value: Any, field: str) -> float:
         number = math.inf
     if not math.isfinite(number):
         raise InvalidValue(field=field, reason="must be finite")
-    return number
+    return number + 0.0  # databases keep no negative zero
 
 
 def _bool(value: Any, field: str) -> bool:

@@ -32,6 +32,7 @@ from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
 from caliber.storage.embedding_statements import kinds_of
 from caliber.storage.memory_records import KEY, content_hash_of, texts_of
+from caliber.storage.outdated import reading
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 
@@ -110,7 +111,7 @@ class Table:
     def get(self, *key: Any) -> Any | None:
         """Return the entity under its key, or None."""
         self._engine.check_open()
-        with self._engine.store.read() as session:
+        with reading(self._engine.store, self._relation) as session:
             rows = session.run(self._plans.get, self._key(key))
         return self._plans.codec.decode(rows[0]) if rows else None
 
@@ -201,7 +202,7 @@ class Table:
     def count(self) -> int:
         """Return how many rows there are."""
         self._engine.check_open()
-        with self._engine.store.read() as session:
+        with reading(self._engine.store, self._relation) as session:
             total: int = session.run(self._plans.count, ())[0][0]
         return total
 
@@ -212,7 +213,7 @@ class Table:
         last = -1
         while True:
             self._engine.check_open()
-            with self._engine.store.read() as session:
+            with reading(self._engine.store, self._relation) as session:
                 rows = session.run(self._plans.page, (last, _PAGE))
             for row in rows:
                 yield self._plans.codec.decode(row)
@@ -239,7 +240,7 @@ class Table:
         if declared.limited:
             parameters.append(2**62 if limit is None else limit)
         self._engine.check_open()
-        with self._engine.store.read() as session:
+        with reading(self._engine.store, self._relation) as session:
             rows = session.run(plan, parameters)
         found = [self._plans.codec.decode(row) for row in rows]
         return found if limit is None else found[:limit]
@@ -248,7 +249,7 @@ class Table:
         declared = next(item for item in self._relation.paths if item.name == path)
         parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
         self._engine.check_open()
-        with self._engine.store.read() as session:
+        with reading(self._engine.store, self._relation) as session:
             total: int = session.run(self._plans.counts[path], parameters)[0][0]
         return total
 

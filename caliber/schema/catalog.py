@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from caliber.model.errors import StorageError
 from caliber.schema.relation import ForeignKey, Relation
 from caliber.schema.relations import BY_CODE, BY_NAME, MIRRORED, RELATIONS
-from caliber.schema.relations.memory import StoredMemory
+from caliber.schema.relations.memory import TABLE_PREFIX, StoredMemory
 
 if TYPE_CHECKING:
     from caliber.schema.own_memories import OwnMemory
@@ -100,8 +100,11 @@ _PLURALS = frozenset(name for relation in RELATIONS for name in (relation.plural
 
 
 def plural_of(name: str) -> str:
-    """Return what the table of a memory is called among those of ``Caliber.storage``."""
-    return f"memory_{name}" if name in _PLURALS else name
+    """Return what the table of a memory is called among those of ``Caliber.storage``: no two are called the same."""
+    rest = name
+    while rest not in _PLURALS and rest.startswith(TABLE_PREFIX):
+        rest = rest.removeprefix(TABLE_PREFIX)
+    return f"{TABLE_PREFIX}{name}" if rest in _PLURALS else name
 
 
 BUILT_IN = Catalog(RELATIONS, MappingProxyType(BY_NAME), MappingProxyType(BY_CODE), MIRRORED, _referrers(MIRRORED))

@@ -45,6 +45,7 @@ from caliber.schema.relation import (
 )
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import KEY as KEY
+from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
@@ -150,6 +151,8 @@ def _fault_of_field(memory: MemoryType, item: Field) -> str:
         if name == "trust" and set(item.values) - set(TrustLabel):
             return f"is kept of every record; its values are {', '.join(TrustLabel)}"
         return ""
+    if name == "id":
+        return "is the id of every record; declare it as uuid, or call yours otherwise"
     if name in _OF_DATABASES:
         return "is a name that databases keep for themselves; call it otherwise"
     if name in _RESERVED:
@@ -219,7 +222,7 @@ def _content_field(memory: MemoryType) -> str | None:
 
 def relation_name(name: str) -> str:
     """Return the name of a memory's relation and table; of one that is long, or taken, the end is a digest."""
-    table = f"memory_{name}"
+    table = f"{TABLE_PREFIX}{name}"
     if len(table) <= TABLE_CHARS and table not in BY_NAME:
         return table
     return f"{table[: TABLE_CHARS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from caliber.model.errors import SchemaMismatch
 from caliber.schema.catalog import Catalog
+from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.memory_migrations import catalog_of
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
+
+if TYPE_CHECKING:
+    from caliber.storage.protocol import Store
 
 
 def outdated() -> SchemaMismatch:
@@ -20,19 +27,51 @@ def outdated() -> SchemaMismatch:
 
 
 def gone_memories(session: StatementSession, plans: Mapping[str, RelationPlans], catalog: Catalog) -> frozenset[str]:
-    """Return the relations of memories that others removed, or took a field from, since the store was opened."""
+    """Return the relations of memories that others removed, or took a field from, since the store was opened.
+
+    Another one may have the name by now, and another field the place of one that went.
+    """
     present = catalog_of(session, plans)
     if present.revision == catalog.revision:
         return frozenset()
     lost = set()
     for memory in catalog.memories.values():
         relation, now = memory.relation, present.by_code.get(memory.relation.code)
-        if now is None or any(not now.has(column.name) for column in relation.columns):
+        if now is None or not _columns(relation) <= _columns(now):
             lost.add(relation.name)
     return frozenset(lost)
+
+
+def _columns(relation: Relation) -> set[tuple[str, ColumnType]]:
+    return {(column.name, column.type) for column in relation.columns}
+
+
+def check_present(
+    session: StatementSession,
+    relation: Relation,
+    plans: Mapping[str, RelationPlans],
+    statements: Mapping[str, Plan],
+    catalog: Catalog,
+) -> None:
+    """Refuse to touch records of a memory that is gone: what its table has may be another one's.
+
+    Raises: SchemaMismatch.
+    """
+    revision = tuple(session.run(statements["memory.revision"], ())[0])
+    if revision != catalog.revision and relation.name in gone_memories(session, plans, catalog):
+        raise outdated()
 
 
 def check_current(session: StatementSession, statements: Mapping[str, Plan], catalog: Catalog) -> None:
     """Refuse to go on with memories that others have changed. Raises: SchemaMismatch."""
     if tuple(session.run(statements["memory.revision"], ())[0]) != catalog.revision:
         raise outdated()
+
+
+@contextmanager
+def reading(store: Store, relation: Relation) -> Iterator[StatementSession]:
+    """Read records of one relation in a session of the store. Raises: SchemaMismatch for a memory that is gone."""
+    with store.read() as session:
+        if relation.code >= FIRST_CODE:
+            check_present(session, relation, store.plans, store.statements, store.catalog)
+        yield session

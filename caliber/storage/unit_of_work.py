@@ -23,7 +23,7 @@ from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.conditions import StoredFilter
-from caliber.storage.outdated import outdated
+from caliber.storage.outdated import check_present, outdated
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
 
@@ -305,16 +305,15 @@ class UnitOfWork:
         self._knows_all = True
 
     def _check_live(self, relation: Relation) -> None:
-        """Refuse what was written into the table of a memory that others removed and declared anew, under one name.
+        """Refuse what was written into the table of a memory that others removed, or took a field from.
 
-        Only now: as long as this transaction is under way, nobody else can do it.
+        Its name, and that of a field, may be another one's by now. Only now: as long as this transaction is under way,
+        nobody else can do it. Raises: SchemaMismatch.
         """
         code = relation.code
-        if code < FIRST_CODE or code in self._live:
-            return
-        if not self.select("memory.live", code):
-            raise outdated()
-        self._live.add(code)
+        if code >= FIRST_CODE and code not in self._live:
+            check_present(self._session, relation, self._plans, self._statements, self._catalog)
+            self._live.add(code)
 
     def run(self, plan: Plan) -> None:
         """Run a plan of the backend's own that takes nothing, in this transaction."""

@@ -190,6 +190,91 @@ def test_a_memory_that_was_removed_is_told_of(backend: Any) -> None:
     old.close()
 
 
+IDEA = {
+    "name": "idea",
+    "type": "semantic",
+    "fields": [
+        {"name": "content", "type": "text"},
+        {"name": "weight", "type": "float", "optional": True},
+        {"name": "content_embedding", "type": "embedding"},
+    ],
+    "retention": {"kind": "persistent"},
+}
+
+
+def test_a_memory_that_took_the_name_of_another_is_not_taken_for_it(backend: Any, start: Any) -> None:
+    backend.needs("sharing")
+    settings = backend.config(memories=[IDEA])
+    old = backend.open(settings)
+    agent, ideas = start(old), old.memory("idea")
+    first = ideas.insert(content="alpha")
+    caliber.migrate(backend.config(), drop=["idea"])
+    caliber.migrate(settings)
+    new = backend.open(settings)
+    made = new.memory("idea").insert(content="beta")
+    new._engine.embedder.drain()
+    for call in (
+        lambda: ideas.insert(content="gamma"),
+        lambda: ideas.update(made.record_id, content="gamma"),
+        lambda: ideas.archive(made.record_id),
+        lambda: ideas.delete(made.record_id),
+        lambda: old.storage.idea.insert(first),
+        lambda: list(old.storage.idea.all()),
+        lambda: old.storage.idea.get(made.record_id),
+    ):
+        with pytest.raises(SchemaMismatch, match="open it again"):
+            call()
+    old.assemble_context(agent.trajectory_id, query="beta", consistency="latest")
+    assert old.verify() == []
+    with pytest.raises(SchemaMismatch, match="open it again"):
+        ideas.find()
+    assert new.memory("idea").find() == [made]
+    assert new.verify() == []
+
+
+def test_vectors_of_a_memory_that_came_later_are_passed_over(backend: Any, start: Any) -> None:
+    backend.needs("sharing")
+    old = backend.open(backend.config())
+    agent = start(old)
+    settings = backend.config(memories=[IDEA])
+    caliber.migrate(settings)
+    new = backend.open(settings)
+    new.memory("idea").insert(content="beta")
+    new._engine.embedder.drain()
+    old.assemble_context(agent.trajectory_id, query="beta", consistency="latest")
+    assert old.verify() == []
+    old._engine.memory.reload()
+    assert old.verify() == []
+
+
+@pytest.mark.parametrize("kind", ["text", "int", None])
+def test_a_field_that_took_the_place_of_another_is_not_taken_for_it(backend: Any, kind: str | None) -> None:
+    backend.needs("sharing")
+    old = backend.open(backend.config(memories=[IDEA]))
+    ideas = old.memory("idea")
+    first = ideas.insert(content="alpha", weight=0.5)
+    less = _without(IDEA, "weight")
+    caliber.migrate(backend.config(memories=[less]), drop=["idea.weight"])
+    if kind is not None:
+        more = {**less, "fields": [*less["fields"], {"name": "weight", "type": kind, "optional": True}]}
+        settings = backend.config(memories=[more])
+        caliber.migrate(settings)
+        new = backend.open(settings)
+        fresh = new.memory("idea").insert(content="beta", weight={"text": "light", "int": 7}[kind])
+        assert new.memory("idea").get(fresh.record_id) == fresh
+    # Asked for a column that is not there, SQLite may answer with the column's name.
+    for call in (
+        lambda: ideas.update(first.record_id, content="gamma"),
+        lambda: ideas.insert(content="gamma", weight=1.0),
+        lambda: old.storage.idea.get(first.record_id),
+    ):
+        with pytest.raises(SchemaMismatch):
+            call()
+    if kind is not None:
+        assert new.memory("idea").get(fresh.record_id) == fresh
+        assert new.verify() == []
+
+
 def test_two_migrators_do_each_step_once(backend: Any) -> None:
     backend.needs("sharing")
     backend.open(memories=[FACT]).close()

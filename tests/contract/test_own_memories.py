@@ -8,7 +8,7 @@ import pickle
 from typing import Any
 
 import pytest
-from support.memories import FACT, STEP, record
+from support.memories import AT, FACT, STEP, record
 
 import caliber
 from caliber.kernels import uuid7
@@ -133,15 +133,30 @@ def test_the_same_key_twice_is_refused(backend: Any) -> None:
 
 def test_a_memory_may_be_called_as_what_there_is(backend: Any) -> None:
     shape = {"type": "meta", "fields": [{"name": "select", "type": "text"}], "retention": {"kind": "persistent"}}
-    memory = backend.open(memories=[{"name": name, **shape} for name in ("type", "notes", "select", "event")])
-    for name in ("type", "notes", "select", "event"):
+    names = ("type", "notes", "memory_notes", "memory_memory_notes", "memory_type", "select", "event")
+    memory = backend.open(memories=[{"name": name, **shape} for name in names])
+    for name in names:
         own = memory._engine.store.catalog.memories[name]
         made = record(memory._engine.store.catalog, name, select=name)
         memory._engine.write(lambda uow, own=own, made=made: uow.insert(own.relation, made))
         assert memory.get(made.record_id) == made
         assert memory.storage.get(own.relation.plural).get(made.record_id) == made
+        assert memory.storage.get(own.relation.plural).count() == 1
     assert memory.storage.notes.count() == 0
     assert memory.verify() == []
+
+
+def test_stores_of_one_process_have_memories_of_one_name_with_other_types(backend: Any, another: Any) -> None:
+    said = {"int": 7, "timestamp": AT, "text": "7", "float": 7.5, "bool": True}
+    made = []
+    for kind, value in said.items():
+        shape = {"type": "meta", "retention": {"kind": "persistent"}, "fields": [{"name": "said", "type": kind}]}
+        store = another(backend.name)
+        memory = store.open(store.config(memories=[{"name": "saying", **shape}]))
+        made.append((memory, memory.memory("saying").insert(said=value)))
+    for memory, one in made:
+        assert list(memory.storage.saying.all()) == [one]
+        assert memory.verify() == []
 
 
 def test_names_may_be_as_long_as_they_may(backend: Any) -> None:  # NAME_CHARS

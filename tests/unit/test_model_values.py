@@ -60,6 +60,20 @@ def test_naive_datetimes_are_rejected() -> None:
     assert caught.value.context["field"] == "occurred_at"
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))),
+        datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12))),
+    ],
+)
+def test_instants_that_utc_has_no_year_for_are_rejected(value: datetime) -> None:
+    with pytest.raises(InvalidValue, match="years 1 to 9999"):
+        time.to_us(value)
+    for edge in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)):
+        assert time.from_us(time.to_us(edge)) == edge
+
+
 def test_instants_are_microseconds_whatever_their_zone() -> None:
     # C-010
     instant = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)

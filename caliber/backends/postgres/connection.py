@@ -31,6 +31,8 @@ from caliber.backends.postgres.errors import (
 )
 from caliber.backends.postgres.wire import Binding, Value, prepared_name
 from caliber.model.errors import InternalError, InvalidConfigValue, StorageError, Unavailable
+from caliber.schema.relations import BY_NAME
+from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.storage.codec import Row
 from caliber.storage.migrations import check_needed
 from caliber.storage.plan import Plan
@@ -299,13 +301,17 @@ class PgConnection:
             return known
         if plan.name in self.shared.bindings:
             return self.shared.bindings[plan.name]
-        # Statements of two tenants differ in nothing but the schema's name, and take and give the same types.
+        # Statements of two tenants differ in nothing but the schema's name, and take and give the same types: but for
+        # those of memories that they declare, of one name and with fields of one name, each with its own types.
         common = (self.shared.vector_oid, plan.sql.replace(self.shared.qualifier, ""))
-        if common in _bindings:
+        shared = plan.name.partition(".")[0] in BY_NAME or not plan.name.startswith(TABLE_PREFIX)
+        if shared and common in _bindings:
             self.shared.bindings[plan.name] = _bindings[common]
             return _bindings[common]
         name = prepared_name(self.shared.prefix, plan.name) if self.shared.prepares else b""
-        self.shared.bindings[plan.name] = _bindings[common] = binding = self._described(plan, name)
+        self.shared.bindings[plan.name] = binding = self._described(plan, name)
+        if shared:
+            _bindings[common] = binding
         return binding
 
     def _described(self, plan: Plan, name: bytes) -> Binding:

@@ -94,6 +94,9 @@ class SqliteConnection:
             vfs = None if options.in_memory else VFS
             self.raw = apsw.Connection(path, flags=flags, vfs=vfs, statementcachesize=options.statement_cache)
             self.raw.set_busy_timeout(options.busy_timeout_ms)
+            for option in (apsw.SQLITE_DBCONFIG_DQS_DML, apsw.SQLITE_DBCONFIG_DQS_DDL):
+                # A column that another process removed is an error then, and not its own name as a text.
+                self.raw.config(option, 0)
             for pragma in (
                 "foreign_keys = ON",
                 "trusted_schema = OFF",

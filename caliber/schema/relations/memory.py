@@ -9,6 +9,8 @@ from caliber.schema.relation import AccessPath, Relation, Unique, instant, integ
 
 KEY = "record_id"
 """The key of every declared memory's records."""
+TABLE_PREFIX = "memory_"
+"""What the tables of declared memories begin with."""
 FIRST_CODE = 64
 LAST_CODE = 255
 """Change records name relations by one byte; those below are for what every store has."""
