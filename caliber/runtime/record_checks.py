@@ -45,6 +45,8 @@ def checked(memory: OwnMemory, given: Mapping[str, Any], *, whole: bool = True, 
         except InputError as error:
             faults.append(error)
         else:
+            if out.get(column, checked_value) != checked_value:
+                faults.append(InvalidValue(field=f"{within}{name}", reason="is said twice, and differs"))
             out[column] = checked_value
     if whole:
         required = (column.name for column in memory.relation.columns if column.declared and not column.nullable)

@@ -57,6 +57,7 @@ class _New:
 
     record: Any
     labelled: bool
+    keyed: bool
     text: str
     vectors: Vectors | None = None
 
@@ -150,7 +151,7 @@ class Records(Memory):
         }
         known = {name: value for name, value in values.items() if value is not None}
         record = self._derived(relation.entity(**{**blank, **system, **known}))
-        return _New(record, labelled, self._text(record))
+        return _New(record, labelled, KEY in known, self._text(record))
 
     def _derived(self, record: Any) -> Any:
         """Return a record with what follows from its fields."""
@@ -196,6 +197,8 @@ class Records(Memory):
                 return found
         now = from_us(uow.now_us)
         record = dataclasses.replace(self._placed(uow, record), created_at=now, updated_at=now)
+        if new.keyed and uow.find(relation, record.record_id.bytes) is not None:
+            raise Conflict(entity_type=self._name, id=record.record_id, reason="there is a record with this id")
         uow.insert(relation, record)
         self._attach(uow, record, new.text, new.vectors)
         self._tell(uow, EventType.MEMORY_INSERT, record)

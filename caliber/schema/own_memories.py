@@ -143,7 +143,11 @@ def _fault_of_field(memory: MemoryType, item: Field) -> str:
     if not _NAME.fullmatch(name):
         return "is no name: letters, digits and _, at most 48, not beginning with a digit"
     if _is_key(memory, item):
+        if name != "id" and any(other.name == "id" for other in memory.fields):
+            return "is the id of a record, as id is: leave out one of them"
         return "" if not item.optional else "is the id of a record: it is never without one"
+    if name == "id":
+        return "is the id of a record, which is a uuid; call yours otherwise"
     if name in _BINDING:
         wanted = _BINDING[name]
         if item.type is not wanted:

@@ -134,6 +134,7 @@ def test_all_that_is_wrong_with_a_record_is_said_at_once(kept: Any) -> None:
         ({"trust": "friend"}, InvalidValue, "trust: must be one of"),
         ({"parent": uuid.uuid4()}, InvalidValue, "belong to no other record"),
         ({"scope_id": uuid.uuid4(), "scope": uuid.uuid4()}, InvalidValue, "said twice"),
+        ({"fact_id": uuid.uuid4(), "id": uuid.uuid4()}, InvalidValue, "said twice"),
         ({"scope": uuid.uuid4()}, NotFound, "scope"),
         ({"guard": "token"}, DTypeError, "LockToken"),
     ):
@@ -173,6 +174,8 @@ def test_several_records_are_stored_all_or_none(kept: Any) -> None:
     assert steps.count() == 0
     own = uuid.uuid4()
     assert facts.insert({"fact_id": own, "subject": "x", "kind": "claim"}).record_id == own
+    with pytest.raises(Conflict, match=f"fact {own}: there is a record with this id"):
+        facts.insert({"id": own, "subject": "y", "kind": "claim"})
     with pytest.raises(Conflict):
         facts.insert({"fact_id": own, "subject": "y", "kind": "claim"})
 

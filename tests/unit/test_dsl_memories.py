@@ -507,6 +507,15 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
             'policy p { on schedule("0 3 * * *"): [inject(note, full)] }',
             ["2:39: error: action: inject works on a trajectory"],
         ),
+        # one id, which is one
+        (
+            "memory d { type: meta schema: { id: text, a: text } }",
+            ["2:33: error: id is the id of a record, which is a uuid; call yours otherwise"],
+        ),
+        (
+            "memory d { type: meta schema: { id: uuid, d_id: uuid, a: text } }",
+            ["2:43: error: d_id is the id of a record, as id is: leave out one of them"],
+        ),
         # once, and in words of ours
         (f"memory {'a' * 49} {{ {OWN} }}", ["2:8: error: must be at most 48 lower-case letters"]),
         (f"memory Foo {{ {OWN} }}", ["2:8: error: Foo is no name"]),
