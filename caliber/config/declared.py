@@ -48,6 +48,12 @@ _SEALED: Final = (
     "shown or written anywhere"
 )
 
+_ASKING: Final = (PolicyAction.SUMMARIZE, PolicyAction.EXTRACT_ARTIFACTS, PolicyAction.CONSOLIDATE_NOTES)
+_UNSUMMARIZED: Final = (
+    "asks who summarizes, and nobody does: set summarization_provider (extractive needs no model), unless the program "
+    "that opens the store brings its own; without one this fails each time"
+)
+
 
 def _sound(kind: type[S], items: Any) -> list[S | None]:
     """Return definitions as they are meant, with None for those that are wrong by themselves."""
@@ -273,6 +279,7 @@ def _cannot(action: PolicyAction, graded: bool, memory: MemoryConfig) -> Iterato
 
 def doubts(config: Any) -> Iterator[tuple[str, str]]:
     """Yield what is doubtful in a sound configuration: the path of a knob and the reason."""
+    yield from _unsummarized(config)
     dsn = getattr(config.storage, "dsn", None)
     if isinstance(dsn, LiteralDsn):
         yield "storage.dsn", _SEALED if dsn.is_sealed else _LITERAL
@@ -308,3 +315,20 @@ def _unlabelled(config: Any) -> Iterator[tuple[str, str]]:
     for at, memory in enumerate(config.memories):
         if memory.inject_on and memory.name in asked:
             yield f"memories[{at}].inject_on", reason.format(memory.name)
+
+
+def _unsummarized(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield what asks for a summary where nobody is named who makes one; a program may bring its own."""
+    if config.summarization_provider is not None:
+        return
+    asking = []
+    for at, policy in enumerate(config.policies):
+        for number, rule in enumerate(policy.rules):
+            for place, action in enumerate(rule.actions):
+                if action.action in _ASKING:
+                    asking.append((f"policies[{at}].rules[{number}].actions[{place}]", action.shown))
+    for at, memory in enumerate(config.memories):
+        if memory.retention.kind is RetentionKind.COMPRESS_ON:
+            asking.append((f"memories[{at}].retention", f"compress_on of {memory.name}"))
+    for path, what in asking:
+        yield path, f"{what} {_UNSUMMARIZED}"

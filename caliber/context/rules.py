@@ -86,6 +86,7 @@ def rule_plans(config: CaliberConfig, once: Iterable[OneShot] = ()) -> tuple[Rul
         _plan(rule, *names, own.get(rule.memory)) for rule, names in zip(declared, rule_names(declared), strict=True)
     ]
     taken = {name for rule in out for name in (rule.name, rule.section)}
+    taken.update(name for name, _ in config.section_priorities.custom)
     shots = list(_shots(config, out, once, taken))
     return tuple(sorted([*out, *shots], key=lambda rule: -rule.priority))
 

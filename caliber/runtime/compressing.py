@@ -22,6 +22,7 @@ from caliber.model.time import from_us
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.inheriting import trust_of_all
+from caliber.runtime.overtaken import check_erasures, erasures
 from caliber.runtime.policy_notes import Changed
 from caliber.runtime.pruning import ALL_ROWS, BY_SCOPE, drop
 from caliber.runtime.space_provider import embedded_text
@@ -61,13 +62,17 @@ class Compression:
 
 @dataclass(slots=True)
 class Group:
-    """Records that become one: ``new`` is what says it instead, None where the closing scope's summary does."""
+    """Records that become one: ``new`` is what says it instead, None where the closing scope's summary does.
+
+    ``erased`` is how often something had been erased before they were read, where nobody else asks.
+    """
 
     relation: Relation
     originals: Sequence[Any]
     scope_id: uuid.UUID | None = None
     new: Any = None
     vector: Vectors | None = None
+    erased: int | None = None
 
 
 def text_field(memory: OwnMemory) -> str:
@@ -147,9 +152,13 @@ class Compressor:
         for keys in places.values():
             if len(keys) < (1 if relation is TURN else _ONE):
                 continue
+            erased = erasures(self._engine.store)
             records = [record for record in self._again(relation, keys) if _in_use(relation, record)]
             scope_id = self._last_scope(records)
-            yield from self._prepared(relation, [records], scope_id, least=1 if relation is TURN else _ONE)
+            least = 1 if relation is TURN else _ONE
+            for group in self._prepared(relation, [records], scope_id, least=least):
+                group.erased = erased
+                yield group
 
     def _closed_scopes(self) -> frozenset[uuid.UUID]:
         return frozenset(scope.scope_id for scope in self._pages(SCOPE) if not scope.is_open)
@@ -266,8 +275,10 @@ class Compressor:
     def apply(self, uow: UnitOfWork, group: Group) -> tuple[int, Artifact | None]:
         """Let one record stand for those of a group; return how many gave way, and the artifact that was made.
 
-        What is out of use by now stays as it is. Raises: Changed when a record was changed meanwhile.
+        What is out of use by now stays as it is. Raises: Changed when a record was changed meanwhile, or something was
+        forgotten.
         """
+        check_erasures(uow, group.erased)
         relation = group.relation
         found = []
         for original in group.originals:

@@ -35,6 +35,7 @@ from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.inheriting import trust_of_all, trust_of_extracted
 from caliber.runtime.one_shots import ask_for, drop
+from caliber.runtime.overtaken import check_erasures
 from caliber.runtime.policy_notes import Changed, NoteMaker, PreparedNote, Source
 from caliber.runtime.pruning import own_relation, prune_in_range
 from caliber.runtime.retaining import record_taken
@@ -115,7 +116,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a trigger is about: a trajectory, and the scope that is closing or the last one."""
+    """What a trigger is about: a trajectory, and the scope that is closing or the last one.
+
+    ``erased`` is how often something had been erased before all this was read; None where nobody is told of it.
+    """
 
     trajectory: Trajectory
     scopes: list[Scope]
@@ -123,6 +127,7 @@ class Subject:
     turns: list[Turn]
     outcome: OutcomeStatus | None = None
     outcome_summary: str | None = None
+    erased: int | None = None
 
     @property
     def source(self) -> Source:
@@ -325,8 +330,9 @@ class PolicyEngine:
     def apply(self, uow: UnitOfWork, subject: Subject, prepared: Prepared) -> Applied:
         """Write what was prepared, action by action, all but the closing scope's summary; return what came of it.
 
-        Raises: Changed when a note was changed meanwhile; StepFailed.
+        Raises: Changed when a note was changed meanwhile, or something was forgotten; StepFailed.
         """
+        check_erasures(uow, subject.erased)
         applied = Applied()
         trajectory_id = subject.trajectory.trajectory_id
         if prepared.trigger is Trigger.TASK_END and self._engine.one_shots.waiting(trajectory_id):

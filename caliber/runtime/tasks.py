@@ -18,6 +18,7 @@ from caliber.model.errors import CaliberError, Conflict, ConstraintViolation, No
 from caliber.model.windows import ContextWindow
 from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.engine import Engine
+from caliber.runtime.overtaken import check_erasures, erasures
 from caliber.runtime.policies import PolicyEngine, Prepared, Subject
 from caliber.runtime.policy_notes import Changed
 from caliber.runtime.retaining import Retaining
@@ -45,6 +46,10 @@ class Tasks:
     def _snapshot(self) -> ResidentSnapshot:
         # What is prepared is checked again inside the transaction; starting from the newest saves a second round.
         return self._engine.snapshot("latest")
+
+    def _erased(self, trigger: Trigger) -> int | None:
+        """Return how often something was erased so far, where actions of a trigger make something of what is read."""
+        return erasures(self._engine.store) if self.policies.actions(trigger) else None
 
     def find(self, snapshot: ResidentSnapshot, relation: str, record_id: uuid.UUID) -> object:
         """Return an entity of one relation. Raises: NotFound."""
@@ -77,9 +82,15 @@ class Tasks:
         )
 
     def subject(
-        self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID, scope: Scope | None, *, all_turns: bool
+        self,
+        snapshot: ResidentSnapshot,
+        trajectory_id: uuid.UUID,
+        scope: Scope | None,
+        *,
+        all_turns: bool,
+        erased: int | None = None,
     ) -> Subject:
-        """Return what a trigger's actions work on."""
+        """Return what a trigger's actions work on; ``erased`` was asked for before the snapshot."""
         wanted = None if all_turns else [] if scope is None else [scope.scope_id]
         if wanted is None:
             wanted = [each.scope_id for each in self.scopes_of(snapshot, trajectory_id)]
@@ -91,7 +102,7 @@ class Tasks:
             turns = [turn for each in scopes for turn in self.turns_of(snapshot, each.scope_id)]
         else:
             turns = [] if scope is None else self.turns_of(snapshot, scope.scope_id)
-        return Subject(trajectory, scopes, scope, turns)
+        return Subject(trajectory, scopes, scope, turns, erased=erased)
 
     def _retry(self, attempt: Callable[[], T]) -> T:
         """Run ``attempt`` again while what it prepared was overtaken by others."""
@@ -162,11 +173,11 @@ class Tasks:
         """Run a trigger's policies in a transaction of their own, on one scope or on the current one."""
 
         def attempt() -> None:
-            snapshot = self._snapshot()
+            erased, snapshot = self._erased(trigger), self._snapshot()
             scopes = self.scopes_of(snapshot, trajectory_id)
             named = next((scope for scope in scopes if scope.scope_id == scope_id), None)
             scope = named or self.current_scope(snapshot, trajectory_id)
-            subject = self.subject(snapshot, trajectory_id, scope, all_turns=False)
+            subject = self.subject(snapshot, trajectory_id, scope, all_turns=False, erased=erased)
             prepared = self.policies.prepare(trigger, subject)
             self.policies.write(prepared, subject, lambda uow: self.policies.apply(uow, subject, prepared))
 
@@ -221,12 +232,12 @@ class Tasks:
         """
 
         def attempt() -> Scope:
-            snapshot = self._snapshot()
+            erased, snapshot = self._erased(Trigger.SCOPE_CLOSE), self._snapshot()
             scope = self.find(snapshot, "scope", scope_id)
             assert isinstance(scope, Scope)
             if not scope.is_open:
                 return scope
-            subject = self.subject(snapshot, scope.trajectory_id, scope, all_turns=False)
+            subject = self.subject(snapshot, scope.trajectory_id, scope, all_turns=False, erased=erased)
             prepared = self.policies.prepare(Trigger.SCOPE_CLOSE, subject)
             if not prepared.has_checkpoint and self._frequency is RecoveryFrequency.PER_SCOPE:
                 prepared.checkpoint = self.policies.prepare_checkpoint(subject)
@@ -291,11 +302,13 @@ class Tasks:
             for scope in self.scopes_of(snapshot, trajectory_id):
                 if scope.is_open:
                     self.close_scope(scope.scope_id, guard, deadline_ms)
-            now = self._snapshot()
+            erased, now = self._erased(Trigger.TASK_END), self._snapshot()
             scopes = self.scopes_of(now, trajectory_id)
             last = scopes[-1] if scopes else None
             subject = dataclasses.replace(
-                self.subject(now, trajectory_id, last, all_turns=True), outcome=status, outcome_summary=summary
+                self.subject(now, trajectory_id, last, all_turns=True, erased=erased),
+                outcome=status,
+                outcome_summary=summary,
             )
             prepared = self.policies.prepare(Trigger.TASK_END, subject)
 
@@ -374,7 +387,7 @@ class Tasks:
         """Draw notes from a trajectory and merge them into what is known (C-233)."""
 
         def attempt() -> list[Note]:
-            snapshot = self._snapshot()
+            erased, snapshot = erasures(self._engine.store), self._snapshot()
             scopes = self.scopes_of(snapshot, trajectory_id)
             subject = self.subject(snapshot, trajectory_id, scopes[-1] if scopes else None, all_turns=True)
             outcome = subject.trajectory.outcome
@@ -382,6 +395,7 @@ class Tasks:
             prepared = self.policies.notes.prepare(subject.source)
 
             def work(uow: UnitOfWork) -> list[Note]:
+                check_erasures(uow, erased)
                 return self.policies.apply_notes(uow, subject, prepared, {})
 
             return self._engine.write(work, deadline_ms=deadline_ms)

@@ -148,6 +148,11 @@ class UnitOfWork:
         plans = self._plans[relation.name]
         return [self._hold(plans, row) for row in self._session.run(plans.lists[path], key)]
 
+    def count(self, relation: Relation) -> int:
+        """Return how many rows a relation has."""
+        total: int = self._session.run(self._plans[relation.name].count, ())[0][0]
+        return total
+
     def select(self, statement: str, *parameters: Any) -> list[Row]:
         """Run an irregular statement and return its rows."""
         return self._session.run(self._statements[statement], parameters)

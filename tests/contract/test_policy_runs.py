@@ -131,6 +131,29 @@ def test_a_summary_is_trusted_as_the_turns_it_was_made_of_that_are_gone(opened: 
     assert agent.memory.storage.turns.count() == 0
 
 
+@pytest.mark.parametrize("operation", ["summarize", "extract_artifacts", "generate_notes"])
+@HERE
+def test_what_is_forgotten_while_a_provider_is_asked_does_not_come_back(
+    opened: Any, summarizer: ScriptedSummarizer, operation: str
+) -> None:
+    # docs/forgetting.md: what was prepared from it is prepared again from what is left
+    agent = opened(policy("scope_close", SUMMARIZE, EXTRACT), policy("task_end", CONSOLIDATE, name="ending"))
+    memory = agent.memory
+    agent.say("KEEP in mind that it is swordfish")
+
+    def forget(called: str) -> None:
+        if called == operation:
+            summarizer.before = lambda _: None
+            memory.forget(texts=["swordfish"])
+
+    summarizer.before = forget
+    memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
+    assert summarizer.calls.count(operation) == 2
+    (scope,), (artifact,), (note,) = (getattr(memory.storage, name).all() for name in ("scopes", "artifacts", "notes"))
+    said = [scope.summary, artifact.text, note.content]
+    assert all("in mind" in text and "swordfish" not in text for text in said), said
+
+
 @pytest.mark.parametrize("trigger", ["scope_close", "turn"])
 @EVERYWHERE
 def test_prune_touches_only_the_scope_that_set_it_off(opened: Any, trigger: str) -> None:

@@ -395,6 +395,31 @@ def test_what_cannot_be_summed_up_stays(opened: Any, start: Any, rule: str) -> N
     assert taken(memory) == []
 
 
+@HERE
+def test_what_is_forgotten_while_it_is_summed_up_does_not_come_back(opened: Any, start: Any) -> None:
+    # docs/forgetting.md; C-138: what was read before stays until the next time
+    summarizer = ScriptedSummarizer()
+    memory, clock = opened(compressed("note", "schedule", cron="0 3 * * *"), summarization_provider=summarizer)
+    memory.run_due()
+    agent = start(memory)
+    for text in ("it is swordfish", "it is a trout"):
+        agent.note(text)
+
+    def forget(_: str) -> None:
+        summarizer.before = lambda _: None
+        memory.forget(texts=["swordfish"])
+
+    summarizer.before = forget
+    clock.at = MONDAY + 4 * HOUR
+    memory.run_due()
+    assert sorted(note[:5] for note in left(memory)["note"]) == ["it is", "it is"]
+    clock.at = MONDAY + DAY + 4 * HOUR
+    memory.run_due()
+    (note,) = left(memory)["note"]
+    assert note.startswith("summary of it is")
+    assert "swordfish" not in note
+
+
 @EVERYWHERE
 def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(opened: Any, start: Any) -> None:
     # C-138, C-148: by task, notes by what they are of; each group whole, tried again after an outage

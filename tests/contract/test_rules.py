@@ -72,6 +72,15 @@ def test_what_a_trigger_asks_for_is_in_the_next_window_and_in_no_other(opened: A
     assert (run.payload["action"], run.payload["asked"]) == ("inject note", 1)
 
 
+@pytest.mark.parametrize("backend", ["sqlite-memory"], indirect=True)
+def test_its_section_is_called_otherwise_where_the_caller_has_one_of_that_name(opened: Any, start: Any) -> None:
+    # K-065, C-465: what a caller gives a text for stays the caller's
+    memory = opened(**{"section_priorities.custom": [["once_note", 50]]})
+    window = memory.assemble_context(begun(memory, start), extra_sections={"once_note": "the caller's"})
+    assert names(window) == ["once_note", "once_note_2"]
+    assert window.text.index("the caller's") < window.text.index("tests use make")
+
+
 def test_it_survives_a_restart_until_a_window_has_taken_it(backend: Any, opened: Any, start: Any) -> None:
     # K-065: durable, consumed once
     backend.needs("reopen")

@@ -774,6 +774,38 @@ def test_what_a_trigger_brings_past_a_filter_for_trust_is_a_warning() -> None:
     assert said == [(3, "this brings records of fact"), (4, "this brings records of note")]
 
 
+@pytest.mark.parametrize(
+    ("body", "place", "what"),
+    [
+        ('on task_end: [notify("over"), summarize(scope)]', (3, 31), "summarize scope"),
+        ("on scope_close: [extract_artifacts(turn_buffer)]", (3, 18), "extract_artifacts turn_buffer"),
+        ("on task_end: [extract_artifacts(trajectory)]", (3, 15), "consolidate_notes trajectory"),
+        ("on task_end: [prune(note, older_than(1d)), checkpoint(scope)]", None, ""),
+    ],
+)
+def test_what_asks_for_a_summary_that_nobody_makes_is_a_warning(
+    body: str, place: tuple[int, int] | None, what: str
+) -> None:
+    # C-150, C-151: a program may bring a provider of its own, so it is no fault
+    nobody = config("store.db", summarization_provider=None, policies=[])
+    text = program(f"policy p {{\n{body}\n}}")
+    assert check_text(text, base=CONFIG).warnings == ()
+    warnings = check_text(text, base=nobody).warnings
+    assert [(item.line, item.column) for item in warnings] == ([] if place is None else [place])
+    assert all(item.reason.startswith(f"{what} asks who summarizes, and nobody does") for item in warnings)
+
+
+def test_a_retention_that_asks_for_a_summary_that_nobody_makes_is_a_warning() -> None:
+    # C-138
+    nobody = config("store.db", summarization_provider=None, policies=[])
+    text = program("memory artifact { type: episodic schema: { content: text } retention: compress_on: task_end }")
+    assert check_text(text, base=CONFIG).warnings == ()
+    (warning,) = check_text(text, base=nobody).warnings
+    assert (warning.line, warning.reason.split(";")[0].split(":")[0]) == (
+        2, "compress_on of artifact asks who summarizes, and nobody does",
+    )  # fmt: skip
+
+
 def test_warnings_of_other_files_say_the_knob(tmp_path: Path) -> None:
     made = load_config(EXAMPLE, base="reference")
     (tmp_path / "c.toml").write_text(render_toml(made), encoding="utf-8")
