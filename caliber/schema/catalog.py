@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from caliber.model.errors import StorageError
 from caliber.schema.relation import ForeignKey, Relation
 from caliber.schema.relations import BY_CODE, BY_NAME, MIRRORED, RELATIONS
-from caliber.schema.relations.memory import TABLE_PREFIX, StoredMemory
+from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, TABLE_PREFIX, StoredMemory
 
 if TYPE_CHECKING:
     from caliber.schema.own_memories import OwnMemory
@@ -53,6 +53,9 @@ class Catalog:
         rows = sorted(stored, key=lambda row: row.code)
         if not rows:
             return self
+        codes = {row.code for row in rows}
+        if len(codes) < len(rows) or not all(FIRST_CODE <= code <= LAST_CODE for code in codes):
+            raise StorageError("a memory has a number that is none, or another's; run `caliber doctor`")
         memories = {memory.type.name: memory for memory in _in_order(row for row in rows if row.retired_at is None)}
         own = tuple(memory.relation for memory in memories.values())
         mirrored = (*MIRRORED, *own)
@@ -82,7 +85,12 @@ def _in_order(rows: Iterable[StoredMemory]) -> list[OwnMemory]:
     from caliber.schema.memory_definitions import memory_from
     from caliber.schema.own_memories import own_memory
 
-    waiting = {row.name: own_memory(memory_from(row.definition), row.code, plural_of(row.name)) for row in rows}
+    waiting: dict[str, OwnMemory] = {}
+    for row in rows:
+        memory = memory_from(row.definition)
+        if memory.name != row.name or row.name in BOUND or row.name in waiting:
+            raise StorageError("a memory is not called as its definition says; run `caliber doctor`")
+        waiting[row.name] = own_memory(memory, row.code, plural_of(row.name))
     out: list[OwnMemory] = []
     while waiting:
         ready = [name for name, memory in waiting.items() if memory.type.parent not in waiting]
@@ -90,9 +98,8 @@ def _in_order(rows: Iterable[StoredMemory]) -> list[OwnMemory]:
             raise StorageError("the memories of the store belong to each other; run `caliber doctor`")
         out += [waiting.pop(name) for name in ready]
     known = {memory.type.name for memory in out} | BOUND.keys()
-    for memory in out:
-        if memory.type.parent is not None and memory.type.parent not in known:
-            raise StorageError("a memory belongs to one that is not there; run `caliber doctor`")
+    if any(each.type.parent is not None and each.type.parent not in known for each in out):
+        raise StorageError("a memory belongs to one that is not there; run `caliber doctor`")
     return out
 
 

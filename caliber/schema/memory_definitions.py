@@ -53,7 +53,7 @@ def memory_from(definition: str) -> MemoryType:
     try:
         body = json.loads(definition)
         kept = body["retention"]
-        return MemoryType(
+        memory = MemoryType(
             name=body["name"],
             category=MemoryCategory(body["type"]),
             fields=tuple(
@@ -70,8 +70,27 @@ def memory_from(definition: str) -> MemoryType:
             parent=body.get("parent"),
             inject_on=tuple(When(Trigger(on), cron) for on, cron in body.get("inject_on", ())),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if not _is_plain(memory) or definition_of(memory) != definition:
+            raise ValueError("not as it is written")
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise StorageError("the definition of a memory is damaged; run `caliber doctor`") from error
+    return memory
+
+
+def _is_plain(memory: MemoryType) -> bool:
+    """Return whether texts are texts and numbers numbers: definitions come out of archives too."""
+    kept = memory.retention
+    names = [memory.name, *(item.name for item in memory.fields), *(index.field for index in memory.indexes)]
+    texts = [*names, *(value for item in memory.fields for value in item.values)]
+    whens = (kept.when, memory.closes_on, *memory.inject_on)
+    maybe = [memory.parent, *(when.cron for when in whens if when is not None)]
+    return (
+        all(isinstance(item, str) for item in texts)
+        and all(item is None or isinstance(item, str) for item in maybe)
+        and all(isinstance(item.optional, bool) for item in memory.fields)
+        and all(item is None or type(item) is int for item in (kept.duration_ms, kept.count))
+        and len({item.name for item in memory.fields}) == len(memory.fields)
+    )
 
 
 def _given(**parts: Any) -> dict[str, Any]:

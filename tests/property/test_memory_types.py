@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import uuid
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ from caliber.schema.memory_types import (
     When,
 )
 from caliber.schema.own_memories import faults, own_memory
+from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, StoredMemory
 from caliber.storage.codec import codec_of
 from caliber.storage.memory_migrations import first_memories
 from caliber.storage.memory_steps import Wanted, memory_steps
@@ -81,6 +83,59 @@ def memories(draw: st.DrawFn, name: str | None = None) -> MemoryType:
         parent=draw(st.sampled_from([None, "scope", "note", "turn_buffer"])),
         inject_on=draw(st.lists(TRIGGERS, max_size=2).map(tuple)),
     )
+
+
+FACT: dict[str, Any] = json.loads(
+    definition_of(
+        MemoryType(
+            "fact",
+            MemoryCategory.SEMANTIC,
+            (Field("subject", FieldType.TEXT), Field("kind", FieldType.ENUM, ("a", "b"))),
+            Retention(RetentionKind.PERSISTENT),
+        )
+    )
+)
+
+
+def _stored(definition: Any, name: str = "fact", code: int = FIRST_CODE) -> StoredMemory:
+    as_written: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":"), "sort_keys": True}
+    text = definition if isinstance(definition, str) else json.dumps(definition, **as_written)
+    return StoredMemory(code, name, text, AT, AT)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [_stored("[" * 100_000)],
+        [_stored('{"name":' * 50_000)],
+        [_stored(FACT, "other")],
+        [_stored({**FACT, "name": "note"}, "note")],
+        [_stored(FACT), _stored(FACT, code=FIRST_CODE + 1)],
+        [_stored(FACT), _stored({**FACT, "name": "other"}, "other")],
+        *([_stored(FACT, code=code)] for code in (-1, 3, FIRST_CODE - 1, LAST_CODE + 1)),
+        *(
+            [_stored({**FACT, **change}, change.get("name", "fact"))]
+            for change in (
+                {"name": 'x"; DROP TABLE note; --'},
+                {"name": 5},
+                {"parent": "nothing"},
+                {"parent": "fact"},
+                {"parent": ["note"]},
+                {"parent": 'x"; --'},
+                {"fields": FACT["fields"] * 2},
+                {"fields": [{"name": 'a" TEXT, "b', "type": "text"}]},
+                {"fields": [{"name": "a", "type": "enum", "values": [1, 2]}]},
+                {"fields": [{"name": "a", "type": "text", "optional": "yes"}]},
+                {"indexes": [['a"b', "btree"]]},
+                {"retention": {"kind": "max", "count": "x"}},
+                {"inject_on": [["turn", 5]]},
+            )
+        ),
+    ],
+)
+def test_definitions_that_nobody_could_have_made_are_refused(rows: list[StoredMemory]) -> None:
+    with pytest.raises((StorageError, InvalidValue)):
+        BUILT_IN.with_memories(rows)
 
 
 @settings(max_examples=30)
