@@ -28,6 +28,7 @@ from caliber.model.errors import (
     RequiredFieldMissing,
 )
 from caliber.model.time import from_us
+from caliber.resident.snapshot import ENTITY_RELATIONS
 from caliber.runtime import record_checks
 from caliber.runtime.memories import Memory
 from caliber.schema.in_force import OWN
@@ -197,12 +198,18 @@ class Records(Memory):
                 return found
         now = from_us(uow.now_us)
         record = dataclasses.replace(self._placed(uow, record), created_at=now, updated_at=now)
-        if new.keyed and uow.find(relation, record.record_id.bytes) is not None:
+        if new.keyed and self._is_taken(uow, record.record_id):
             raise Conflict(entity_type=self._name, id=record.record_id, reason="there is a record with this id")
         uow.insert(relation, record)
         self._attach(uow, record, new.text, new.vectors)
         self._tell(uow, EventType.MEMORY_INSERT, record)
         return record
+
+    def _is_taken(self, uow: UnitOfWork, key: uuid.UUID) -> bool:
+        """Return whether a record of any kind has an id: records, and their vectors, are found by it alone."""
+        by_name = uow.catalog.by_name
+        names = (*ENTITY_RELATIONS, *(relation.name for relation in uow.catalog.own))
+        return any(uow.find(by_name[name], key.bytes) is not None for name in names)
 
     def _by_key(self, uow: UnitOfWork, key: str) -> Any | None:
         asked = self._engine.store.filter(Comparison("idempotency_key", Operator.EQUAL, key), self._relation)

@@ -155,8 +155,6 @@ def _fault_of_field(memory: MemoryType, item: Field) -> str:
         if name == "trust" and set(item.values) - set(TrustLabel):
             return f"is kept of every record; its values are {', '.join(TrustLabel)}"
         return ""
-    if name == "id":
-        return "is the id of every record; declare it as uuid, or call yours otherwise"
     if name in _OF_DATABASES:
         return "is a name that databases keep for themselves; call it otherwise"
     if name in _RESERVED:

@@ -15,7 +15,7 @@ from datetime import datetime
 from caliber.model.errors import InvalidValue, SchemaMismatch
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, Index, MemoryType
-from caliber.schema.own_memories import OwnMemory, embedded_field, own_memory
+from caliber.schema.own_memories import OwnMemory, embedded_field, faults, own_memory
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, NAMESAKE_BITS, StoredMemory
 from caliber.storage.changes import RELOAD_RECORD, UPSERT, pack_changes
@@ -172,22 +172,25 @@ def _refusals(held: MemoryType | None, memory: MemoryType, wanted: Wanted) -> It
             f"records of {memory.name} belong to {held.parent or 'none'}, not {memory.parent or 'none'};"
             " declare a memory of another name"
         )
-    yield from _refused_vectors(held, memory, wanted)
-
-
-def _refused_vectors(held: MemoryType, memory: MemoryType, wanted: Wanted) -> Iterator[str]:
-    """Yield why the vectors that there are would not be those of their text any more."""
-    embedded = embedded_field(held)
-    known = {item.name for item in memory.fields}
+    names = {item.name for item in memory.fields}
     left = tuple(
-        item for item in held.fields if item.name not in known and f"{memory.name}.{item.name}" not in wanted.drop
+        item for item in held.fields if item.name not in names and f"{memory.name}.{item.name}" not in wanted.drop
     )
+    yield from _refused_together(held, replace(memory, fields=memory.fields + left))
+
+
+def _refused_together(held: MemoryType, memory: MemoryType) -> Iterator[str]:
+    """Yield why what is declared cannot stand beside what stays, or the vectors that there are, beside their text."""
+    embedded = embedded_field(held)
     vector = next((item.name for item in held.fields if item.type is FieldType.EMBEDDING), "")
     try:
-        after = embedded_field(replace(memory, fields=memory.fields + left))
+        after = embedded_field(memory)
     except InvalidValue:
         after = ""
-    if embedded is not None and after not in (None, embedded):
+    wrong = next(faults(memory), None)
+    if wrong is not None and (embedded is None or after):
+        yield f"field {memory.name}.{wrong[0]} {wrong[1]}: what is not declared stays, unless --drop removes it"
+    elif embedded is not None and after not in (None, embedded):
         yield (
             f"the vectors of {memory.name} are those of {embedded}, and would not be any more;"
             f" leave {vector} out, migrate with --drop {memory.name}.{vector}, then declare it anew"

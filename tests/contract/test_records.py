@@ -158,6 +158,28 @@ def test_all_that_is_wrong_with_a_record_is_said_at_once(kept: Any) -> None:
     assert facts.count(in_force=False) == 0
 
 
+def test_an_id_is_that_of_one_record_of_any_kind(kept: Any, start: Any) -> None:
+    facts = kept.memory("fact")
+    note = kept.add_note(entity="Ada", entity_type="person", note_type="fact", content="a note", confidence=1.0)
+    step = kept.memory("step").insert(position=1, parent=facts.insert(subject="Bob", kind="claim").record_id)
+    kept._engine.embedder.drain()
+    for taken in (note.note_id, step.record_id, step.parent_id, start(kept).trajectory_id):
+        with pytest.raises(Conflict, match="a record with this id"):
+            facts.insert(fact_id=taken, subject="Ada", kind="claim")
+    free = uuid.uuid4()
+    assert facts.insert(fact_id=free, subject="Ada", kind="claim").record_id == free
+    assert kept.get(note.note_id).content == "a note"
+    assert kept.verify() == []
+
+
+def test_numbers_are_those_that_databases_keep(kept: Any) -> None:
+    facts = kept.memory("fact")
+    made = facts.insert(subject="Ada", kind="claim", score=-0.0, about={"x": [-0.0]})
+    assert (math.copysign(1, made.score), math.copysign(1, made.about["x"][0])) == (1.0, 1.0)
+    assert repr(kept.storage.fact.get(made.record_id)) == repr(made)
+    assert kept.verify() == []
+
+
 def test_several_records_are_stored_all_or_none(kept: Any) -> None:
     facts, steps = kept.memory("fact"), kept.memory("step")
     rows = [{"subject": f"s{at}", "kind": "claim", "idempotency_key": f"k{at}"} for at in range(5)]

@@ -35,7 +35,7 @@ from caliber.schema.own_memories import faults, own_memory
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, StoredMemory
 from caliber.storage.codec import codec_of
 from caliber.storage.memory_migrations import first_memories
-from caliber.storage.memory_steps import Wanted, memory_steps
+from caliber.storage.memory_steps import Wanted, memory_steps, next_step
 from caliber.storage.plan import compile_relation
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -247,6 +247,27 @@ def test_steps_lead_to_what_would_have_been_made_at_once(
     kept = {item.name for item in final.fields}
     assert kept == {item.name for item in after.fields} | (set(lost) - {name.removeprefix("fact.") for name in drop})
     assert final.retention == after.retention
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([("b", FieldType.TEXT)], [("a", FieldType.TEXT), ("content_embedding", FieldType.EMBEDDING)]),
+        ([("id", FieldType.UUID), ("b", FieldType.INT)], [("fact_id", FieldType.UUID), ("b", FieldType.INT)]),
+    ],
+)
+def test_what_cannot_stand_beside_what_stays_is_refused_before_any_step(
+    before: list[tuple[str, FieldType]], after: list[tuple[str, FieldType]]
+) -> None:
+    def fact(fields: list[tuple[str, FieldType]]) -> MemoryType:
+        made = tuple(Field(name, kind, optional=kind is FieldType.TEXT) for name, kind in fields)
+        return MemoryType("fact", MemoryCategory.META, made, Retention(RetentionKind.PERSISTENT))
+
+    rows = first_memories([fact(before)], 0)
+    with pytest.raises(SchemaMismatch, match="what is not declared stays"):
+        next_step("store", rows, Wanted((fact(after),)), DIALECT, AT)
+    gone = next(name for name, _ in before if name not in dict(after))
+    assert memory_steps("store", rows, Wanted((fact(after),), (f"fact.{gone}",)), DIALECT, AT)
 
 
 @settings(deadline=None)
