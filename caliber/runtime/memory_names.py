@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from caliber.model.access import Principal
 from caliber.model.errors import InvalidValue
 from caliber.runtime.memories import Memory
-from caliber.runtime.records import Records
 from caliber.schema.memories import BUILT_IN
 from caliber.trajectory import inputs
 
@@ -23,6 +22,9 @@ def memory(engine: Engine, principal: Principal, reader: Reader, name: str) -> M
     bound = BUILT_IN.get(name)
     if bound is not None:
         return Memory(engine, principal, reader, name, bound)
+    # Most stores have none, and opening one of them need not load what makes relations of them.
+    from caliber.runtime.records import Records
+
     declared = engine.store.catalog.memories
     if name not in declared:
         names = (*BUILT_IN, *declared)
