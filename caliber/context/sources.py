@@ -64,6 +64,7 @@ def why_absent(
         absence = _lifecycle(entity, facts, now, cuts, above) or _note_cut(entity, plan, unruled, score)
     else:
         absence = _lifecycle(entity, facts, now, cuts, above) or _cut(_age(entity), unruled)
+        absence = absence or _unanswering(entity, unruled)
         if absence is None and not isinstance(entity, Turn):
             absence = _search_cut(unruled, score)
     if absence is not None:
@@ -124,6 +125,8 @@ def _by_rules(
             continue
         mine = [item for item in cuts if item.rule == rule.name]
         cut = _cut(_age(entity), mine) or _search_cut(mine, score) or _similarity_cut(mine, score)
+        if cut is None and rule.predicate is None:
+            cut = _unanswering(entity, mine)
         if cut is not None:
             reason = f"the rule {rule.name} ({rule.mode.shown}) left it out: {cut.reason}"
             told.append(Absence("cut_off", reason, cut.filter, {**cut.numbers, "rule": rule.name}))
@@ -293,4 +296,18 @@ def _cut(value: datetime | int, cuts: list[CutOff]) -> Absence | None:
         elif value < cut.cutoff_score:
             reason += f": they begin at number {int(cut.cutoff_score)}, this is number {value}"
             return Absence("cut_off", reason, cut.filter, {**numbers, "oldest": int(cut.cutoff_score)})
+    return None
+
+
+def _unanswering(entity: Any, cuts: list[CutOff]) -> Absence | None:
+    """Return whether a limit kept out the call that a result answers, and the result with it."""
+    if not isinstance(entity, Turn) or entity.tool_call_id is None:
+        return None
+    for cut in cuts:
+        if cut.filter == "newest":
+            reason = (
+                f"only the newest {cut.limit} of {cut.considered} were considered: the call that this is a result of is "
+                "older, and a result does not enter without its call"
+            )
+            return Absence("cut_off", reason, cut.filter, {"limit": cut.limit, "considered": cut.considered})
     return None

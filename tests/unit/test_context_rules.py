@@ -239,6 +239,21 @@ def test_a_rule_says_how_the_conversation_enters(world: Any) -> None:
     assert section(world.window(config=capped), "user").token_count <= 20
 
 
+@pytest.mark.parametrize("rules", [(), (rule("turn_buffer"),)], ids=["as it is", "by a rule"])
+def test_explain_says_that_the_call_of_a_result_was_cut_off(world: Any, rules: Any) -> None:
+    # K-075, O-15: a result that comes late is newer than the limit, and its call is not
+    world.turn("look it up", TurnRole.ASSISTANT, calls=[kit.ToolCall("late", "search", "{}")])
+    world.turn("still there?")
+    late = world.turn("42", TurnRole.TOOL, call_id="late", name="search")
+    world.turn("thanks")
+    config = world.config = kit.config_of(injection_rules=list(rules), **{"assembly.max_turns": 3})
+    assembled = world.assemble(config=config)
+    assert content(assembled.window, "user") == "# Conversation\nuser: still there?\n\nuser: thanks"
+    told = why(world, config, assembled, late)
+    assert (told["verdict"], told["filter"]) == ("cut_off", "newest")
+    assert "the call that this is a result of is older" in told["reason"]
+
+
 def test_a_filter_keeps_calls_and_their_results_together(world: Any) -> None:
     # K-075, C-465
     world.turn("look it up")
