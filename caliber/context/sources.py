@@ -306,8 +306,8 @@ def _unanswering(entity: Any, cuts: list[CutOff]) -> Absence | None:
     for cut in cuts:
         if cut.filter == "newest":
             reason = (
-                f"only the newest {cut.limit} of {cut.considered} were considered: the call that this is a result of is "
-                "older, and a result does not enter without its call"
+                f"only the newest {cut.limit} of {cut.considered} were considered: the call that this is a result of "
+                "is older, and a result does not enter without its call"
             )
             return Absence("cut_off", reason, cut.filter, {"limit": cut.limit, "considered": cut.considered})
     return None

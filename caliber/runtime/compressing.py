@@ -17,7 +17,7 @@ from caliber.kernels import uuid7
 from caliber.knowledge import notes as note_ops
 from caliber.knowledge.notes import NewNote
 from caliber.model.entities import Artifact, Note, Scope, Trajectory, Turn
-from caliber.model.enums import ArtifactType, ExtractionMethod, Trigger, TrustLabel
+from caliber.model.enums import ArtifactType, ExtractionMethod, Trigger, TrustLabel, TTLKind
 from caliber.model.time import from_us
 from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
@@ -328,6 +328,9 @@ class Compressor:
 def _in_use(relation: Relation, record: Any) -> bool:
     if relation in (TURN, SCOPE):
         return True
+    # What goes by itself is not kept on in a summary that stays.
+    if relation is ARTIFACT and record.ttl.kind is not TTLKind.PERSISTENT:
+        return False
     # Records of own memories stay when they are archived, until their time is over: retention reaches those too.
     return all(getattr(record, name) is None for name in relation.in_use or ("archived_at",))
 

@@ -396,6 +396,24 @@ def test_what_cannot_be_summed_up_stays(opened: Any, start: Any, rule: str) -> N
 
 
 @HERE
+def test_what_ends_by_itself_is_not_kept_on_in_a_summary(opened: Any, start: Any) -> None:
+    # C-012, C-138: a ttl goes on holding, and what has expired stays so
+    summarizer = ScriptedSummarizer()
+    memory, clock = opened(compressed("artifact", "task_end"), summarization_provider=summarizer)
+    agent = start(memory)
+    for name, ttl in (("scope", "scope"), ("hour", 3_600_000), ("stays", None)):
+        for number in range(2):
+            agent.keep(f"{name} {number}", ttl=ttl)
+    clock.at = MONDAY + 3 * HOUR
+    memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
+    assert summarizer.calls.count("summarize") == 1
+    found = {item.text: item for item in memory.storage.artifacts.all()}
+    assert {name for name in found if name.startswith("summary")} == {"summary of stays 0"}
+    summary = found["summary of stays 0"].artifact_id
+    assert {name for name, item in found.items() if item.superseded_by == summary} == {"stays 0", "stays 1"}
+
+
+@HERE
 def test_what_is_forgotten_while_it_is_summed_up_does_not_come_back(opened: Any, start: Any) -> None:
     # docs/forgetting.md; C-138: what was read before stays until the next time
     summarizer = ScriptedSummarizer()
