@@ -344,6 +344,7 @@ class ContentVersion:
     owner_id: uuid.UUID
     body: str
     replaced_at: datetime
+    trajectory_id: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -441,6 +441,7 @@ class UnitOfWork:
                 owner,
                 pack_content(relation, old),
                 self.now_us,
+                old[relation.index("trajectory_id") + offset] if relation.has("trajectory_id") else None,
             ),
         )
 

@@ -180,6 +180,22 @@ def test_numbers_are_those_that_databases_keep(kept: Any) -> None:
     assert kept.verify() == []
 
 
+def test_a_purged_task_takes_what_its_deleted_records_said(kept: Any, start: Any) -> None:
+    facts, agent, other = kept.memory("fact"), start(kept), start(kept)
+    for each in (agent, other):
+        made = facts.insert(subject="Ada", kind="claim", content="gone", trajectory=each.trajectory_id)
+        child = kept.memory("step").insert(position=1, parent=made.record_id)
+        kept.memory("step").update(child.record_id, position=2)
+        facts.delete(made.record_id)
+        kept.append_turn(each.scope_id, role="user", content="gone too")
+        kept.storage.turns.delete_by_scope(each.scope_id)
+    versions = kept.storage.content_versions
+    assert versions.count() == 8
+    kept.purge_trajectory(agent.trajectory_id)
+    assert versions.count() == 4
+    assert {each.trajectory_id for each in versions.list_oldest(limit=9)} == {other.trajectory_id}
+
+
 def test_several_records_are_stored_all_or_none(kept: Any) -> None:
     facts, steps = kept.memory("fact"), kept.memory("step")
     rows = [{"subject": f"s{at}", "kind": "claim", "idempotency_key": f"k{at}"} for at in range(5)]

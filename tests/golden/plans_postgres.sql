@@ -1208,6 +1208,7 @@ CREATE TABLE "tenant_a"."content_version" (
   "owner_id" UUID NOT NULL,
   "body" TEXT NOT NULL,
   "replaced_at" TIMESTAMPTZ NOT NULL,
+  "trajectory_id" UUID,
   PRIMARY KEY ("owner_type", "owner_ordinal", "owner_version")
 );
 
@@ -1217,22 +1218,24 @@ CREATE INDEX "ix_content_version_list_oldest" ON "tenant_a"."content_version" ("
 
 COMMENT ON TABLE "tenant_a"."content_version" IS 'What a record said before a write changed or removed it; kept while windows may refer to it.';
 
+COMMENT ON COLUMN "tenant_a"."content_version"."trajectory_id" IS 'of what belongs to a task, to be purged with it';
+
 -- content_version.insert
---   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-INSERT INTO "tenant_a"."content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at") VALUES ($1, $2, $3, $4, $5, $6);
+--   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+INSERT INTO "tenant_a"."content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id") VALUES ($1, $2, $3, $4, $5, $6, $7);
 
 -- content_version.insert_or_ignore
---   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-INSERT INTO "tenant_a"."content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at") VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING;
+--   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+INSERT INTO "tenant_a"."content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id") VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING;
 
 -- content_version.upsert
---   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-INSERT INTO "tenant_a"."content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at") VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT ("owner_type", "owner_ordinal", "owner_version") DO UPDATE SET "owner_id" = excluded."owner_id", "body" = excluded."body", "replaced_at" = excluded."replaced_at";
+--   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+INSERT INTO "tenant_a"."content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id") VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT ("owner_type", "owner_ordinal", "owner_version") DO UPDATE SET "owner_id" = excluded."owner_id", "body" = excluded."body", "replaced_at" = excluded."replaced_at", "trajectory_id" = excluded."trajectory_id";
 
 -- content_version.get
 --   takes: owner_type, owner_ordinal, owner_version
---   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at" FROM "tenant_a"."content_version" WHERE "owner_type" = $1 AND "owner_ordinal" = $2 AND "owner_version" = $3;
+--   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id" FROM "tenant_a"."content_version" WHERE "owner_type" = $1 AND "owner_ordinal" = $2 AND "owner_version" = $3;
 
 -- content_version.delete
 --   takes: owner_type, owner_ordinal, owner_version
@@ -1245,8 +1248,8 @@ SELECT count(*) FROM "tenant_a"."content_version";
 
 -- content_version.page
 --   takes: owner_type, owner_ordinal, owner_version, limit
---   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at" FROM "tenant_a"."content_version" WHERE ("owner_type", "owner_ordinal", "owner_version") > ($1, $2, $3) ORDER BY "owner_type", "owner_ordinal", "owner_version" LIMIT $4;
+--   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id" FROM "tenant_a"."content_version" WHERE ("owner_type", "owner_ordinal", "owner_version") > ($1, $2, $3) ORDER BY "owner_type", "owner_ordinal", "owner_version" LIMIT $4;
 
 -- content_version.lock
 --   takes: owner_type, owner_ordinal, owner_version
@@ -1255,13 +1258,13 @@ SELECT 1 FROM "tenant_a"."content_version" WHERE "owner_type" = $1 AND "owner_or
 
 -- content_version.list_by_owner
 --   takes: owner_id
---   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at" FROM "tenant_a"."content_version" WHERE "owner_id" = $1 ORDER BY "owner_version";
+--   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id" FROM "tenant_a"."content_version" WHERE "owner_id" = $1 ORDER BY "owner_version";
 
 -- content_version.list_oldest
 --   takes: limit
---   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at" FROM "tenant_a"."content_version" ORDER BY "replaced_at" LIMIT $1;
+--   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id" FROM "tenant_a"."content_version" ORDER BY "replaced_at" LIMIT $1;
 
 -- ===== pending_injection
 

@@ -1105,6 +1105,7 @@ CREATE TABLE "content_version" (
   "owner_id" BLOB NOT NULL CHECK (length("owner_id") = 16),
   "body" TEXT NOT NULL,
   "replaced_at" INTEGER NOT NULL,
+  "trajectory_id" BLOB CHECK (length("trajectory_id") = 16),
   PRIMARY KEY ("owner_type", "owner_ordinal", "owner_version")
 ) STRICT;
 
@@ -1113,21 +1114,21 @@ CREATE INDEX "ix_content_version_list_by_owner" ON "content_version" ("owner_id"
 CREATE INDEX "ix_content_version_list_oldest" ON "content_version" ("replaced_at");
 
 -- content_version.insert
---   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-INSERT INTO "content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at") VALUES (?1, ?2, ?3, ?4, ?5, ?6);
+--   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+INSERT INTO "content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
 
 -- content_version.insert_or_ignore
---   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-INSERT INTO "content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at") VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING;
+--   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+INSERT INTO "content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING;
 
 -- content_version.upsert
---   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-INSERT INTO "content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at") VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT ("owner_type", "owner_ordinal", "owner_version") DO UPDATE SET "owner_id" = excluded."owner_id", "body" = excluded."body", "replaced_at" = excluded."replaced_at";
+--   takes: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+INSERT INTO "content_version" ("owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT ("owner_type", "owner_ordinal", "owner_version") DO UPDATE SET "owner_id" = excluded."owner_id", "body" = excluded."body", "replaced_at" = excluded."replaced_at", "trajectory_id" = excluded."trajectory_id";
 
 -- content_version.get
 --   takes: owner_type, owner_ordinal, owner_version
---   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at" FROM "content_version" WHERE "owner_type" = ?1 AND "owner_ordinal" = ?2 AND "owner_version" = ?3;
+--   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id" FROM "content_version" WHERE "owner_type" = ?1 AND "owner_ordinal" = ?2 AND "owner_version" = ?3;
 
 -- content_version.delete
 --   takes: owner_type, owner_ordinal, owner_version
@@ -1140,18 +1141,18 @@ SELECT count(*) FROM "content_version";
 
 -- content_version.page
 --   takes: owner_type, owner_ordinal, owner_version, limit
---   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at" FROM "content_version" WHERE ("owner_type", "owner_ordinal", "owner_version") > (?1, ?2, ?3) ORDER BY "owner_type", "owner_ordinal", "owner_version" LIMIT ?4;
+--   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id" FROM "content_version" WHERE ("owner_type", "owner_ordinal", "owner_version") > (?1, ?2, ?3) ORDER BY "owner_type", "owner_ordinal", "owner_version" LIMIT ?4;
 
 -- content_version.list_by_owner
 --   takes: owner_id
---   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at" FROM "content_version" WHERE "owner_id" = ?1 ORDER BY "owner_version";
+--   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id" FROM "content_version" WHERE "owner_id" = ?1 ORDER BY "owner_version";
 
 -- content_version.list_oldest
 --   takes: limit
---   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at
-SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at" FROM "content_version" ORDER BY "replaced_at" LIMIT ?1;
+--   gives: owner_type, owner_ordinal, owner_version, owner_id, body, replaced_at, trajectory_id
+SELECT "owner_type", "owner_ordinal", "owner_version", "owner_id", "body", "replaced_at", "trajectory_id" FROM "content_version" ORDER BY "replaced_at" LIMIT ?1;
 
 -- ===== pending_injection
 

@@ -371,7 +371,10 @@ class Walk:
         """Drop what records said before: of those touched all versions, of others those that name the subject."""
         for entity in self._each(CONTENT_VERSION):
             place = (str(entity.owner_type), entity.owner_ordinal)
-            if place in self._touched or entity.owner_id.bytes in self._subject.ids or self._says(entity.body):
+            task = None if entity.trajectory_id is None else entity.trajectory_id.bytes
+            # Of a record that was deleted before its task is purged, this is all there is.
+            named = entity.owner_id.bytes in self._subject.ids or task in self._wanted.trajectories
+            if place in self._touched or named or self._says(entity.body):
                 self._touched.add(place)
                 self.outcome.hashes |= digests_of_body(entity.body)
                 self._erase(CONTENT_VERSION, entity)

@@ -62,6 +62,7 @@ CONTENT_VERSION = Relation(
         uuid_("owner_id"),
         text("body"),
         instant("replaced_at"),
+        uuid_("trajectory_id", nullable=True, comment="of what belongs to a task, to be purged with it"),
     ),
     paths=(
         AccessPath("list_by_owner", ("owner_id",), ("owner_version",)),
