@@ -16,7 +16,7 @@ from caliber.config.memories import MemoryConfig
 from caliber.kernels import uuid7
 from caliber.knowledge import notes as note_ops
 from caliber.knowledge.notes import NewNote
-from caliber.model.entities import Artifact, Note, Scope, Trajectory, Turn
+from caliber.model.entities import TTL, Artifact, Note, Scope, Trajectory, Turn
 from caliber.model.enums import ArtifactType, ExtractionMethod, Trigger, TrustLabel, TTLKind
 from caliber.model.time import from_us
 from caliber.runtime.embedder import Vectors
@@ -315,6 +315,10 @@ class Compressor:
         )
         if created and group.vector is not None and self._engine.embedder is not None:
             self._engine.embedder.attach(uow, "artifact", artifact.artifact_id, artifact.text, group.vector)
+        if artifact.ttl.kind is not TTLKind.PERSISTENT:
+            # These very words were there already, for a while: now they stand for what stays.
+            lasting = dataclasses.replace(artifact, ttl=TTL(TTLKind.PERSISTENT), expires_at=None)
+            artifact = uow.update(ARTIFACT, lasting)
         return artifact
 
     def _apply_note(self, uow: UnitOfWork, group: Group) -> Note:

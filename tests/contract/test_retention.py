@@ -414,6 +414,21 @@ def test_what_ends_by_itself_is_not_kept_on_in_a_summary(opened: Any, start: Any
 
 
 @HERE
+def test_a_summary_stays_although_its_words_were_there_for_a_while(opened: Any, start: Any) -> None:
+    # C-138: what stands for records that stay does not go with the ttl of an artifact that says the same
+    memory, clock = opened(compressed("artifact", "task_end"), summarization_provider=ScriptedSummarizer())
+    agent = start(memory)
+    same = {"artifact_type": "intermediate_output", "extraction_method": "inferred"}
+    agent.keep("summary of one", ttl=3_600_000, **same)
+    for text in ("one", "two"):
+        agent.keep(text)
+    memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
+    clock.at = MONDAY + 3 * HOUR
+    memory.maintain()
+    assert left(memory)["artifact"] == ["summary of one"]
+
+
+@HERE
 def test_what_is_forgotten_while_it_is_summed_up_does_not_come_back(opened: Any, start: Any) -> None:
     # docs/forgetting.md; C-138: what was read before stays until the next time
     summarizer = ScriptedSummarizer()
