@@ -32,7 +32,7 @@ from caliber.storage.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_change
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.feed import News
 from caliber.storage.migrations import epoch_of
-from caliber.storage.outdated import gone_memories
+from caliber.storage.outdated import gone_memories, reading
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange
@@ -186,7 +186,7 @@ class ResidentMemory:
 
     def _read_record(self, name: str, key: bytes) -> RelationSnapshot:
         """Return a mirror of the one record under an id, or of none."""
-        with self._store.read() as session:
+        with reading(self._store, self._store.catalog.by_name[name]) as session:
             return self._mirrors.mirror(name, session.run(self._store.plans[name].get, (key,)))
 
     @property

@@ -14,7 +14,6 @@ from caliber.runtime.engine import Engine
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE
-from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage import arrow
 from caliber.storage.arrow import Source
 from caliber.storage.bulk.columns import Columns, values_of
@@ -22,7 +21,7 @@ from caliber.storage.bulk.derived import Maker
 from caliber.storage.bulk.load import batches_of, loadable
 from caliber.storage.bulk.protocol import BulkReport, OnExisting, Progress
 from caliber.storage.embedding_statements import kinds_of
-from caliber.storage.outdated import outdated
+from caliber.storage.outdated import reading
 from caliber.trajectory import inputs
 
 
@@ -67,10 +66,8 @@ def load_source(
     if relation not in known:
         names = ", ".join(each.name for each in known)
         raise InvalidValue(field="relation", reason=f"{relation.name} is written by the store itself; load {names}")
-    if relation.code >= FIRST_CODE:
-        with engine.store.read() as session:
-            if not session.run(engine.store.statements["memory.live"], (relation.code,)):
-                raise outdated()
+    with reading(engine.store, relation):
+        pass  # a memory that is gone takes no records, though another one may have its name
     maker = Maker(engine.clock.now_us(), engine.estimator, _fingerprints)
     owners = tuple(kinds_of(engine.store.catalog))
     batches = batches_of(relation, source, maker, _spaces(engine), owners)

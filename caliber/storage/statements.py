@@ -41,7 +41,6 @@ IRREGULAR: dict[str, Irregular] = {
     "note.by_fingerprint": Irregular(("fingerprint",), rows_of="note"),
     "note.of_trajectory": Irregular(("trajectory_id",), rows_of="note"),
     "memory.revision": Irregular((), results=("memories", "versions")),
-    "memory.live": Irregular(("code",), results=("code",)),
     "lock.serialize": Irregular(("resource",), results=("serialized",)),
     "lock.held": Irregular(("resource", "token", "now"), results=("token",)),
     "lock.delete_expired": Irregular(("now",)),

@@ -129,6 +129,7 @@ class UnitOfWork:
         if self._locks_reads and plans.lock is not None and relation.versioned:
             self._session.run(plans.lock, key)
         rows = self._session.run(plans.get, key)
+        self._check_live(relation)
         if not rows:
             return None
         return self._hold(plans, rows[0])
@@ -310,7 +311,7 @@ class UnitOfWork:
         self._knows_all = True
 
     def _check_live(self, relation: Relation) -> None:
-        """Refuse what was written into the table of a memory that others removed, or took a field from.
+        """Refuse what was read or written in the table of a memory that others removed, or took a field from.
 
         Its name, and that of a field, may be another one's by now. Only now: as long as this transaction is under way,
         nobody else can do it. Raises: SchemaMismatch.

@@ -251,6 +251,7 @@ def test_vectors_of_a_memory_that_came_later_are_passed_over(backend: Any, start
 def test_a_field_that_took_the_place_of_another_is_not_taken_for_it(backend: Any, kind: str | None) -> None:
     backend.needs("sharing")
     old = backend.open(backend.config(memories=[IDEA]))
+    asking = backend.open(backend.config(memories=[IDEA], search__mode="backend"))
     ideas = old.memory("idea")
     first = ideas.insert(content="alpha", weight=0.5)
     less = _without(IDEA, "weight")
@@ -262,6 +263,10 @@ def test_a_field_that_took_the_place_of_another_is_not_taken_for_it(backend: Any
         new = backend.open(settings)
         fresh = new.memory("idea").insert(content="beta", weight={"text": "light", "int": 7}[kind])
         assert new.memory("idea").get(fresh.record_id) == fresh
+        with pytest.raises(SchemaMismatch):
+            ideas.archive(fresh.record_id)
+        stored = backend.open(backend.config(memories=[more], search__mode="backend"))
+        assert stored.memory("idea").get(fresh.record_id) == fresh
     # Asked for a column that is not there, SQLite may answer with the column's name.
     for call in (
         lambda: ideas.update(first.record_id, content="gamma"),
@@ -269,8 +274,9 @@ def test_a_field_that_took_the_place_of_another_is_not_taken_for_it(backend: Any
     ):
         with pytest.raises(StorageError):  # SchemaMismatch, or what the database itself says of the column
             call()
-    with pytest.raises(SchemaMismatch):
-        old.storage.idea.get(first.record_id)
+    for read in (old.storage.idea.get, asking.get, asking.memory("idea").get):
+        with pytest.raises(SchemaMismatch):
+            read(first.record_id)
     if kind is not None:
         assert new.memory("idea").get(fresh.record_id) == fresh
         assert new.verify() == []

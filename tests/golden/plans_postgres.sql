@@ -2203,11 +2203,6 @@ SELECT nextval('"tenant_a"."lock_ordinal_seq"'::regclass) FROM generate_series(1
 --   gives: serialized
 SELECT pg_advisory_xact_lock(1128352834, hashtext('tenant_a/' || $1)) IS NOT NULL;
 
--- memory.live
---   takes: code
---   gives: code
-SELECT code FROM "tenant_a"."memory_type" WHERE code = $1::bigint AND retired_at IS NULL;
-
 -- memory.revision
 --   takes: nothing
 --   gives: memories, versions

@@ -1940,11 +1940,6 @@ SELECT coalesce(max(token), 0) FROM lock WHERE resource = ?1;
 --   gives: serialized
 SELECT ?1 IS NOT NULL;
 
--- memory.live
---   takes: code
---   gives: code
-SELECT code FROM memory_type WHERE code = ?1 AND retired_at IS NULL;
-
 -- memory.revision
 --   takes: nothing
 --   gives: memories, versions

@@ -63,7 +63,6 @@ _TEXTS: Final = {
         "SELECT {note_row} FROM {note} WHERE fingerprint = $1 AND archived_at IS NULL AND superseded_by IS NULL"
         " AND idempotency_key IS NULL"
     ),
-    "memory.live": "SELECT code FROM {memory_type} WHERE code = $1::bigint AND retired_at IS NULL",
     "memory.revision": "SELECT count(*), coalesce(sum(version), 0)::bigint FROM {memory_type}",
     "note.of_trajectory": (
         "SELECT {note_row} FROM {note} WHERE $1 = ANY (source_trajectory_ids) ORDER BY created_at, ordinal"

@@ -64,7 +64,6 @@ _TEXTS = {
     "note.of_trajectory": (
         f"SELECT {ROW['note']} FROM note WHERE instr(source_trajectory_ids, ?1) % 16 = 1 ORDER BY created_at, ordinal"
     ),
-    "memory.live": "SELECT code FROM memory_type WHERE code = ?1 AND retired_at IS NULL",
     "memory.revision": "SELECT count(*), coalesce(sum(version), 0) FROM memory_type",
     # BEGIN IMMEDIATE keeps every other writer out already.
     "lock.serialize": "SELECT ?1 IS NOT NULL",
