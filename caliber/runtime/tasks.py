@@ -14,7 +14,14 @@ from caliber.model import states
 from caliber.model.access import Principal
 from caliber.model.entities import EntityRef, LockToken, Note, Scope, Trajectory, TrajectoryOutcome, Turn
 from caliber.model.enums import EntityType, EventType, OutcomeStatus, RecoveryFrequency, TrajectoryStatus, Trigger
-from caliber.model.errors import CaliberError, Conflict, ConstraintViolation, NotFound, Unavailable
+from caliber.model.errors import (
+    CaliberError,
+    Conflict,
+    ConstraintViolation,
+    InvalidStateTransition,
+    NotFound,
+    Unavailable,
+)
 from caliber.model.windows import ContextWindow
 from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.engine import Engine
@@ -253,22 +260,25 @@ class Tasks:
         current: Scope = uow.get(SCOPE, subject.scope.scope_id.bytes)
         if not current.is_open:
             return current
-        if current.turn_count != subject.scope.turn_count:
-            raise Changed(entity_type="scope", id=current.scope_id, reason="turns were appended while it was closing")
+        _check_turns(current, subject.scope)
         # What is made of turns is trusted as they are, also when they are gone by the end of this.
         turns: list[Turn] = uow.select_path(TURN, "list_by_scope", current.scope_id.bytes)
         applied = self.policies.apply(uow, subject, prepared)
         summarized = prepared.summarized
         summary = None if summarized is None else summarized.summary
-        closed = lifecycle.close_scope(
-            uow,
-            current.scope_id,
-            summary=summary,
-            summary_tokens=0 if summary is None else self._engine.count_text(summary),
-            artifact_ids=[artifact.artifact_id for artifact in applied.artifacts],
-            checkpoint_id=applied.checkpoint_id,
-            turns=turns,
-        )
+        try:
+            closed = lifecycle.close_scope(
+                uow,
+                current.scope_id,
+                summary=summary,
+                summary_tokens=0 if summary is None else self._engine.count_text(summary),
+                artifact_ids=[artifact.artifact_id for artifact in applied.artifacts],
+                checkpoint_id=applied.checkpoint_id,
+                turns=turns,
+            )
+        except InvalidStateTransition as error:  # since it was looked at above; nothing of this stays
+            raise Changed(entity_type="scope", id=current.scope_id, reason="somebody else closed it") from error
+        _check_turns(closed, subject.scope)  # as it was when it was written: writers may not wait for each other
         vector = None if summarized is None else summarized.summary_vector
         if summary is not None and vector is not None and self._engine.embedder is not None:
             self._engine.embedder.attach(uow, "scope", closed.scope_id, summary, vector)
@@ -401,3 +411,9 @@ class Tasks:
             return self._engine.write(work, deadline_ms=deadline_ms)
 
         return self._retry(attempt)
+
+
+def _check_turns(now: Scope, prepared: Scope) -> None:
+    """Refuse to close a scope that has other turns than those it was prepared with. Raises: Changed."""
+    if now.turn_count != prepared.turn_count:
+        raise Changed(entity_type="scope", id=now.scope_id, reason="turns were appended while it was closing")

@@ -131,6 +131,49 @@ def test_a_summary_is_trusted_as_the_turns_it_was_made_of_that_are_gone(opened: 
     assert agent.memory.storage.turns.count() == 0
 
 
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_of_two_that_close_a_scope_at_once_each_has_it_closed_and_one_has_acted(
+    backend: Any, opened: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # C-213, K-048: where writers do not wait for each other, the other one closes it in the middle of this
+    agent = opened(policy("scope_close", SUMMARIZE, notify("closed")))
+    other = backend.open(agent.memory.config, summarization_provider=ScriptedSummarizer())
+    agent.say("said")
+    apply = PolicyEngine.apply
+
+    def overtaken(engine: PolicyEngine, *about: Any) -> Any:
+        monkeypatch.setattr(PolicyEngine, "apply", apply)
+        other.close_scope(agent.scope_id)
+        return apply(engine, *about)
+
+    monkeypatch.setattr(PolicyEngine, "apply", overtaken)
+    assert agent.memory.close_scope(agent.scope_id).summary == "summary of user: said"
+    other.flush()
+    assert [run["action"] for run in runs(agent, "scope_close")] == ["summarize turn_buffer", "notify closed"]
+
+
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_what_is_said_in_the_middle_of_closing_is_in_the_summary(
+    backend: Any, opened: Any, summarizer: ScriptedSummarizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # C-213, C-215: never half closed, also where writers do not wait for each other
+    agent = opened(policy("scope_close", SUMMARIZE, prune("turn_buffer")))
+    other = backend.open(agent.memory.config)
+    agent.say("said")
+    apply = PolicyEngine.apply
+
+    def overtaken(engine: PolicyEngine, *about: Any) -> Any:
+        monkeypatch.setattr(PolicyEngine, "apply", apply)
+        other.append_turn(agent.scope_id, role="user", content="late")
+        return apply(engine, *about)
+
+    monkeypatch.setattr(PolicyEngine, "apply", overtaken)
+    assert agent.memory.close_scope(agent.scope_id).turn_count == 2
+    assert summarizer.calls == ["summarize", "summarize"]
+    assert [run.get("pruned") for run in runs(agent, "scope_close")] == [None, 2]
+    assert agent.memory.storage.turns.count() == 0
+
+
 @pytest.mark.parametrize("operation", ["summarize", "extract_artifacts", "generate_notes"])
 @HERE
 def test_what_is_forgotten_while_a_provider_is_asked_does_not_come_back(
