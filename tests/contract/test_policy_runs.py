@@ -5,6 +5,7 @@ Source: C-213, C-226 to C-229, K-063; issue: ordered, each run recorded, never h
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -195,6 +196,30 @@ def test_what_is_forgotten_while_a_provider_is_asked_does_not_come_back(
     (scope,), (artifact,), (note,) = (getattr(memory.storage, name).all() for name in ("scopes", "artifacts", "notes"))
     said = [scope.summary, artifact.text, note.content]
     assert all("in mind" in text and "swordfish" not in text for text in said), said
+
+
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_what_another_process_forgets_between_the_check_and_the_write_does_not_stay(
+    opened: Any, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # docs/forgetting.md: an erasure waits for who was writing, and finds what was written
+    agent = opened(policy("turn", SUMMARIZE))
+    other = backend.open(agent.memory.config)
+    check = policies_module.check_erasures
+    forgetting = threading.Thread(target=other.forget, kwargs={"texts": ["swordfish"]})
+
+    def checked(*about: Any) -> None:
+        check(*about)
+        if forgetting.ident is None:
+            forgetting.start()
+            forgetting.join(0.5)  # the rest waits for this transaction to end
+
+    monkeypatch.setattr(policies_module, "check_erasures", checked)
+    agent.say("KEEP in mind that it is swordfish")
+    forgetting.join()
+    agent.memory.flush()
+    assert [item.text for item in other.storage.artifacts.all() if "swordfish" in item.text] == []
+    assert other.storage.artifacts.count() == 1
 
 
 @pytest.mark.parametrize("trigger", ["scope_close", "turn"])
