@@ -152,7 +152,7 @@ class Compressor:
         for keys in places.values():
             if len(keys) < (1 if relation is TURN else _ONE):
                 continue
-            erased = erasures(self._engine.store)
+            erased = erasures(self._engine)
             records = [record for record in self._again(relation, keys) if _in_use(relation, record)]
             scope_id = self._last_scope(records)
             least = 1 if relation is TURN else _ONE

@@ -6,16 +6,17 @@ anything was erased since the sources were read; if so, it is made again of what
 
 from __future__ import annotations
 
+from caliber.runtime.engine import Engine
 from caliber.runtime.policy_notes import Changed
 from caliber.schema.relations import ERASURE
-from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork
 
 
-def erasures(store: Store) -> int:
-    """Return how often something was erased from a store; asked before the sources are read."""
-    with store.read() as session:
-        count: int = session.run(store.plans[ERASURE.name].count, ())[0][0]
+def erasures(engine: Engine) -> int:
+    """Return how often something was erased from the store; asked before the sources are read. Raises: Unavailable."""
+    engine.check_open()
+    with engine.store.read() as session:
+        count: int = session.run(engine.store.plans[ERASURE.name].count, ())[0][0]
     return count
 
 

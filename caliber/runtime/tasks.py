@@ -56,7 +56,7 @@ class Tasks:
 
     def _erased(self, trigger: Trigger) -> int | None:
         """Return how often something was erased so far, where actions of a trigger make something of what is read."""
-        return erasures(self._engine.store) if self.policies.actions(trigger) else None
+        return erasures(self._engine) if self.policies.actions(trigger) else None
 
     def find(self, snapshot: ResidentSnapshot, relation: str, record_id: uuid.UUID) -> object:
         """Return an entity of one relation. Raises: NotFound."""
@@ -397,7 +397,7 @@ class Tasks:
         """Draw notes from a trajectory and merge them into what is known (C-233)."""
 
         def attempt() -> list[Note]:
-            erased, snapshot = erasures(self._engine.store), self._snapshot()
+            erased, snapshot = erasures(self._engine), self._snapshot()
             scopes = self.scopes_of(snapshot, trajectory_id)
             subject = self.subject(snapshot, trajectory_id, scopes[-1] if scopes else None, all_turns=True)
             outcome = subject.trajectory.outcome
