@@ -402,7 +402,8 @@ def locks_nothing_before(pg: Any, memory: Any, trajectory_id: Any, write: Callab
 @pytest.mark.parametrize("durability", ["commit", "group"])
 def test_trajectory_is_locked_before_what_belongs_to_it(pg: Any, durability: str) -> None:
     """As deleting one does: so nobody waits in a circle for somebody who deletes it."""
-    memory = pg.open(storage__durability=durability)
+    # Without a worker that embeds: it locks the record it embeds, and nothing else.
+    memory = pg.open(storage__durability=durability, embedding_provider=None)
     task = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
     same = {"artifact_type": "fact", "content": "kept as long as the scope", "extraction_method": "explicit"}
