@@ -232,6 +232,28 @@ def test_interrupt_while_the_outcome_of_a_commit_is_asked_for(backend: Any) -> N
     assert_free(store)
 
 
+def test_interrupt_before_a_commit_is_sent(backend: Any) -> None:
+    """The transaction ends with its connection and is known to have come to nothing: companions write again."""
+    if backend.adapter != "postgres":
+        pytest.skip(f"{backend.name}: not a store whose server is asked for the outcome of a COMMIT")
+    store = backend.store(storage__durability="group")
+    exchange = PgConnection.exchange
+
+    def unsent(self: Any, *commands: Any) -> Any:
+        if threading.current_thread() is MAIN and b"COMMIT" in commands[-1].arguments[0]:
+            signal.raise_signal(signal.SIGINT)
+        return exchange(self, *commands)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PgConnection, "exchange", unsent)
+        crowd = Crowd(store)
+        end = crowd.led_by_me(insert, [insert] * 3)
+    assert isinstance(end, KeyboardInterrupt)
+    assert all(isinstance(crowd.ends[at], int) for at in range(3)), crowd.ends
+    assert count(store, TRAJECTORY) == 3
+    assert_free(store)
+
+
 def test_interrupt_while_the_lead_is_handed_on(backend: Any) -> None:
     store = backend.store(storage__durability="group")
     writer = store._writer

@@ -274,16 +274,18 @@ class PostgresWriter(GroupWriter):
                         messages = self._messages(batch, bool(changes))
                         ticket = self._turns.take()
                         record = (self._identity, self._packed(changes), self._clock_us()) if changes else None
-                        batch.ending = True
                         try:
+                            batch.ending = True
                             sequence, others = self._commit(connection, record, messages)
                         except Exception as error:
                             if not (isinstance(error, Unavailable) and connection.broken):
                                 raise
-                            self._cut_off(xid, record, error)
+                            self._cut_off(batch, xid, record, error)
                             others = True  # its position is not known: memory learns of it as of anybody else's
                         except BaseException as error:
-                            self._cut_off(xid, record, error)
+                            # Perhaps before the COMMIT was sent: what is still open ends with its connection.
+                            connection.close()
+                            self._cut_off(batch, xid, record, error)
                             interrupt, others = error, True
                     batch.committed = True
                 except Exception:
@@ -395,7 +397,7 @@ class PostgresWriter(GroupWriter):
         sequence: int = connection.rows(insert, results[at_insert])[0][0]
         return sequence, others
 
-    def _cut_off(self, xid: int, record: tuple[Any, ...] | None, error: BaseException) -> None:
+    def _cut_off(self, batch: Batch, xid: int, record: tuple[Any, ...] | None, error: BaseException) -> None:
         """Find out what became of a COMMIT whose answer never came. Raises: ``error`` when nothing was written.
 
         A server that crashed before it had written anything of a transaction to disk gives the same number to another
@@ -417,6 +419,7 @@ class PostgresWriter(GroupWriter):
             except StorageError:
                 status = "aborted"  # a number still to be given out: ours was forgotten
             if status == "aborted":
+                batch.ending = False  # it is known: whoever shared it may write again
                 raise error
             if status == "committed":
                 break
