@@ -359,7 +359,8 @@ class Embedder:
             in_order = sorted(ready, key=lambda made: made[0].owner)
             return sum(self._still_says(uow, item) and lane.add(uow, item, rows) for item, rows in in_order)
 
-        return (self._store.write(work) if ready else 0), left, outage
+        # Apart: with a record locked it must not wait for a task that somebody deletes, who waits for that record.
+        return (self._store.write(work, apart=True) if ready else 0), left, outage
 
     def _still_says(self, uow: UnitOfWork, item: Lacking) -> bool:
         """Return whether a record is still there with the content its vector was made from."""

@@ -112,8 +112,12 @@ class Store(BulkStore, Protocol):
         """What looks after the store."""
         ...
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
-        """Run ``work`` in a write transaction and return its result once it is durable."""
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, apart: bool = False) -> T:
+        """Run ``work`` in a write transaction and return its result once it is durable.
+
+        ``apart``: it shares the transaction with nobody where a row stays locked until the commit; else who waits for
+        that row waits for whatever its companions wait for.
+        """
         ...
 
     def filter(self, predicate: Predicate, relation: Relation) -> StoredFilter:

@@ -16,9 +16,11 @@ from support.configs import USER
 from support.crowds import Crowd, Gate, count, until
 from support.entities import plain
 from support.evidence import seed
+from support.providers import CountingEmbeddings
 
 from caliber.backends.postgres.connection import PgConnection
 from caliber.model.errors import CaliberError, Unavailable
+from caliber.runtime.space_provider import StoreVectorCache
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
 
@@ -424,8 +426,7 @@ def locks_nothing_before(pg: Any, memory: Any, trajectory_id: Any, write: Callab
 @pytest.mark.parametrize("durability", ["commit", "group"])
 def test_trajectory_is_locked_before_what_belongs_to_it(pg: Any, durability: str) -> None:
     """As deleting one does: so nobody waits in a circle for somebody who deletes it."""
-    # Without a worker that embeds: it locks the record it embeds, and nothing else.
-    memory = pg.open(storage__durability=durability, embedding_provider=None)
+    memory = pg.open(storage__durability=durability)
     task = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
     same = {"artifact_type": "fact", "content": "kept as long as the scope", "extraction_method": "explicit"}
@@ -439,5 +440,27 @@ def test_trajectory_is_locked_before_what_belongs_to_it(pg: Any, durability: str
         lambda: memory.storage.scopes.close(scope.scope_id),
         lambda: memory.open_scope(task.trajectory_id),
     ):
+        memory.flush()  # the worker that embeds locks what it embeds, and nothing else
         locks_nothing_before(pg, memory, task.trajectory_id, write)
+    assert memory.verify() == []
+
+
+def test_worker_that_embeds_waits_for_nobodys_companions(pg: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps a record locked until its commit: who waits for that record must not wait for a whole batch."""
+    inside, go = threading.Event(), threading.Event()
+
+    def held(self: StoreVectorCache, items: object) -> None:
+        inside.set()
+        go.wait(30)
+
+    monkeypatch.setattr(StoreVectorCache, "put_many", held)  # the last thing before vectors are written
+    memory = pg.open(storage__durability="group", embedding_provider=CountingEmbeddings())
+    task = memory.start_trajectory("goal", initiator=USER)
+    scope = memory.current_scope(task.trajectory_id)
+    memory.append_turn(scope.scope_id, role="user", content="embedded while another writes")
+    assert inside.wait(30)
+    gate = Gate(memory._engine.store)
+    go.set()
+    until(lambda: memory.stats()["behind"]["embeddings_waiting"] == 0)
+    gate.open()
     assert memory.verify() == []

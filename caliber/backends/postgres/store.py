@@ -238,9 +238,9 @@ class PostgresStore:
             self._shared.ordinals.forget()
         self._server = server
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, apart: bool = False) -> T:
         self._check_open()
-        return self._writer.write(work, deadline_ms=deadline_ms)
+        return self._writer.write(work, deadline_ms=deadline_ms, apart=apart)
 
     def filter(self, predicate: Predicate, relation: Relation) -> StoredFilter:
         return compile_stored(predicate, relation, self._dialect)

@@ -185,13 +185,13 @@ class PostgresWriter(GroupWriter):
         self.commits = 0
         self.retried = 0
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, apart: bool = False) -> T:
         deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1_000
         attempt = 0
         doing = work
         while True:
             try:
-                if self._grouped and not attempt:
+                if self._grouped and not apart and not attempt:
                     return super().write(doing, deadline_ms=deadline_ms)
                 request = Request(doing)
                 self.write_alone(request, deadline)

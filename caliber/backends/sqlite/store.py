@@ -118,8 +118,9 @@ class SqliteStore:
 
         return SqliteCare(self._options, self.plans, self._reading, self._transaction, self._outside)
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, apart: bool = False) -> T:
         self._check_open()
+        del apart  # one writes at a time, and locks the file
         return self._writer.write(work, deadline_ms=deadline_ms)
 
     def bulk_load(
