@@ -6,11 +6,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import click
 
-from caliber.cli.settings import Settings
 from caliber.model.errors import (
     CaliberError,
     ConfigError,
@@ -55,7 +54,14 @@ class PipeClosed(Exception):
 _USERS: Final = (ConfigError, ValidationError, NotFound, Conflict, SchemaMismatch, PermissionDenied)
 
 
-def guarded(run: Callable[[], Any], settings: Settings, *, json_asked: bool) -> int:
+class Asked(Protocol):
+    """How failures are to be told; known only once the command has read its options."""
+
+    json: bool
+    debug: bool
+
+
+def guarded(run: Callable[[], Any], settings: Asked, *, json_asked: bool) -> int:
     """Run a command and return its exit code; every failure becomes a message."""
     try:
         code = run()

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from caliber.cli.failures import Mistake
+
 if TYPE_CHECKING:
     from caliber.cli.output import Output
     from caliber.config import CaliberConfig
@@ -50,8 +52,6 @@ class Settings:
 
         Raises: Mistake when there is none.
         """
-        from caliber.cli.failures import Mistake
-
         if self.config is not None:
             return self.config
         named = os.environ.get(CONFIG_VARIABLE)

@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import loops
+from caliber.kernels.jit.code import KNOB, CompiledCode
 from caliber.kernels.jit.loops import BAD_INDEX
 from caliber.model.errors import CaliberError, ExtraNotInstalled, InvalidConfigValue, InvalidValue
-
-KNOB: Final = "resident.evaluator"
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -31,20 +30,6 @@ Floats = npt.NDArray[np.float32]
 
 LEAST_INSTANT: Final = -(2**63)
 MOST_INSTANT: Final = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledCode:
-    """Where compiled loops come from: how many were loaded, how many compiled, and what went wrong with keeping them.
-
-    Units: ``seconds`` to import Numba, load and compile; ``folder`` is the cache of the store that asked first.
-    """
-
-    folder: Path
-    loaded: int
-    compiled: int
-    seconds: float
-    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

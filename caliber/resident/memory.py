@@ -32,8 +32,9 @@ from caliber.storage.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_change
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.feed import News
 from caliber.storage.migrations import epoch_of
-from caliber.storage.outdated import gone_memories, reading
+from caliber.storage.outdated import gone_memories
 from caliber.storage.protocol import Store
+from caliber.storage.reading import reading
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange
 

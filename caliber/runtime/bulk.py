@@ -21,7 +21,7 @@ from caliber.storage.bulk.derived import Maker
 from caliber.storage.bulk.load import batches_of, loadable
 from caliber.storage.bulk.protocol import BulkReport, OnExisting, Progress
 from caliber.storage.embedding_statements import kinds_of
-from caliber.storage.outdated import reading
+from caliber.storage.reading import reading
 from caliber.trajectory import inputs
 
 

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from caliber.kernels import active_path
-from caliber.kernels.evaluator import CompiledCode
+from caliber.kernels.jit.code import CompiledCode
 from caliber.runtime import spaces
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text

@@ -34,7 +34,7 @@ from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.storage.codec import Row, codec_of, decoder_of
 from caliber.storage.conditions import PAGE_ROWS
 from caliber.storage.listing import Behind
-from caliber.storage.outdated import reading
+from caliber.storage.reading import reading
 from caliber.trajectory import inputs
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
 from caliber.storage.embedding_statements import kinds_of
 from caliber.storage.memory_records import KEY, content_hash_of, texts_of
-from caliber.storage.outdated import reading
+from caliber.storage.reading import reading
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from caliber.model.errors import SchemaMismatch
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ColumnType, Relation
-from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.memory_migrations import catalog_of
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
-
-if TYPE_CHECKING:
-    from caliber.storage.protocol import Store
 
 
 def outdated() -> SchemaMismatch:
@@ -66,12 +60,3 @@ def check_current(session: StatementSession, statements: Mapping[str, Plan], cat
     """Refuse to go on with memories that others have changed. Raises: SchemaMismatch."""
     if tuple(session.run(statements["memory.revision"], ())[0]) != catalog.revision:
         raise outdated()
-
-
-@contextmanager
-def reading(store: Store, relation: Relation) -> Iterator[StatementSession]:
-    """Read records of one relation in a session of the store. Raises: SchemaMismatch for a memory that is gone."""
-    with store.read() as session:
-        if relation.code >= FIRST_CODE:
-            check_present(session, relation, store.plans, store.statements, store.catalog)
-        yield session

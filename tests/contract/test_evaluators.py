@@ -118,8 +118,9 @@ def test_what_was_not_kept_is_in_the_event_log(
     backend: Any, numba: Any, compiled_code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from caliber.kernels import evaluator
+    from caliber.kernels.jit.code import CompiledCode
 
-    code = evaluator.CompiledCode(compiled_code, 0, 13, 2.5, ("a/b cannot be written to: Read-only file system",))
+    code = CompiledCode(compiled_code, 0, 13, 2.5, ("a/b cannot be written to: Read-only file system",))
     monkeypatch.setattr(evaluator, "_compiled", caliber.kernels.Evaluator("numba", numba.loops, code))
     memory = backend.open(resident__evaluator="numba", cache_dir=str(compiled_code))
     memory.flush()

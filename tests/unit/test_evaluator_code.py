@@ -25,6 +25,7 @@ import caliber
 from caliber.kernels import Evaluator, open_evaluator
 from caliber.kernels import evaluator as evaluators
 from caliber.kernels.evaluator import NUMPY, compile_evaluator
+from caliber.kernels.jit.code import CompiledCode
 from caliber.model.errors import ExtraNotInstalled, InvalidConfigValue
 
 PACKAGE = Path(caliber.__file__).parent
@@ -313,7 +314,7 @@ def test_stats_and_doctor_name_the_evaluator(
     assert line["level"] == "ok"
     assert line["text"].startswith("evaluator numba: ")
     assert str(compiled_code) in line["text"]
-    code = evaluators.CompiledCode(compiled_code, 0, LOOPS, 2.0, ("x cannot be written to: Read-only file system",))
+    code = CompiledCode(compiled_code, 0, LOOPS, 2.0, ("x cannot be written to: Read-only file system",))
     monkeypatch.setattr(evaluators, "_compiled", Evaluator("numba", numba.loops, code))
     report = caliber_json("doctor")
     line = next(item for item in report["findings"] if item["text"].startswith("evaluator"))

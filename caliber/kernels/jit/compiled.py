@@ -15,8 +15,8 @@ from typing import Any
 import numba
 from numba import types
 
-from caliber.kernels.evaluator import KNOB, CompiledCode
 from caliber.kernels.jit import loops
+from caliber.kernels.jit.code import KNOB, CompiledCode
 from caliber.kernels.jit.store import CodeStore
 from caliber.model.errors import InvalidConfigValue
 

@@ -1,0 +1,24 @@
+"""What is known of compiled code without Numba. Source: decision 0042."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+KNOB: Final = "resident.evaluator"
+"""The knob that asks for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCode:
+    """Where compiled loops come from: how many were loaded, how many compiled, and what went wrong with keeping them.
+
+    Units: ``seconds`` to import Numba, load and compile; ``folder`` is the cache of the store that asked first.
+    """
+
+    folder: Path
+    loaded: int
+    compiled: int
+    seconds: float
+    problems: tuple[str, ...] = ()

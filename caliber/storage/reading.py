@@ -1,0 +1,21 @@
+"""Records of one relation as they are now, in a session of the store. Source: docs/decisions/0162."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from caliber.schema.relation import Relation
+from caliber.schema.relations.memory import FIRST_CODE
+from caliber.storage.outdated import check_present
+from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
+
+
+@contextmanager
+def reading(store: Store, relation: Relation) -> Iterator[StatementSession]:
+    """Read records of one relation in a session of the store. Raises: SchemaMismatch for a memory that is gone."""
+    with store.read() as session:
+        if relation.code >= FIRST_CODE:
+            check_present(session, relation, store.plans, store.statements, store.catalog)
+        yield session
