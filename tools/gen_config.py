@@ -23,7 +23,7 @@ from caliber.config.render import about, limits_of
 from caliber.config.tree import DECLARED_IN_LISTS
 from caliber.dsl import adapters, compiler, files, injection, memories, parser, scan
 from caliber.model.enums import MemoryCategory, Trigger
-from caliber.schema.binding import INDEXES, SYSTEM
+from caliber.schema.indexing import INDEXES, OWN_INDEXES, SYSTEM
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import FieldType, IndexType
 
@@ -292,10 +292,10 @@ def _memories() -> Iterator[str]:
         "",
         f"`type` and `schema` are needed. {_words(SYSTEM)} are in every memory, and can be indexed undeclared.",
         "",
-        "| index | for fields of type |",
-        "|---|---|",
+        "| index | for fields of type | in a memory of your own |",
+        "|---|---|---|",
     )
-    yield from (f"| `{kind}` | {_words(types)} |" for kind, types in INDEXES.items())
+    yield from (f"| `{kind}` | {_words(types)} | {_words(OWN_INDEXES[kind])} |" for kind, types in INDEXES.items())
     yield ""
 
 

@@ -11,19 +11,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from caliber.model.errors import InternalError
+from caliber.schema.indexing import INDEXES, OWN_INDEXES, index_faults
 from caliber.schema.memories import BUILT_IN, BuiltIn
-from caliber.schema.memory_types import Field, FieldType, IndexType, MemoryType
-from caliber.schema.own_memories import faults as own_faults
-from caliber.schema.own_memories import own_memory
+from caliber.schema.memory_types import Field, FieldType, MemoryType
+from caliber.schema.own_memories import field_faults, own_memory
 from caliber.schema.relation import Column, ColumnType
-
-SYSTEM: Final[Mapping[str, FieldType]] = {
-    "id": FieldType.UUID,
-    "created_at": FieldType.TIMESTAMP,
-    "updated_at": FieldType.TIMESTAMP,
-    "sequence": FieldType.INT,
-}
-"""Columns that every memory has, declared or not (K-058)."""
 
 PARENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "trajectory": (),
@@ -33,15 +25,6 @@ PARENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "turn_buffer": ("scope", "trajectory"),
 }
 """What the records of a memory that every store has belong to."""
-
-INDEXES: Final[Mapping[IndexType, tuple[FieldType, ...]]] = {
-    IndexType.BTREE: tuple(kind for kind in FieldType if kind not in (FieldType.EMBEDDING, FieldType.JSON)),
-    IndexType.HASH: tuple(kind for kind in FieldType if kind not in (FieldType.EMBEDDING, FieldType.JSON)),
-    IndexType.GIN: (FieldType.TEXT, FieldType.JSON),
-    IndexType.HNSW: (FieldType.EMBEDDING,),
-    IndexType.IVFFLAT: (FieldType.EMBEDDING,),
-}
-"""Which fields an index is for (C-140)."""
 
 _KINDS: Final[Mapping[FieldType, tuple[ColumnType, ...]]] = {
     FieldType.UUID: (ColumnType.UUID,),
@@ -85,7 +68,7 @@ def faults(memory: MemoryType) -> Iterator[Fault]:
     bound = BUILT_IN.get(memory.name)
     names = [item.name for item in memory.fields]
     if bound is None:
-        for name, reason in own_faults(dataclasses.replace(memory, indexes=())):
+        for name, reason in field_faults(memory):
             yield Fault("fields", names.index(name) if name in names else 0, f"{name} {reason}")
     else:
         for at, item in enumerate(memory.fields):
@@ -96,21 +79,8 @@ def faults(memory: MemoryType) -> Iterator[Fault]:
         if memory.parent is not None and memory.parent not in allowed:
             belongs = f"belongs to {' or '.join(allowed)}" if allowed else "belongs to nothing"
             yield Fault("parent", 0, f"a {memory.name} {belongs}, not to {memory.parent}")
-    yield from _index_faults(memory)
-
-
-def _index_faults(memory: MemoryType) -> Iterator[Fault]:
-    kinds = {**SYSTEM, **{item.name: item.type for item in memory.fields}}
-    for at, index in enumerate(memory.indexes):
-        kind = kinds.get(index.field)
-        if kind is None:
-            near = difflib.get_close_matches(index.field, kinds, n=1)
-            known = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(kinds)}"
-            yield Fault("indexes", at, f"{memory.name} has no field {index.field}; {known}")
-        elif kind not in INDEXES[index.type]:
-            fitting = [other.value for other in IndexType if kind in INDEXES[other]]
-            others = f"; it is indexed by {' or '.join(fitting)}" if fitting else ""
-            yield Fault("indexes", at, f"{index.field} is {kind}, which {index.type} does not index{others}")
+    for at, reason in index_faults(memory, OWN_INDEXES if bound is None else INDEXES):
+        yield Fault("indexes", at, reason)
 
 
 def _unbound(memory: str, bound: BuiltIn, item: Field) -> str:

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from caliber.model.enums import MemoryCategory, TrustLabel
 from caliber.model.errors import InternalError, InvalidValue
+from caliber.schema.indexing import OWN_INDEXES, index_faults
 from caliber.schema.memories import BUILT_IN, BuiltIn
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, IndexType, MemoryType, Retention, RetentionKind
@@ -114,6 +115,13 @@ def is_own(memory: MemoryType) -> bool:
 
 def faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
     """Yield what keeps a memory from being a relation: a field (or "" for the memory itself) and the reason."""
+    yield from field_faults(memory)
+    for at, reason in index_faults(memory, OWN_INDEXES):
+        yield memory.indexes[at].field, reason
+
+
+def field_faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
+    """Yield the same as far as it is not about indexes, each reason as it goes on behind the name."""
     if not _NAME.fullmatch(memory.name) or (memory.parent is not None and not _NAME.fullmatch(memory.parent)):
         yield "", "is no name: letters, digits and _, at most 48, not beginning with a digit"
     for item in memory.fields:
@@ -124,18 +132,6 @@ def faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
         embedded_field(memory)
     except InvalidValue as error:
         yield error.context["field"], error.context["reason"]
-    fields = {item.name: item for item in memory.fields}
-    for index in memory.indexes:
-        declared = fields.get(index.field)
-        holds = None if declared is None else declared.type
-        if declared is None and index.field not in (*_BINDING, "sequence", "id"):
-            yield index.field, f"is indexed, but no field of {memory.name}"
-        elif index.type in _LOOKED_UP and holds in (FieldType.JSON, FieldType.EMBEDDING):
-            yield index.field, f"is {holds}: it is not looked up by {index.type}"
-        elif index.type is IndexType.GIN and holds is not FieldType.TEXT:
-            yield index.field, "is not text: words are looked up by gin in text only"
-        elif index.type in (IndexType.HNSW, IndexType.IVFFLAT) and holds is not FieldType.EMBEDDING:
-            yield index.field, f"is no embedding: {index.type} is for vectors"
 
 
 def _fault_of_field(memory: MemoryType, item: Field) -> str:

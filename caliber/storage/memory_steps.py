@@ -189,7 +189,7 @@ def _refused_together(held: MemoryType, memory: MemoryType) -> Iterator[str]:
         after = ""
     wrong = next(faults(memory), None)
     if wrong is not None and (embedded is None or after):
-        yield f"field {memory.name}.{wrong[0]} {wrong[1]}: what is not declared stays, unless --drop removes it"
+        yield f"field {memory.name}.{wrong[0]}: {wrong[1]}; what is not declared stays, unless --drop removes it"
     elif embedded is not None and after not in (None, embedded):
         yield (
             f"the vectors of {memory.name} are those of {embedded}, and would not be any more;"

@@ -18,6 +18,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.model.enums import ArtifactType, MemoryCategory, Trigger
 from caliber.model.errors import InvalidValue, SchemaMismatch, StorageError
+from caliber.schema.binding import faults as checked
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import (
@@ -160,7 +161,8 @@ def _schema(connection: apsw.Connection, table: str) -> tuple[Any, ...]:
 
 @settings(deadline=None, max_examples=30)
 @given(memories())
-def test_every_memory_without_a_fault_is_a_table(memory: MemoryType) -> None:  # C-132, K-060
+def test_every_memory_without_a_fault_is_a_table(memory: MemoryType) -> None:  # C-132, C-140, K-060
+    assert any(checked(memory)) == any(faults(memory)), "what is checked beforehand is what can be made"
     if any(faults(memory)):
         with pytest.raises(InvalidValue):
             own_memory(memory, 64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import os
 import pickle
 import subprocess
@@ -25,15 +26,28 @@ from caliber.dsl import check, check_text, compile_text, format_text, load_confi
 from caliber.dsl.scan import scan
 from caliber.dsl.source import Source
 from caliber.dsl.writing import render_caliber
+from caliber.model.enums import MemoryCategory
 from caliber.model.errors import (
     ConfigError,
     InvalidConfigValue,
+    InvalidValue,
     MissingRequired,
     MultipleErrors,
     ProgramFault,
     ProviderNotSupported,
 )
-from caliber.schema.memory_types import FieldType, IndexType, Lifecycle, RetentionKind
+from caliber.schema.memory_types import (
+    Field,
+    FieldType,
+    Index,
+    IndexType,
+    Lifecycle,
+    MemoryType,
+    Retention,
+    RetentionKind,
+)
+from caliber.schema.own_memories import own_memory
+from caliber.schema.relations.memory import FIRST_CODE
 
 CONFIG = config("store.db")
 EXAMPLE = Path(__file__).parent.parent / "data" / "source_example.caliber"
@@ -601,6 +615,42 @@ def test_a_configuration_of_any_kind_is_checked_alike(tmp_path: Path) -> None:
     with pytest.raises(MultipleErrors, match="there is no field confidense"):
         package.create(made)
     assert not (tmp_path / "a.db").exists()
+
+
+def test_what_is_checked_of_an_index_is_what_can_be_made(tmp_path: Path) -> None:
+    # C-140, C-141: each type of field by each index, and fields that are not declared
+    lines: list[str] = []
+    refused_by_create: set[int] = set()
+    fits: dict[IndexType, set[str]] = {index: set() for index in IndexType}
+    undeclared = ["created_at", "sequence", "id", "trust", "nothing"]
+    for kind, index in itertools.product([*FieldType, *undeclared], IndexType):
+        body, other, name = Field("body", FieldType.TEXT), Field("other", FieldType.INT), str(kind)
+        if isinstance(kind, FieldType):
+            name = "body_embedding" if kind is FieldType.EMBEDDING else "field"
+            other = Field(name, kind, ("x",) if kind is FieldType.ENUM else ())
+        kept, indexes = Retention(RetentionKind.PERSISTENT), (Index(name, index),)
+        memory = MemoryType(f"own_{len(lines)}", MemoryCategory.META, (body, other), kept, indexes)
+        typed = 'enum("x")' if other.values else other.type
+        schema = f"schema: {{ body: text, {other.name}: {typed} }}"
+        try:
+            own_memory(memory, FIRST_CODE)
+        except InvalidValue:
+            refused_by_create.add(len(lines))
+        else:
+            fits[index].add(kind)
+        lines.append(f"memory {memory.name} {{ type: meta {schema} index: {{ {name}: {index} }} }}")
+    refused = {int(said.split(":")[0]) - 2 for said in faults_of("\n".join(lines))}  # each with its place
+    assert refused == refused_by_create
+    sound = "\n".join(line for at, line in enumerate(lines) if at not in refused)
+    package.create(compile_text(program(sound), base=CONFIG).with_overrides(**{"storage.path": str(tmp_path / "a.db")}))
+    compared = {*FieldType, "created_at", "sequence", "id"} - {FieldType.JSON, FieldType.EMBEDDING}
+    assert fits == {
+        IndexType.BTREE: compared,
+        IndexType.HASH: compared,
+        IndexType.GIN: {FieldType.TEXT},
+        IndexType.HNSW: {FieldType.EMBEDDING},
+        IndexType.IVFFLAT: {FieldType.EMBEDDING},
+    }
 
 
 def test_a_file_without_filters_does_not_wait_for_the_parser(tmp_path: Path) -> None:
