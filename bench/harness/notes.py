@@ -20,6 +20,7 @@ from caliber.knowledge.notes import NewNote, add_note
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.enums import NoteType, TrustLabel
 from caliber.runtime.caliber import Caliber
+from caliber.runtime.space_provider import attach
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory.artifacts import check_artifact, create_artifact
 
@@ -126,7 +127,7 @@ class Ours:
             for number in numbers:
                 text = self.notes.texts[number]
                 note, _ = add_note(uow, NewNote(f"case {number}", team(number), NoteType.FACT, text, 0.9, 45))
-                embedder.attach(uow, "note", note.note_id, text, [(lane, self.notes.vectors[number : number + 1])])
+                attach(uow, "note", note.note_id, text, [(lane, self.notes.vectors[number : number + 1])])
                 self.number_of[note.note_id] = number
 
         self.memory._engine.write(work)
@@ -148,7 +149,7 @@ class Ours:
                     engine.count_bytes, artifact_type="fact", content=text, extraction_method="explicit"
                 )
                 artifact, _ = create_artifact(uow, scope.scope_id, new, unlabelled=TrustLabel.TOOL)
-                embedder.attach(uow, "artifact", artifact.artifact_id, text, [(lane, [vector])])
+                attach(uow, "artifact", artifact.artifact_id, text, [(lane, [vector])])
 
         engine.write(work)
         roles = ("user", "assistant")

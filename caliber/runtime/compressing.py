@@ -19,13 +19,12 @@ from caliber.knowledge.notes import NewNote
 from caliber.model.entities import TTL, Artifact, Note, Scope, Trajectory, Turn
 from caliber.model.enums import ArtifactType, ExtractionMethod, Trigger, TrustLabel, TTLKind
 from caliber.model.time import from_us
-from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.inheriting import trust_of_all
 from caliber.runtime.overtaken import check_erasures, erasures
 from caliber.runtime.policy_notes import Changed
 from caliber.runtime.pruning import ALL_ROWS, BY_SCOPE, drop
-from caliber.runtime.space_provider import embedded_text
+from caliber.runtime.space_provider import Vectors, attach, embedded_text
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import FieldType, RetentionKind
 from caliber.schema.relation import Relation
@@ -301,9 +300,7 @@ class Compressor:
             return _retire(uow, NOTE, found, self._apply_note(uow, group).note_id, "archived_at"), None
         at = from_us(uow.now_us)
         uow.insert(relation, dataclasses.replace(group.new, created_at=at, updated_at=at))
-        if group.vector is not None and self._engine.embedder is not None:
-            text = self._embedded(relation, group.new)
-            self._engine.embedder.attach(uow, relation.name, group.new.record_id, text, group.vector)
+        attach(uow, relation.name, group.new.record_id, self._embedded(relation, group.new), group.vector)
         for record in found:
             uow.update(relation, dataclasses.replace(record, archived_at=at, updated_at=at))
         return len(found), None
@@ -313,8 +310,8 @@ class Compressor:
         artifact, created = artifact_ops.create_artifact(
             uow, group.scope_id, group.new, unlabelled=self._engine.config.trust.artifacts, closing=True
         )
-        if created and group.vector is not None and self._engine.embedder is not None:
-            self._engine.embedder.attach(uow, "artifact", artifact.artifact_id, artifact.text, group.vector)
+        if created:
+            attach(uow, "artifact", artifact.artifact_id, artifact.text, group.vector)
         if artifact.ttl.kind is not TTLKind.PERSISTENT:
             # These very words were there already, for a while: now they stand for what stays.
             lasting = dataclasses.replace(artifact, ttl=TTL(TTLKind.PERSISTENT), expires_at=None)
@@ -323,9 +320,8 @@ class Compressor:
 
     def _apply_note(self, uow: UnitOfWork, group: Group) -> Note:
         note, created = note_ops.add_note(uow, group.new)
-        if created and group.vector is not None and self._engine.embedder is not None:
-            text = embedded_text(note.entity, note.content)
-            self._engine.embedder.attach(uow, "note", note.note_id, text, group.vector)
+        if created:
+            attach(uow, "note", note.note_id, embedded_text(note.entity, note.content), group.vector)
         return note
 
 

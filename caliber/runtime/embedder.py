@@ -32,15 +32,12 @@ from caliber.resident.memory import ResidentMemory
 from caliber.runtime.embedded_kinds import EmbeddedKinds
 from caliber.runtime.filling import Fill, Filler
 from caliber.runtime.reembedding import MakeEvent, Progress, Reembedded, Walk
-from caliber.runtime.space_provider import Lacking, Rows, SpaceProvider, Vector, says_something
+from caliber.runtime.space_provider import Lacking, Rows, SpaceProvider, Vector, Vectors, says_something
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.changes import UPSERT
 from caliber.storage.codec import codec_of
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
-
-Vectors = list[tuple[SpaceProvider, Rows]]
-"""The vectors of one record, one for each space it is to be found in."""
 
 _OWNER = codec_of(EMBEDDING).index("owner_id")
 _SPACE = codec_of(EMBEDDING).index("space_id")
@@ -214,11 +211,6 @@ class Embedder:
                 self._failed(kind, result)
             out.append(result.rows if isinstance(result, Embedded) else None)
         return out
-
-    def attach(self, uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, vectors: Vectors) -> None:
-        """Write a record's vectors in the record's own transaction, replacing older ones."""
-        for lane, rows in vectors:
-            lane.replace(uow, kind, owner, text, rows)
 
     def discard(self, hashes: Sequence[bytes]) -> None:
         """Forget cached vectors of given contents."""

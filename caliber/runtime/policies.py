@@ -31,7 +31,6 @@ from caliber.model.errors import CaliberError, LockExpired, Unavailable
 from caliber.model.windows import ContextWindow
 from caliber.pcp.checkpoints import build_state, insert_checkpoint
 from caliber.runtime.compressing import Compression, Compressor, Group, compressions
-from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.inheriting import trust_of_all, trust_of_extracted
 from caliber.runtime.one_shots import ask_for, drop
@@ -39,6 +38,7 @@ from caliber.runtime.overtaken import check_erasures
 from caliber.runtime.policy_notes import Changed, NoteMaker, PreparedNote, Source
 from caliber.runtime.pruning import own_relation, prune_in_range
 from caliber.runtime.retaining import record_taken
+from caliber.runtime.space_provider import Vectors, attach
 from caliber.schema.relations import TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
@@ -411,8 +411,7 @@ class PolicyEngine:
             uow, subject.scope.scope_id, new, unlabelled=self._engine.config.trust.artifacts, closing=True
         )
         if created:
-            if vector is not None and self._engine.embedder is not None:
-                self._engine.embedder.attach(uow, "artifact", artifact.artifact_id, artifact.text, vector)
+            attach(uow, "artifact", artifact.artifact_id, artifact.text, vector)
             uow.emit(self._event(EventType.ARTIFACT_CREATE, subject, (EntityType.ARTIFACT, artifact.artifact_id)))
         return artifact
 

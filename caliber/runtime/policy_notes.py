@@ -21,9 +21,8 @@ from caliber.model.enums import EntityType, EventType, TrustLabel, TurnRole
 from caliber.model.errors import Conflict
 from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime import inheriting
-from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
-from caliber.runtime.space_provider import embedded_text
+from caliber.runtime.space_provider import Vectors, attach, embedded_text
 from caliber.schema.relations import ARTIFACT, NOTE
 from caliber.storage.unit_of_work import UnitOfWork
 
@@ -196,8 +195,7 @@ class NoteMaker:
             )
             versions[prepared.note_id] = note.version
             kind = EventType.NOTE_UPDATE
-        if engine.embedder is not None and prepared.vector is not None:
-            engine.embedder.attach(uow, "note", note.note_id, embedded_text(note.entity, note.content), prepared.vector)
+        attach(uow, "note", note.note_id, embedded_text(note.entity, note.content), prepared.vector)
         told(kind, (EntityType.NOTE, note.note_id))
         return note
 

@@ -31,6 +31,7 @@ from caliber.model.time import from_us
 from caliber.resident.snapshot import ENTITY_RELATIONS
 from caliber.runtime import record_checks
 from caliber.runtime.memories import Memory
+from caliber.runtime.space_provider import Vectors, attach
 from caliber.schema.in_force import OWN
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import RetentionKind
@@ -44,7 +45,6 @@ from caliber.trajectory import inputs
 
 if TYPE_CHECKING:
     from caliber.model.access import Principal
-    from caliber.runtime.embedder import Vectors
     from caliber.runtime.engine import Engine
     from caliber.runtime.reading import Reader
 
@@ -201,7 +201,7 @@ class Records(Memory):
         if new.keyed and self._is_taken(uow, record.record_id):
             raise Conflict(entity_type=self._name, id=record.record_id, reason="there is a record with this id")
         uow.insert(relation, record)
-        self._attach(uow, record, new.text, new.vectors)
+        attach(uow, relation.name, record.record_id, new.text, new.vectors)
         self._tell(uow, EventType.MEMORY_INSERT, record)
         return record
 
@@ -320,7 +320,7 @@ class Records(Memory):
                     return record
                 stored = uow.update(self._relation, dataclasses.replace(changed, updated_at=from_us(uow.now_us)))
                 if prepared is not None and self._text(record) != text:
-                    self._attach(uow, stored, text, prepared[0])
+                    attach(uow, self._relation.name, key, text, prepared[0])
                 self._tell(uow, EventType.MEMORY_UPDATE, stored)
                 return stored
 
@@ -386,10 +386,6 @@ class Records(Memory):
         if expected is not None and record.version != expected:
             raise Conflict(entity_type=self._name, id=key, reason=f"its version is {record.version} by now")
         return record
-
-    def _attach(self, uow: UnitOfWork, record: Any, text: str, vectors: Vectors | None) -> None:
-        if vectors is not None and self._engine.embedder is not None:
-            self._engine.embedder.attach(uow, self._relation.name, record.record_id, text, vectors)
 
     def _tell(self, uow: UnitOfWork, kind: EventType, record: Any) -> None:
         uow.emit(

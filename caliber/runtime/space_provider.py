@@ -269,3 +269,13 @@ class SpaceProvider:
         """Forget every vector that is cached in memory."""
         self._cache.clear()
         self._queries.clear()
+
+
+Vectors = list[tuple[SpaceProvider, Rows]]
+"""The vectors of one record, one for each space it is to be found in."""
+
+
+def attach(uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, vectors: Vectors | None) -> None:
+    """Write a record's vectors, if it has some by now, in the record's own transaction, replacing older ones."""
+    for lane, rows in vectors or ():
+        lane.replace(uow, kind, owner, text, rows)

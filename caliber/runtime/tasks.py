@@ -29,6 +29,7 @@ from caliber.runtime.overtaken import check_erasures, erasures
 from caliber.runtime.policies import PolicyEngine, Prepared, Subject
 from caliber.runtime.policy_notes import Changed
 from caliber.runtime.retaining import Retaining
+from caliber.runtime.space_provider import attach
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
@@ -280,8 +281,8 @@ class Tasks:
             raise Changed(entity_type="scope", id=current.scope_id, reason="somebody else closed it") from error
         _check_turns(closed, subject.scope)  # as it was when it was written: writers may not wait for each other
         vector = None if summarized is None else summarized.summary_vector
-        if summary is not None and vector is not None and self._engine.embedder is not None:
-            self._engine.embedder.attach(uow, "scope", closed.scope_id, summary, vector)
+        if summary is not None:
+            attach(uow, "scope", closed.scope_id, summary, vector)
         self._retaining.scope_closed(uow, closed)
         counts = {"pruned": applied.pruned, "artifacts": len(applied.artifacts)}
         self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed, **counts)

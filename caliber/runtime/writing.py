@@ -36,10 +36,9 @@ from caliber.model.enums import (
     TrustLabel,
     TurnRole,
 )
-from caliber.runtime.embedder import Vectors
 from caliber.runtime.engine import Engine
 from caliber.runtime.retaining import Retaining
-from caliber.runtime.space_provider import embedded_text
+from caliber.runtime.space_provider import Vectors, attach, embedded_text
 from caliber.runtime.support import bounded
 from caliber.runtime.tasks import Tasks
 from caliber.storage.steps import Steps, in_steps
@@ -234,10 +233,9 @@ class Writing:
             uow.guard(guard)
             stored = yield from turn_ops.append_turns(uow, scope_id, new)
             appended = bool(uow.changes)  # turns that were there already change nothing
-            if vectors is not None and engine.embedder is not None:
+            if vectors is not None:
                 for turn, text, vector in zip(stored, texts, vectors, strict=True):
-                    if vector is not None:
-                        engine.embedder.attach(uow, "turn", turn.turn_id, text, vector)
+                    attach(uow, "turn", turn.turn_id, text, vector)
             return stored, appended
 
         stored, appended = engine.write(in_steps(work), deadline_ms=deadline_ms)
@@ -296,8 +294,7 @@ class Writing:
             uow.guard(guard)
             artifact, created = artifact_ops.create_artifact(uow, wanted, new, unlabelled=engine.config.trust.artifacts)
             if created:
-                if vector is not None and engine.embedder is not None:
-                    engine.embedder.attach(uow, "artifact", artifact.artifact_id, text, vector)
+                attach(uow, "artifact", artifact.artifact_id, text, vector)
                 about = (EntityType.ARTIFACT, artifact.artifact_id)
                 uow.emit(self._event(EventType.ARTIFACT_CREATE, about, artifact.trajectory_id, artifact.scope_id))
             return artifact
@@ -373,8 +370,8 @@ class Writing:
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
             note, created = note_ops.add_note(uow, new)
-            if created and vector is not None and engine.embedder is not None:
-                engine.embedder.attach(uow, "note", note.note_id, text, vector)
+            if created:
+                attach(uow, "note", note.note_id, text, vector)
             kind = EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE
             uow.emit(self._event(kind, (EntityType.NOTE, note.note_id)))
             return note

@@ -31,6 +31,7 @@ from caliber.model.errors import (
     RequestFailed,
     Unavailable,
 )
+from caliber.runtime.space_provider import attach
 
 PATIENT = {
     "llm_retry_config.max_retries": 1_000,
@@ -362,7 +363,7 @@ def test_a_record_that_shrinks_loses_its_chunks() -> None:
         for text, rows in (("short", 1), (LONG, 5), ("again short", 1)):
             vectors = np.eye(5, DIMENSIONS, dtype=np.float32)[:rows]
             memory._engine.write(
-                lambda uow, t=text, v=vectors: embedder.attach(uow, "note", note.note_id, t, [(embedder.configured, v)])
+                lambda uow, t=text, v=vectors: attach(uow, "note", note.note_id, t, [(embedder.configured, v)])
             )
             kept = sorted(row.chunk_index for row in memory.storage.embeddings.all())
             assert kept == list(range(rows))
