@@ -137,9 +137,9 @@ def values_of(relation: Relation, entity: Any) -> dict[str, Any]:
 
 
 def variables_of(
-    trajectory_id: uuid.UUID, scope_id: uuid.UUID | None, principal: str, now_us: int
+    trajectory_id: uuid.UUID | None, scope_id: uuid.UUID | None, principal: str, now_us: int
 ) -> Mapping[Variable, Any]:
-    """Return what the variables of filters stand for in one window.
+    """Return what the variables of filters stand for, in one window or, without a trajectory, outside any.
 
     ``now_us`` is the instant at which records must be in force: valid time for notes, the clock for all else.
     """

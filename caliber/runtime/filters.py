@@ -8,14 +8,12 @@ Source: C-161 to C-165; docs/decisions/0169.
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from caliber.context.rules import variables_of
 from caliber.model.access import Principal
-from caliber.model.enums import PrincipalKind
 from caliber.model.errors import CaliberError, ConfigError, InvalidValue, MultipleErrors
-from caliber.model.time import from_us
 from caliber.schema.memories import BuiltIn
 from caliber.schema.predicate import Predicate, Variable
 
@@ -112,21 +110,6 @@ def _wrong(faults: Sequence[CaliberError]) -> InvalidValue:
     return InvalidValue(field="filter", reason="\n".join(said))
 
 
-def variables(principal: Principal, now_us: int) -> dict[Variable, object]:
+def variables(principal: Principal, now_us: int) -> Mapping[Variable, object]:
     """Return what the variables of a filter stand for outside a task: there is no trajectory and no scope."""
-    return {
-        Variable.NOW: from_us(now_us),
-        Variable.TRAJECTORY: None,
-        Variable.SCOPE: None,
-        Variable.AGENT: agent_of(principal),
-    }
-
-
-def agent_of(principal: Principal) -> uuid.UUID | None:
-    """Return the id of the agent that a principal is, if it has one that is a UUID."""
-    if principal.kind is not PrincipalKind.AGENT:
-        return None
-    try:
-        return uuid.UUID(principal.id)
-    except ValueError:
-        return None
+    return variables_of(None, None, principal.label, now_us)
