@@ -20,9 +20,10 @@ from caliber.config.agent_profiles import AGENT_PROFILES
 from caliber.config.faults import wrong
 from caliber.config.providers import ProviderConfig
 from caliber.config.readers import READERS
-from caliber.config.render import about, format_duration, limits_of
+from caliber.config.render import about, limits_of
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
 from caliber.model.errors import MultipleErrors
+from caliber.model.time import format_duration
 
 PACKAGE: Final = "caliber"
 NAMED: Final = "NAME"

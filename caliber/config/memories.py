@@ -10,6 +10,7 @@ from caliber.config.cron import check_cron
 from caliber.config.faults import Faults
 from caliber.config.knobs import AsList, Duration, Flag, Int, Name, Section, Text, knob
 from caliber.model.enums import ArtifactType, MemoryCategory, Trigger
+from caliber.model.time import format_duration
 from caliber.schema import memory_types as data
 from caliber.schema.memory_types import FieldType, IndexType, Lifecycle, MemoryType, RetentionKind
 
@@ -33,6 +34,11 @@ MemoryRef = Annotated[MemoryName, AfterValidator(memory_name)]
 """The name of a memory; ``turn`` is another word for ``turn_buffer``."""
 
 
+def trigger_text(on: Trigger, cron: str | None) -> str:
+    """Return a trigger as the language writes it."""
+    return on.value if cron is None else f'schedule("{cron}")'
+
+
 class WhenConfig(Section):
     """A trigger."""
 
@@ -54,7 +60,7 @@ class WhenConfig(Section):
     @property
     def shown(self) -> str:
         """The trigger as the language writes it."""
-        return self.on.value if self.cron is None else f'schedule("{self.cron}")'
+        return trigger_text(self.on, self.cron)
 
     @property
     def declared(self) -> data.When:
@@ -113,6 +119,15 @@ class MemoryRetentionConfig(Section):
                 faults.clash(name, "kind", f"only {kind} takes it")
         faults.done()
         return self
+
+    @property
+    def shown(self) -> str:
+        """The retention as the language writes it."""
+        if self.duration_ms is not None:
+            return format_duration(self.duration_ms)
+        if self.when is not None:
+            return f"compress_on: {self.when.shown}"
+        return self.kind.value if self.count is None else f"max({self.count})"
 
 
 class MemoryConfig(Section):

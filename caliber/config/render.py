@@ -22,6 +22,7 @@ from caliber.config.knobs import INT64_MAX, FrozenMap, Section
 from caliber.config.policies import PolicyConfig
 from caliber.config.secret import LiteralDsn
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
+from caliber.model.time import format_duration
 
 _HEADER: Final = """\
 # A configuration of CALIBER. Every knob is stated; leaving one out is an error, and so is a misspelt name.
@@ -30,7 +31,6 @@ _HEADER: Final = """\
 # "Not read yet." marks a knob that is checked, but acts only once its part of CALIBER is there.
 # Durations are written as 250ms, 30s, 15m, 1h, 7d or 2w. Secrets are never written here: env:NAME names a variable.
 """
-_UNITS: Final = (("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\f": "\\f", "\r": "\\r", "\n": "\\n"}
 _UNSAFE: Final = re.compile(r'["\\\x00-\x1f\x7f]')
@@ -66,14 +66,6 @@ def refuse_sealed(config: CaliberConfig) -> None:
     if isinstance(dsn, LiteralDsn) and dsn.is_sealed:
         reason = "may hold a password and is not written to files: put it into a variable and name that as env:MY_DSN"
         raise wrong("storage.dsn", str(dsn), reason)
-
-
-def format_duration(ms: int) -> str:
-    """Return milliseconds as a duration text of the largest unit that fits exactly."""
-    for unit, size in _UNITS:
-        if ms and ms % size == 0:
-            return f"{ms // size}{unit}"
-    return f"{ms}ms"
 
 
 # --- sections and their knobs --------------------------------------------------------------------

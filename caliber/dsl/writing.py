@@ -10,13 +10,14 @@ from typing import Any, Final
 from caliber.config.faults import section_in
 from caliber.config.injection import InjectionRule
 from caliber.config.knobs import Section
-from caliber.config.memories import FieldConfig, MemoryConfig, MemoryRetentionConfig, WhenConfig
-from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig, RuleConfig
-from caliber.config.render import format_duration, meaning_of, refuse_sealed, why
+from caliber.config.memories import FieldConfig, MemoryConfig, trigger_text
+from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig
+from caliber.config.render import meaning_of, refuse_sealed, why
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
 from caliber.dsl.compiler import PROVIDERS, VERSION
 from caliber.dsl.injection import TARGET
 from caliber.dsl.printer import format_text, quoted
+from caliber.model.time import format_duration
 
 _HEADER: Final = (
     "A configuration of CALIBER. Every knob is stated; leaving one out is an error, and so is a misspelt name.",
@@ -109,7 +110,7 @@ def _value(data: Any) -> str:
 def _policy(policy: PolicyConfig) -> Iterator[str]:
     yield f"policy {policy.name} {{"
     for rule in policy.rules:
-        yield f"on {_trigger(rule)}: [{', '.join(map(_action, rule.actions))}]"
+        yield f"on {trigger_text(rule.on, rule.cron)}: [{', '.join(map(_action, rule.actions))}]"
     yield "}"
 
 
@@ -128,10 +129,6 @@ def _action(action: ActionConfig) -> str:
     return f"prune({action.target}, {', '.join(criteria)})"
 
 
-def _trigger(when: WhenConfig | RuleConfig) -> str:
-    return when.on.value if when.cron is None else f"schedule({quoted(when.cron)})"
-
-
 # --- memories and rules of injection -------------------------------------------------------------
 
 
@@ -139,9 +136,9 @@ def _memory(memory: MemoryConfig) -> Iterator[str]:
     yield f"memory {memory.name} {{"
     yield f"type: {memory.type}"
     yield f"schema: {{ {', '.join(f'{field.name}: {_field(field)}' for field in memory.fields)} }}"
-    yield f"retention: {_retention(memory.retention)}"
+    yield f"retention: {memory.retention.shown}"
     if memory.closes_on is not None:
-        yield f"lifecycle: auto_close({_trigger(memory.closes_on)})"
+        yield f"lifecycle: auto_close({memory.closes_on.shown})"
     else:
         yield f"lifecycle: {memory.lifecycle}"
     if memory.artifacts:
@@ -149,7 +146,7 @@ def _memory(memory: MemoryConfig) -> Iterator[str]:
     if memory.parent is not None:
         yield f"parent: {memory.parent}"
     if memory.inject_on:
-        yield f"inject_on: [{', '.join(map(_trigger, memory.inject_on))}]"
+        yield f"inject_on: [{', '.join(when.shown for when in memory.inject_on)}]"
     if memory.indexes:
         yield f"index: {{ {', '.join(f'{index.field}: {index.type}' for index in memory.indexes)} }}"
     yield "}"
@@ -158,14 +155,6 @@ def _memory(memory: MemoryConfig) -> Iterator[str]:
 def _field(field: FieldConfig) -> str:
     kind = f"enum({', '.join(map(quoted, field.values))})" if field.values else field.type.value
     return f"optional({kind})" if field.optional else kind
-
-
-def _retention(kept: MemoryRetentionConfig) -> str:
-    if kept.duration_ms is not None:
-        return format_duration(kept.duration_ms)
-    if kept.count is not None:
-        return f"max({kept.count})"
-    return kept.kind.value if kept.when is None else f"compress_on: {_trigger(kept.when)}"
 
 
 def _rule(rule: InjectionRule) -> Iterator[str]:

@@ -82,3 +82,9 @@ def parse_duration_ms(text: str, field: str = "duration") -> int:
     if value > _INT64_MAX:
         raise InvalidValue(field=field, reason="the duration does not fit 64 bits of milliseconds")
     return value
+
+
+def format_duration(ms: int) -> str:
+    """Return milliseconds as a duration text of the largest unit that fits exactly."""
+    unit = next((unit for unit in reversed(_UNIT_MS) if ms and ms % _UNIT_MS[unit] == 0), "ms")
+    return f"{ms // _UNIT_MS[unit]}{unit}"

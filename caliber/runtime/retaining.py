@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caliber.config.memories import MemoryConfig, MemoryRetentionConfig
-from caliber.config.render import format_duration
+from caliber.config.memories import MemoryConfig
 from caliber.model.entities import LockToken, Scope, Session, Trajectory
 from caliber.model.enums import EventType, MemoryCategory
 from caliber.runtime.engine import Engine
@@ -193,7 +192,7 @@ def record_taken(
     """Write in this very transaction that retention took records; nothing where there were none."""
     if not taken:
         return
-    payload = {"memory": memory.name, "rule": _shown(memory.retention), "taken": taken}
+    payload = {"memory": memory.name, "rule": memory.retention.shown, "taken": taken}
     if session_id is not None:
         payload["session_id"] = str(session_id)
     event = engine.event(
@@ -206,15 +205,6 @@ def record_taken(
         at_us=uow.now_us,
     )
     uow.log(event, engine.bus.publish)
-
-
-def _shown(retention: MemoryRetentionConfig) -> str:
-    """Return a retention as the language writes it."""
-    if retention.duration_ms is not None:
-        return format_duration(retention.duration_ms)
-    if retention.when is not None:
-        return f"compress_on: {retention.when.shown}"
-    return retention.kind.value if retention.count is None else f"max({retention.count})"
 
 
 def _taker(relation: Relation) -> Callable[[UnitOfWork, Iterable[Any]], int]:

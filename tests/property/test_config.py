@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from caliber.config import CaliberConfig, profiles
-from caliber.config.render import format_duration, render_json, render_toml
+from caliber.config.render import render_json, render_toml
 from caliber.config.secret import scrub, show
 from caliber.model.errors import ConfigError, InvalidValue, MultipleErrors
-from caliber.model.time import parse_duration_ms
+from caliber.model.time import format_duration, parse_duration_ms
 
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 INT64_MAX = 2**63 - 1

@@ -16,10 +16,10 @@ from pydantic.fields import FieldInfo
 
 from caliber.config import CaliberConfig, profiles
 from caliber.config.faults import section_in
-from caliber.config.render import format_duration, render_json, render_toml
+from caliber.config.render import render_json, render_toml
 from caliber.config.tree import DECLARED_IN_LISTS, plain
 from caliber.model.errors import MultipleErrors
-from caliber.model.time import parse_duration_ms
+from caliber.model.time import format_duration, parse_duration_ms
 
 PRUNE = {"action": "prune", "target": "note", "older_than_ms": "90m"}
 HASH_PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 32}
