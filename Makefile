@@ -133,6 +133,8 @@ lint-python: setup
 	@$(PY) -m mypy
 	$(SAY) 'layers'
 	@$(PYTEST) -q tests/unit/test_layers.py
+	$(SAY) 'the tables of the grammar are up to date'
+	@$(PY) tools/gen_tables.py --check
 	$(SAY) 'wheels that would be built'
 	@sh tools/check_wheels.sh $(PY)
 
@@ -158,6 +160,7 @@ gen: $(STAMPS)/installed
 	@$(PY) tools/gen_unicode.py
 	@$(PY) tools/fit_tokens.py
 	@$(PY) tools/gen_words.py
+	@$(PY) tools/gen_tables.py
 	@$(PY) tools/gen_config.py
 
 clean:

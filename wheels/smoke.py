@@ -27,7 +27,12 @@ def installed() -> str:
     assert module.parent == package, f"{module} does not belong to {package}"
     assert not (package.parent / "csrc").exists(), f"{package} is a checkout"
     assert ".abi3." in module.name, f"{module.name} is bound to one Python"
-    assert importlib.resources.files("caliber").joinpath("py.typed").is_file()
+    files = importlib.resources.files("caliber")
+    assert files.joinpath("py.typed").is_file()
+    for name in ("program", "pieces", "condition"):
+        assert files.joinpath("dsl", f"grammar.{name}.json").is_file(), (
+            f"the tables of the grammar ({name}) are missing"
+        )
     return importlib.metadata.version("caliber-memory")
 
 

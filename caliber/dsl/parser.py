@@ -6,15 +6,13 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from lark import Lark, Token, Transformer, UnexpectedInput
 from lark.exceptions import UnexpectedToken
 from lark.utils import TextSlice
 
-from caliber.dsl import ast
-from caliber.dsl.lexing import Lexing
+from caliber.dsl import ast, tables
 from caliber.dsl.scan import FAULTS_MAX, HEADS, KINDS, MAX_CHARS, Scanned, entries, heads, scan
 from caliber.dsl.scan import Token as Piece
 from caliber.dsl.source import Source, Span
@@ -26,8 +24,6 @@ _ESCAPES: Final = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _STRAY: Final = re.compile("[\ud800-\udfff]")
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
-_PIECES: Final = ("program", "include", "definition", "injection", "config", "setting", "section", "rule", "condition")
-"""What a broken text is made of, piece by piece."""
 _SHOWN: Final = {
     "WORD": "a name",
     "TEXT": "a text in quotes",
@@ -222,11 +218,8 @@ def _from(parts: Sequence[Any]) -> Span:
 
 
 @functools.cache
-def _lark(*starts: str) -> Lark:
-    """Return the parser of a text that is one of these: tables take longer to make the more beginnings they have."""
-    grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
-    made = _Build()
-    return Lark(grammar, parser="lalr", lexer=Lexing, start=list(starts), transformer=made, maybe_placeholders=False)
+def _lark(name: str) -> Lark:
+    return tables.parser(name, _Build())
 
 
 def _whole(source: Source) -> ast.Program:
@@ -293,7 +286,7 @@ def _item(source: Source, tokens: Sequence[Piece]) -> tuple[ast.Item | None, lis
     span = Span(tokens[0].span.start, tokens[-1].span.end)
     start = {"include": "include", "inject": "injection", "config": "config"}.get(kind, "definition")
     try:
-        return _lark(*_PIECES).parse(TextSlice(source.text, *span), start=start), []  # type: ignore[return-value]
+        return _lark("pieces").parse(TextSlice(source.text, *span), start=start), []  # type: ignore[return-value]
     except UnexpectedInput as error:
         whole = _fault(source, error, span)
     if start == "include" or len(tokens) < 3:
@@ -333,7 +326,7 @@ def _entry(source: Source, span: Span) -> ast.Entry:
     error: UnexpectedInput | None = None
     for start in ("rule",) if source.text[span.start : span.end].split(None, 1)[0] == "on" else ("setting", "section"):
         try:
-            return _lark(*_PIECES).parse(TextSlice(source.text, *span), start=start)  # type: ignore[return-value]
+            return _lark("pieces").parse(TextSlice(source.text, *span), start=start)  # type: ignore[return-value]
         except UnexpectedInput as found:
             if error is None or _offset(found) > _offset(error):
                 error = found
@@ -385,7 +378,7 @@ def _unexpected(source: Source, span: Span, got: str) -> str:
 def _shown(terminal: str) -> str:
     if terminal in _SHOWN:
         return _SHOWN[terminal]
-    pattern = next(item.pattern for item in _lark(*_PIECES).terminals if item.name == terminal)
+    pattern = next(item.pattern for item in _lark("pieces").terminals if item.name == terminal)
     return str(pattern.value)
 
 

@@ -1,6 +1,7 @@
 """Whatever a text is, the language reads it or says what is wrong with it, where, and nothing else happens.
 
 What is read is laid out once and for all and says the same; what compiles is printed, and that compiles to the same.
+The parser's shipped tables say of a text what tables made here say of it.
 
 A program for atheris: ``python read_program.py [libFuzzer options] [corpus folders]``; ``make fuzz`` runs it.
 """
@@ -37,6 +38,13 @@ def _base() -> Any:
     from support.configs import config
 
     return config("store.db")
+
+
+@functools.cache
+def _said_alike() -> Callable[[str], object]:
+    from support.parser_tables import assert_said_alike
+
+    return assert_said_alike
 
 
 @functools.lru_cache(maxsize=256)
@@ -95,6 +103,7 @@ def check(data: bytes) -> None:
         assert time.process_time() - before < SECONDS
         for fault in faults:
             assert_told(fault, text)
+    _said_alike()(text)
 
 
 def refusals(use: Callable[[str], None], text: str) -> list[ConfigError]:

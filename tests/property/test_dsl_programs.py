@@ -16,6 +16,7 @@ import pytest
 from support import evidence
 from support.broken_programs import WAYS, Broken
 from support.configs import config
+from support.parser_tables import assert_said_alike
 from support.sound_programs import SoundProgram, laid_out, sound_program
 
 from caliber.config import CaliberConfig
@@ -110,6 +111,20 @@ def test_broken_programs_are_told_what_and_where(figures: dict[str, Any]) -> Non
             f"{told['programs']}, {told['faults']}, {told['suggestions']}, {told['still sound']}"
         )
     figures["broken programs"] = BROKEN_EACH_WAY * len(WAYS)
+
+
+def test_shipped_tables_and_those_made_here_say_the_same(figures: dict[str, Any]) -> None:
+    # decision 0182: every text that one takes, refuses or finds at fault, the other does, with the same places
+    told: Counter[bool] = Counter()
+    for number in range(SOUND):
+        program = made(number)
+        told[assert_said_alike(program.text())] += 1
+        for breaking in WAYS.values():
+            told[assert_said_alike(breaking(program, random.Random(number)).text)] += 1
+    assert min(told[True], told[False]) >= SOUND
+    figures["read alike with shipped tables and with those made anew: programs, and what is none"] = (
+        f"{told[True]}, {told[False]}"
+    )
 
 
 def faults_of(text: str) -> list[Any]:

@@ -1,0 +1,73 @@
+"""The parser, from tables that ship with the package, or from the grammar where those were not made for it.
+
+Tables are data: names, numbers and patterns, as lark writes them down (``tools/gen_tables.py`` asks it to). Another
+version of lark may read them otherwise, so they count for the version that made them and for this grammar alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import lark
+from lark import Lark, Token, Transformer
+
+from caliber.dsl.lexing import Lexing
+
+GRAMMAR: Final = Path(__file__).with_name("grammar.lark")
+STARTS: Final = {
+    "program": ("program",),
+    "pieces": ("program", "include", "definition", "injection", "config", "setting", "section", "rule", "condition"),
+    "condition": ("condition",),
+}
+"""What a text may be for each parser: a whole program, a piece of a broken one, a filter. More take longer to make."""
+
+
+def parser(name: str, made: Transformer[Token, Any]) -> Lark:
+    """Return the parser of a text that is one of ``STARTS[name]``; ``made`` makes the tree."""
+    grammar = GRAMMAR.read_text(encoding="utf-8")
+    data = shipped(name, grammar)
+    if data is None:
+        return build(name, grammar, made)
+    data["data"]["options"].update(lexer=Lexing, transformer=made)
+    data["data"]["parser"]["lexer_conf"]["lexer_type"] = Lexing
+    return Lark.load(data)
+
+
+def build(name: str, grammar: str, made: Transformer[Token, Any] | None) -> Lark:
+    """Return the same parser, with tables that lark makes from the grammar now."""
+    starts = list(STARTS[name])
+    return Lark(grammar, parser="lalr", lexer=Lexing, start=starts, transformer=made, maybe_placeholders=False)
+
+
+def file(name: str) -> Path:
+    """Return where the tables of a parser are shipped."""
+    return GRAMMAR.with_name(f"grammar.{name}.json")
+
+
+def origin(grammar: str) -> dict[str, str]:
+    """Return what tables made here and now are made by and from."""
+    return {"lark": lark.__version__, "grammar": hashlib.sha256(grammar.encode()).hexdigest()}
+
+
+def shipped(name: str, grammar: str) -> dict[str, Any] | None:
+    """Return the tables of a parser as lark wrote them down; None where none were made by this lark from this grammar.
+
+    JSON knows texts as keys only: where lark has numbers, they are numbers again.
+    """
+    try:
+        found = json.loads(file(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or found.get("origin") != origin(grammar):
+        return None
+    table = found["data"]["parser"]["parser"]
+    table["tokens"] = _numbered(table["tokens"])
+    table["states"] = {state: _numbered(actions) for state, actions in _numbered(table["states"]).items()}
+    return {"data": found["data"], "memo": _numbered(found["memo"])}
+
+
+def _numbered(items: dict[str, Any]) -> dict[int, Any]:
+    return {int(key): value for key, value in items.items()}
