@@ -30,7 +30,7 @@ from caliber.schema.memory_types import FieldType, RetentionKind
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
 from caliber.storage.codec import codec_of
-from caliber.storage.memory_records import content_hash_of, texts_of
+from caliber.storage.memory_records import derived_of
 from caliber.storage.plan import RelationPlans
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
@@ -266,8 +266,7 @@ class Compressor:
         """The newest record with the summary as its text: the other fields are the last that were known."""
         changes = {self._content_of(relation): summary, "record_id": uuid7(), "trust": trust, "version": 1}
         made: Any = dataclasses.replace(records[-1], **changes, fingerprint=None, idempotency_key=None)
-        tokens = sum(map(self._engine.count_text, texts_of(relation, made)))
-        return dataclasses.replace(made, token_count=tokens, content_hash=content_hash_of(relation, made))
+        return dataclasses.replace(made, **derived_of(relation, made, self._engine.count_text))
 
     # --- writing -----------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from caliber.schema.own_memories import KEY, OwnMemory
 from caliber.schema.predicate import Comparison, Operator, Predicate
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
-from caliber.storage.memory_records import content_hash_of, texts_of
+from caliber.storage.memory_records import derived_of
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 
@@ -156,10 +156,7 @@ class Records(Memory):
 
     def _derived(self, record: Any) -> Any:
         """Return a record with what follows from its fields."""
-        tokens = sum(map(self._engine.count_text, texts_of(self._relation, record)))
-        digest = content_hash_of(self._relation, record)
-        made: Any = dataclasses.replace(record, token_count=tokens, content_hash=digest)
-        return made
+        return dataclasses.replace(record, **derived_of(self._relation, record, self._engine.count_text))
 
     def _text(self, record: Any) -> str:
         """Return the text whose vectors are kept."""
@@ -300,8 +297,7 @@ class Records(Memory):
         **fields: Any,
     ) -> Any:
         """See ``Memory.update``."""
-        key = inputs.as_uuid(id, "id")
-        expected = None if version is None else inputs.as_whole(version, "version", 1)
+        key, expected = _which(id, version)
         merged = _merged(inputs.as_mapping(changes, "changes"), fields)
         values = record_checks.checked(self._own, merged, whole=False)
         if values.get("trust", self) is None:
@@ -342,8 +338,7 @@ class Records(Memory):
         deadline_ms: int | None = None,
     ) -> Any:
         """See ``Memory.archive``."""
-        key = inputs.as_uuid(id, "id")
-        expected = None if version is None else inputs.as_whole(version, "version", 1)
+        key, expected = _which(id, version)
 
         def work(uow: UnitOfWork) -> Any:
             uow.guard(guard)
@@ -366,8 +361,7 @@ class Records(Memory):
         deadline_ms: int | None = None,
     ) -> None:
         """See ``Memory.delete``."""
-        key = inputs.as_uuid(id, "id")
-        expected = None if version is None else inputs.as_whole(version, "version", 1)
+        key, expected = _which(id, version)
 
         def work(uow: UnitOfWork) -> None:
             uow.guard(guard)
@@ -409,6 +403,11 @@ class Records(Memory):
     def relation(self) -> Relation:
         """The relation that holds the records."""
         return self._relation
+
+
+def _which(key: uuid.UUID | str, version: int | None) -> tuple[uuid.UUID, int | None]:
+    """Return the key of the record a caller means, and the version that it must still have, if one was given."""
+    return inputs.as_uuid(key, "id"), None if version is None else inputs.as_whole(version, "version", 1)
 
 
 def _merged(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

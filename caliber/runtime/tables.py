@@ -31,7 +31,7 @@ from caliber.runtime.engine import Engine
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
 from caliber.storage.embedding_statements import kinds_of
-from caliber.storage.memory_records import KEY, content_hash_of, texts_of
+from caliber.storage.memory_records import KEY, derived_of
 from caliber.storage.reading import reading
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
@@ -178,9 +178,8 @@ class Table:
             replaced = dataclasses.replace(entity, **changes)
             self._encodable(replaced)
             if self._relation.has(KEY):
-                tokens = sum(self._engine.count_text(text) for text in texts_of(self._relation, replaced))
-                digest = content_hash_of(self._relation, replaced)
-                replaced = dataclasses.replace(replaced, **{"content_hash": digest, "token_count": tokens, **changes})
+                following = derived_of(self._relation, replaced, self._engine.count_text)
+                replaced = dataclasses.replace(replaced, **{**following, **changes})
             check_hash(replaced)
             check_embedding(uow, replaced)
             changed = uow.update(self._relation, replaced)

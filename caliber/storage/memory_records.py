@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations.memory import KEY as KEY
 from caliber.storage.codec import codec_of, dump_json
+
+
+def derived_of(relation: Relation, record: Any, count_text: Callable[[str], int]) -> dict[str, Any]:
+    """Return what follows from what a record says: how many tokens its texts have, and its digest."""
+    tokens = sum(map(count_text, texts_of(relation, record)))
+    return {"token_count": tokens, "content_hash": content_hash_of(relation, record)}
 
 
 def content_hash_of(relation: Relation, record: Any) -> bytes:

@@ -12,7 +12,7 @@ from caliber.kernels import uuid7
 from caliber.knowledge.notes import fingerprint_of
 from caliber.runtime.forgetting.subject import Subject
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.memory_records import content_hash_of, texts_of
+from caliber.storage.memory_records import derived_of
 
 _DERIVED = frozenset({"content_hash", "fingerprint", "goal_hash"})
 
@@ -77,12 +77,8 @@ class Redactor:
         name = relation.name
         if relation.has("record_id"):
             changed = dataclasses.replace(entity, **changes)
-            tokens = sum(self._count_text(text) for text in texts_of(relation, changed))
-            return {
-                "content_hash": content_hash_of(relation, changed),
-                "fingerprint": None,  # another record may say the same by now, and stays
-                "token_count": tokens,
-            }
+            # Another record may say the same by now, and stays.
+            return {**derived_of(relation, changed, self._count_text), "fingerprint": None}
         if name == "scope" and "summary" in changes:
             return {"summary_tokens": self._count_text(changes["summary"])}
         if name == "trajectory" and "goal" in changes:
