@@ -25,7 +25,6 @@ from caliber.runtime.overtaken import check_erasures, erasures
 from caliber.runtime.policy_notes import Changed
 from caliber.runtime.pruning import ALL_ROWS, BY_SCOPE, drop
 from caliber.runtime.space_provider import Vectors, attach, embedded_text
-from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import FieldType, RetentionKind
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
@@ -93,9 +92,9 @@ class Compressor:
         self._engine = engine
 
     def _relation(self, memory: MemoryConfig) -> Relation:
-        if memory.name in BUILT_IN:
-            return BUILT_IN[memory.name].relation
-        return self._engine.store.catalog.memories[memory.name].relation
+        bound = self._engine.store.catalog.named(memory.name)
+        assert bound is not None  # a store that lacks what is declared is not opened
+        return bound.relation
 
     # --- which records become one ------------------------------------------------------------------
 

@@ -33,7 +33,6 @@ from caliber.runtime import record_checks
 from caliber.runtime.memories import Memory
 from caliber.runtime.space_provider import Vectors, attach
 from caliber.schema.in_force import OWN
-from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.own_memories import KEY, OwnMemory
 from caliber.schema.predicate import Comparison, Operator, Predicate
@@ -247,7 +246,8 @@ class Records(Memory):
 
     def _above(self, uow: UnitOfWork, parent: str, key: uuid.UUID) -> dict[str, uuid.UUID]:
         """Return where the record above another belongs."""
-        bound = BUILT_IN.get(parent) or self._engine.store.catalog.memories[parent]
+        bound = self._engine.store.catalog.named(parent)
+        assert bound is not None  # a memory without its parent is not opened
         entity = uow.find(bound.relation, key.bytes)
         if entity is None or (parent == "note" and not self._sees(entity)):
             raise NotFound(entity_type=parent, id=key)

@@ -69,13 +69,9 @@ class Retaining:
         for memory in self._memories:
             if memory.retention.kind not in kinds:
                 continue
-            if memory.name in BUILT_IN:
-                relation = BUILT_IN[memory.name].relation
-            elif memory.name in self._engine.store.catalog.memories:
-                relation = self._engine.store.catalog.memories[memory.name].relation
-            else:
-                continue
-            found.append(Kept(memory, relation, _taker(relation)))
+            bound = self._engine.store.catalog.named(memory.name)
+            if bound is not None:
+                found.append(Kept(memory, bound.relation, _taker(bound.relation)))
         return found
 
     # --- with what they belong to ------------------------------------------------------------------

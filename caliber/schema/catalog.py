@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from caliber.model.errors import StorageError
+from caliber.schema.memories import BUILT_IN as BOUND
+from caliber.schema.memories import BuiltIn
 from caliber.schema.relation import ForeignKey, Relation
 from caliber.schema.relations import BY_CODE, BY_NAME, MIRRORED, RELATIONS
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, TABLE_PREFIX, StoredMemory
@@ -40,6 +42,10 @@ class Catalog:
     def own(self) -> tuple[Relation, ...]:
         """The relations of its own memories."""
         return tuple(memory.relation for memory in self.memories.values())
+
+    def named(self, name: str) -> BuiltIn | None:
+        """Return the memory of a name, one that every store has or one of its own; None where there is none."""
+        return BOUND.get(name) or self.memories.get(name)
 
     def memory_of(self, relation: str) -> OwnMemory | None:
         """Return the memory whose records a relation holds, or None for a relation that every store has."""
@@ -81,7 +87,6 @@ def _referrers(mirrored: Iterable[Relation]) -> Referrers:
 def _in_order(rows: Iterable[StoredMemory]) -> list[OwnMemory]:
     """Return memories, each after the one whose records its own belong to."""
     # Most stores have none, and opening one of them need not load what makes relations of them.
-    from caliber.schema.memories import BUILT_IN as BOUND
     from caliber.schema.memory_definitions import memory_from
     from caliber.schema.own_memories import own_memory
 
