@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,6 +141,18 @@ class SqliteConnection:
         """Return the value of a PRAGMA."""
         rows = self.command(f"PRAGMA {name}")
         return rows[0][0] if rows else None
+
+    @contextmanager
+    def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+        """Commit what is done meanwhile, or nothing of it when it fails; whoever ended it by himself has done so."""
+        self.command(begin)
+        try:
+            yield
+            if self.in_transaction:
+                self.command("COMMIT")
+        finally:
+            if self.in_transaction:
+                self.command("ROLLBACK")
 
     @property
     def in_transaction(self) -> bool:

@@ -73,16 +73,8 @@ class SqliteRecords:
         check_versions(self._shown, [plans.codec.decode(row) for row in rows], writing=True)
 
     def work(self, work: Callable[[UnitOfWork], T]) -> T:
-        with self._lock:
-            connection = self._connection
-            connection.command("BEGIN IMMEDIATE")
-            try:
-                result = work(UnitOfWork(connection, _PLANS, {}, self._clock_us(), False))
-                connection.command("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.command("ROLLBACK")
-            return result
+        with self._lock, self._connection.transaction():
+            return work(UnitOfWork(self._connection, _PLANS, {}, self._clock_us(), False))
 
     def close(self) -> None:
         with self._lock:

@@ -167,13 +167,9 @@ class SqliteReplica:
             connection.command("PRAGMA foreign_keys = OFF")
             if create:
                 connection.command("PRAGMA journal_mode = WAL")
-            connection.command(begin)
-            yield connection
-            if connection.in_transaction:
-                connection.command("COMMIT")
+            with connection.transaction(begin):
+                yield connection
         finally:
-            if connection.in_transaction:
-                connection.command("ROLLBACK")
             connection.close()
 
     @contextmanager

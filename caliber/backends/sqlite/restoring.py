@@ -170,35 +170,33 @@ def _copy(made: OpenOptions, source: Path, progress: Stages) -> None:
         given.close()
     with _connected(made) as connection:
         check_schema(connection, dataclasses.replace(made, path=str(source)), writing=True)
-        connection.command("BEGIN IMMEDIATE")
-        lift(connection, None)  # of a store that was about to move; this one is not
-        connection.command("COMMIT")
+        with connection.transaction():
+            lift(connection, None)  # of a store that was about to move; this one is not
 
 
 def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], progress: Stages) -> None:
     with _connected(made, create=True) as connection:
         connection.command("PRAGMA synchronous = OFF")  # until it is whole, nobody misses it
         baseline(connection, clock_us(), ())
-        connection.command("BEGIN IMMEDIATE")
-        for own in archive.catalog.own:
-            for statement in compile_relation(own, DIALECT).create:
-                connection.command(statement)
-        connection.command("PRAGMA defer_foreign_keys = ON")
-        done = 0
-        for relation in whole_of(archive.catalog):
-            insert = compile_relation(relation, DIALECT).insert.sql
-            for batch in archive.batches(relation):
-                columns = columns_of(relation, batch, 0)
-                for _ in connection.raw.executemany(insert, rows_of(relation, columns, batch.num_rows)):
-                    pass
-                done += batch.num_rows
-                progress("restoring rows", done, archive.rows)
-            member = archive.member(relation)
-            if member is not None and member.last_ordinal:
-                connection.command(f"DELETE FROM sqlite_sequence WHERE name = '{relation.name}'")
-                connection.command(f"INSERT INTO sqlite_sequence VALUES ('{relation.name}', {member.last_ordinal})")
-        _verify(connection, archive, progress)
-        connection.command("COMMIT")
+        with connection.transaction():
+            for own in archive.catalog.own:
+                for statement in compile_relation(own, DIALECT).create:
+                    connection.command(statement)
+            connection.command("PRAGMA defer_foreign_keys = ON")
+            done = 0
+            for relation in whole_of(archive.catalog):
+                insert = compile_relation(relation, DIALECT).insert.sql
+                for batch in archive.batches(relation):
+                    columns = columns_of(relation, batch, 0)
+                    for _ in connection.raw.executemany(insert, rows_of(relation, columns, batch.num_rows)):
+                        pass
+                    done += batch.num_rows
+                    progress("restoring rows", done, archive.rows)
+                member = archive.member(relation)
+                if member is not None and member.last_ordinal:
+                    connection.command(f"DELETE FROM sqlite_sequence WHERE name = '{relation.name}'")
+                    connection.command(f"INSERT INTO sqlite_sequence VALUES ('{relation.name}', {member.last_ordinal})")
+            _verify(connection, archive, progress)
 
 
 def _verify(connection: SqliteConnection, archive: Archive, progress: Stages) -> None:
@@ -219,14 +217,13 @@ def _renew(made: OpenOptions, last: int, clock_us: Callable[[], int]) -> str:
     epoch = str(uuid.uuid4())
     with _connected(made) as connection:
         sequence = max(last, int(connection.run(_LAST, ())[0][0])) + _LEAP
-        connection.command("BEGIN IMMEDIATE")
-        connection.command(f"DELETE FROM {quote('change')}")
-        connection.raw.execute(
-            "INSERT INTO change (sequence, writer, entries, created_at) VALUES (?1, ?2, ?3, ?4)",
-            (sequence, os.urandom(16), RELOAD_RECORD, clock_us()),
-        ).fetchall()
-        connection.raw.execute("UPDATE schema_migration SET epoch = ?1", (epoch,)).fetchall()
-        connection.command("COMMIT")
+        with connection.transaction():
+            connection.command(f"DELETE FROM {quote('change')}")
+            connection.raw.execute(
+                "INSERT INTO change (sequence, writer, entries, created_at) VALUES (?1, ?2, ?3, ?4)",
+                (sequence, os.urandom(16), RELOAD_RECORD, clock_us()),
+            ).fetchall()
+            connection.raw.execute("UPDATE schema_migration SET epoch = ?1", (epoch,)).fetchall()
     handle = os.open(made.path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -97,10 +97,8 @@ def baseline(connection: SqliteConnection, now_us: int, declared: Sequence[Memor
     statements = [statement for plans in PLANS.values() for statement in plans.create]
     memories = first_memories(declared, now_us)
     own = plans_of(BUILT_IN.with_memories(memories), PLANS, DIALECT)
-    connection.command("BEGIN IMMEDIATE")
-    try:
+    with connection.transaction():
         if not _holds_nothing(connection):
-            connection.command("ROLLBACK")
             return False  # another process was first
         for statement in statements:
             connection.command(statement)
@@ -113,12 +111,7 @@ def baseline(connection: SqliteConnection, now_us: int, declared: Sequence[Memor
         for memory in memories:
             connection.run(plans.insert, plans.codec.encode(memory))
         connection.command(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.command("COMMIT")
         return True
-    except BaseException:
-        if connection.in_transaction:
-            connection.command("ROLLBACK")
-        raise
 
 
 def _exists_already(file: Path) -> Conflict:
@@ -283,13 +276,11 @@ def _take_step(connection: SqliteConnection, options: OpenOptions, wanted: Wante
     """Take the next step towards the wanted memories in a transaction of its own; return whether there was one."""
     from caliber.storage.memory_steps import next_step
 
-    connection.command("BEGIN IMMEDIATE")
-    try:
+    with connection.transaction():
         # Only now: another migrator may have been first.
         rows = stored_memories(connection, PLANS)
         step = next_step(options.shown, rows, wanted, DIALECT, from_us(now_us))
         if step is None:
-            connection.command("ROLLBACK")
             return False
         for statement in step.statements:
             connection.command(statement)
@@ -297,11 +288,6 @@ def _take_step(connection: SqliteConnection, options: OpenOptions, wanted: Wante
         plan = plans.insert if step.is_new else plans.upsert
         connection.run(plan, plans.codec.encode(step.row))
         connection.run(STATEMENTS["change.insert"], (os.urandom(16), step.record, now_us))
-        connection.command("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.command("ROLLBACK")
-        raise
     return True
 
 
@@ -316,11 +302,9 @@ def _apply(connection: SqliteConnection, options: OpenOptions, version: int, now
     """Apply one schema version in a transaction of its own; return whether it was still missing."""
     step = MIGRATIONS[version]
     statements = list(step.statements(DIALECT.name))
-    connection.command("BEGIN IMMEDIATE")
-    try:
+    with connection.transaction():
         applied = _migrations(connection, options)  # only now: another migrator may have been first
         if version in {migration.schema_version for migration in applied}:
-            connection.command("ROLLBACK")
             return False
         for statement in statements:
             connection.command(statement)
@@ -338,11 +322,6 @@ def _apply(connection: SqliteConnection, options: OpenOptions, version: int, now
         # Programs that have it open see by its number that others committed, and look whether they may go on.
         entry = (SCHEMA_MIGRATION.code, UPSERT, version, version)
         connection.run(STATEMENTS["change.insert"], (os.urandom(16), pack_changes([entry]), now_us))
-        connection.command("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.command("ROLLBACK")
-        raise
     return True
 
 

@@ -302,14 +302,8 @@ class SqliteStore:
     @contextmanager
     def _transaction(self) -> Iterator[SqliteConnection]:
         """Run a write transaction of the store's own."""
-        with self._exclusive():
-            self._connection.command("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.command("COMMIT")
-            finally:
-                if self._connection.in_transaction:
-                    self._connection.command("ROLLBACK")
+        with self._exclusive(), self._connection.transaction():
+            yield self._connection
 
     def _check_open(self) -> None:
         if self._closed:
