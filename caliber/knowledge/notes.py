@@ -107,15 +107,15 @@ def add_note(uow: UnitOfWork, new: NewNote) -> tuple[Note, bool]:
     Raises: Conflict when an idempotency key comes again with another statement, or another label.
     """
     if new.idempotency_key is not None:
-        found = uow.select_entities(NOTE, "note.by_idempotency", new.idempotency_key)
-        if found:
-            again = new if new.labelled else dataclasses.replace(new, trust=found[0].trust)
-            if found[0].fingerprint != again.fingerprint:
+        known: Note | None = uow.find_again(NOTE, new.idempotency_key)
+        if known is not None:
+            again = new if new.labelled else dataclasses.replace(new, trust=known.trust)
+            if known.fingerprint != again.fingerprint:
                 # What its caller may not see has no id for him.
-                is_shown = found[0].visible_to is None or found[0].created_by == new.created_by
-                key = found[0].note_id if is_shown else ""
+                is_shown = known.visible_to is None or known.created_by == new.created_by
+                key = known.note_id if is_shown else ""
                 raise Conflict(entity_type="note", id=key, reason="its idempotency key was used for another note")
-            return found[0], False
+            return known, False
     else:
         found = uow.select_entities(NOTE, "note.by_fingerprint", new.fingerprint)
         if found:

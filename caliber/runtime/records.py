@@ -35,7 +35,7 @@ from caliber.runtime.space_provider import Vectors, attach
 from caliber.schema.in_force import OWN
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.own_memories import KEY, OwnMemory
-from caliber.schema.predicate import Comparison, Operator, Predicate
+from caliber.schema.predicate import Predicate
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
 from caliber.storage.memory_records import derived_of
@@ -182,7 +182,7 @@ class Records(Memory):
     def _insert(self, uow: UnitOfWork, new: _New) -> Any:
         record, relation = new.record, self._relation
         if record.idempotency_key is not None:
-            found = self._by_key(uow, record.idempotency_key)
+            found = uow.find_again(relation, record.idempotency_key)
             if found is not None:
                 same = found.content_hash == record.content_hash and (not new.labelled or found.trust is record.trust)
                 if not same:
@@ -206,10 +206,6 @@ class Records(Memory):
         by_name = uow.catalog.by_name
         names = (*ENTITY_RELATIONS, *(relation.name for relation in uow.catalog.own))
         return any(uow.find(by_name[name], key.bytes) is not None for name in names)
-
-    def _by_key(self, uow: UnitOfWork, key: str) -> Any | None:
-        asked = self._engine.store.filter(Comparison("idempotency_key", Operator.EQUAL, key), self._relation)
-        return next(iter(uow.select_meeting(asked, {})), None)
 
     # --- where a record belongs ------------------------------------------------------------------
 

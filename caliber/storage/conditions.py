@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -46,18 +46,6 @@ class StoredFilter:
     """As ``plan``, of ordinals alone."""
     values: tuple[Any, ...]
     exact: bool
-
-    def rows(
-        self, session: StatementSession, variables: Mapping[Variable, Any], *, page_rows: int = PAGE_ROWS
-    ) -> Iterator[Row]:
-        """Yield the rows that the predicate holds for, in order of ordinal, read in pages."""
-        parameters = [bound_value(variables[item] if isinstance(item, Variable) else item) for item in self.values]
-        after = _BEFORE_ALL
-        while page := session.run(self.plan, (*parameters, after, page_rows)):
-            yield from page if self.exact else (row for row in page if self._holds(row, variables))
-            if len(page) < page_rows:
-                return
-            after = page[-1][0]
 
     def ordinals(
         self,

@@ -99,6 +99,8 @@ class RelationPlans:
     counts: dict[str, Plan] = field(default_factory=dict)
     references: dict[str, Plan] = field(default_factory=dict)
     """For each foreign key's column, the rows that refer to one target; for mirrored relations only."""
+    by_idempotency: Plan | None = None
+    """The row that was written with an idempotency key, where a relation has them."""
     expired: Plan | None = None
     """Keys of records in use that were made up to a time, the first ones; where retention reaches them."""
     surplus: Plan | None = None
@@ -232,6 +234,16 @@ def _list_plan(relation: Relation, path: AccessPath, codec: Codec, dialect: Dial
     return Plan(f"{relation.name}.{path.name}", sql, tuple(binds), codec.names)
 
 
+def _idempotency_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | None:
+    unique = next((item for item in relation.uniques if "idempotency_key" in item.columns), None)
+    if unique is None:
+        return None
+    where = _path_conditions(AccessPath("by_idempotency", unique.columns, ()), dialect)
+    selected = ", ".join(quote(name) for name in codec.names)
+    sql = f"SELECT {selected} FROM {dialect.table(relation.name)}{where}"
+    return Plan(f"{relation.name}.by_idempotency", sql, unique.columns, codec.names)
+
+
 def _expired_plan(relation: Relation, dialect: Dialect) -> Plan | None:
     if relation.in_use is None:
         return None
@@ -351,6 +363,7 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
             for key in relation.foreign_keys
             if relation.mirrored
         },
+        by_idempotency=_idempotency_plan(relation, codec, dialect),
         expired=_expired_plan(relation, dialect),
         surplus=_surplus_plan(relation, dialect, None),
         surplus_by_trajectory=_surplus_plan(relation, dialect, "trajectory_id"),

@@ -27,9 +27,7 @@ IRREGULAR: dict[str, Irregular] = {
     "append.trajectory": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="trajectory"),
     "scope.distrust": Irregular(("trust", "scope_id"), rows_of="scope"),
     "scope.next_sequence": Irregular(("trajectory_id",), results=("sequence",)),
-    "turn.by_idempotency": Irregular(("trajectory_id", "idempotency_key"), rows_of="turn"),
     "turn.by_number": Irregular(("trajectory_id", "turn_number"), rows_of="turn"),
-    "artifact.by_idempotency": Irregular(("trajectory_id", "idempotency_key"), rows_of="artifact"),
     "artifact.active_by_hash": Irregular(
         ("trajectory_id", "content_hash", "artifact_type", "trust"), rows_of="artifact"
     ),
@@ -37,7 +35,6 @@ IRREGULAR: dict[str, Irregular] = {
     "turn.stale": Irregular(("created_until", "closed_only"), rows_of="turn"),
     "artifact.stale": Irregular(("created_until", "confidence_below"), rows_of="artifact"),
     "note.stale": Irregular(("created_until", "confidence_below"), rows_of="note"),
-    "note.by_idempotency": Irregular(("idempotency_key",), rows_of="note"),
     "note.by_fingerprint": Irregular(("fingerprint",), rows_of="note"),
     "note.of_trajectory": Irregular(("trajectory_id",), rows_of="note"),
     "memory.revision": Irregular((), results=("memories", "versions")),

@@ -10,19 +10,17 @@ import base64
 import dataclasses
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from caliber.model.entities import Event, LockToken
 from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, LockExpired, NotFound
 from caliber.schema.catalog import BUILT_IN, Catalog
-from caliber.schema.predicate import Variable
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT
 from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
-from caliber.storage.conditions import StoredFilter
 from caliber.storage.outdated import check_present, outdated
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
@@ -149,6 +147,13 @@ class UnitOfWork:
         plans = self._plans[relation.name]
         return [self._hold(plans, row) for row in self._session.run(plans.lists[path], key)]
 
+    def find_again(self, relation: Relation, *key: Any) -> Any | None:
+        """Return the entity written with an idempotency key, or None; before that of a task stands the task."""
+        plans = self._plans[relation.name]
+        assert plans.by_idempotency is not None  # asked of relations that have such a key
+        rows = self._session.run(plans.by_idempotency, key)
+        return self._hold(plans, rows[0]) if rows else None
+
     def count(self, relation: Relation) -> int:
         """Return how many rows a relation has."""
         total: int = self._session.run(self._plans[relation.name].count, ())[0][0]
@@ -162,11 +167,6 @@ class UnitOfWork:
         """Run an irregular statement that returns whole rows of ``relation``."""
         plans = self._plans[relation.name]
         return [self._hold(plans, row) for row in self._session.run(self._statements[statement], parameters)]
-
-    def select_meeting(self, asked: StoredFilter, variables: Mapping[Variable, Any]) -> list[Any]:
-        """Return the entities that a filter holds for, in order of ordinal."""
-        plans = self._plans[asked.relation.name]
-        return [self._hold(plans, row) for row in asked.rows(self._session, variables)]
 
     def pages(self, relation: Relation, rows: int = 500) -> Iterator[list[Row]]:
         """Yield every row of a relation as the driver stores it, in the order of its ordinal or key."""

@@ -103,16 +103,16 @@ def create_artifact(
     trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
     trust, is_stated = _label(uow, scope, new, unlabelled)
     if new.idempotency_key is not None:
-        found = uow.select_entities(ARTIFACT, "artifact.by_idempotency", scope.trajectory_id.bytes, new.idempotency_key)
-        if found:
-            same = found[0].content_hash == new.content_hash and found[0].artifact_type is new.artifact_type
-            if not same or (is_stated and found[0].trust is not trust):
+        known: Artifact | None = uow.find_again(ARTIFACT, scope.trajectory_id.bytes, new.idempotency_key)
+        if known is not None:
+            same = known.content_hash == new.content_hash and known.artifact_type is new.artifact_type
+            if not same or (is_stated and known.trust is not trust):
                 raise Conflict(
                     entity_type="artifact",
-                    id=found[0].artifact_id,
+                    id=known.artifact_id,
                     reason="its idempotency key was used for other content or trust",
                 )
-            return found[0], False
+            return known, False
     if not closing:
         if not scope.is_open:
             raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope_id} is closed; open another one")

@@ -215,12 +215,12 @@ def _split(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> tupl
             continue
         if key in pending:
             raise Conflict(entity_type="turn", id="", reason="an idempotency key comes twice in one call")
-        found = uow.select_entities(TURN, "turn.by_idempotency", scope.trajectory_id.bytes, key)
-        if found:
-            if not turn.says(found[0]):
+        found: Turn | None = uow.find_again(TURN, scope.trajectory_id.bytes, key)
+        if found is not None:
+            if not turn.says(found):
                 reason = "its idempotency key was used for other content or trust"
-                raise Conflict(entity_type="turn", id=found[0].turn_id, reason=reason)
-            known[at] = found[0]
+                raise Conflict(entity_type="turn", id=found.turn_id, reason=reason)
+            known[at] = found
         else:
             pending[key] = turn
             fresh.append(turn)

@@ -58,6 +58,7 @@ def rendered(dialect: Dialect, irregular: dict[str, Plan]) -> str:
             plans.lock,
             *plans.lists.values(),
             *plans.references.values(),
+            plans.by_idempotency,
             plans.expired,
             plans.surplus,
             plans.surplus_by_trajectory,

@@ -33,11 +33,7 @@ _TEXTS: Final = {
         f" AND strpos('{TRUST_ORDER}', trust) < strpos('{TRUST_ORDER}', $1) RETURNING {{scope_row}}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM {scope} WHERE trajectory_id = $1",
-    "turn.by_idempotency": "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND idempotency_key = $2",
     "turn.by_number": "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND turn_number = $2",
-    "artifact.by_idempotency": (
-        "SELECT {artifact_row} FROM {artifact} WHERE trajectory_id = $1 AND idempotency_key = $2"
-    ),
     "artifact.active_by_hash": (
         "SELECT {artifact_row} FROM {artifact} WHERE trajectory_id = $1 AND content_hash = $2 AND artifact_type = $3"
         " AND trust = $4 AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
@@ -58,7 +54,6 @@ _TEXTS: Final = {
         "SELECT {note_row} FROM {note} WHERE created_at <= $1 AND confidence < $2::float8"
         " AND archived_at IS NULL AND superseded_by IS NULL ORDER BY ordinal"
     ),
-    "note.by_idempotency": "SELECT {note_row} FROM {note} WHERE idempotency_key = $1",
     "note.by_fingerprint": (
         "SELECT {note_row} FROM {note} WHERE fingerprint = $1 AND archived_at IS NULL AND superseded_by IS NULL"
         " AND idempotency_key IS NULL"

@@ -29,11 +29,7 @@ _TEXTS = {
         f" AND instr('{TRUST_ORDER}', trust) < instr('{TRUST_ORDER}', ?1) RETURNING {ROW['scope']}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
-    "turn.by_idempotency": f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND idempotency_key = ?2",
     "turn.by_number": f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND turn_number = ?2",
-    "artifact.by_idempotency": (
-        f"SELECT {ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND idempotency_key = ?2"
-    ),
     "artifact.active_by_hash": (
         f"SELECT {ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND content_hash = ?2 AND artifact_type = ?3"
         " AND trust = ?4 AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
@@ -55,7 +51,6 @@ _TEXTS = {
         f"SELECT {ROW['note']} FROM note WHERE created_at <= ?1 AND confidence < ?2"
         " AND archived_at IS NULL AND superseded_by IS NULL ORDER BY ordinal"
     ),
-    "note.by_idempotency": f"SELECT {ROW['note']} FROM note WHERE idempotency_key = ?1",
     "note.by_fingerprint": (
         f"SELECT {ROW['note']} FROM note WHERE fingerprint = ?1 AND archived_at IS NULL AND superseded_by IS NULL"
         " AND idempotency_key IS NULL"

@@ -109,8 +109,11 @@ def test_reading_statement_answers(
     contract_dataset: Filled,
 ) -> None:
     store = contract_dataset.store
+    relation, _, kind = name.partition(".")
+    plan = store.plans[relation].by_idempotency if kind == "by_idempotency" else store.statements[name]
+    assert plan is not None
     with store.read() as session:
-        rows = session.run(store.statements[name], resolved(parameters, contract_dataset.ordinals))
+        rows = session.run(plan, resolved(parameters, contract_dataset.ordinals))
     assert shown(rows) == expected
 
 
