@@ -288,7 +288,8 @@ def test_interrupts_at_any_moment_harm_nobody_else(backend: Any) -> None:
     store.write(insert)
     written: dict[int, int] = dict.fromkeys(range(4), 0)
     failed: list[BaseException] = []
-    stop, armed = threading.Event(), threading.Event()
+    stop = threading.Event()
+    armed = [False]  # an Event has a lock, and the handler would wait for it on the very thread that holds it
     rng = random.Random(seed())
 
     def companion(at: int) -> None:
@@ -303,12 +304,12 @@ def test_interrupts_at_any_moment_harm_nobody_else(backend: Any) -> None:
     def interrupt() -> None:
         while not stop.is_set():
             time.sleep(rng.uniform(0.0005, 0.006))
-            if armed.is_set():
+            if armed[0]:
                 signal.pthread_kill(MAIN.ident or 0, signal.SIGUSR1)
 
     def hit(*_: Any) -> None:
-        if armed.is_set():
-            armed.clear()  # one at a time
+        if armed[0]:
+            armed[0] = False  # one at a time
             raise KeyboardInterrupt
 
     previous = signal.signal(signal.SIGUSR1, hit)
@@ -321,14 +322,14 @@ def test_interrupts_at_any_moment_harm_nobody_else(backend: Any) -> None:
         until = time.monotonic() + 20
         while hits < 25 and time.monotonic() < until:
             try:
-                armed.set()
+                armed[0] = True
                 store.write(insert, deadline_ms=30_000)
-                armed.clear()
+                armed[0] = False
                 own += 1
             except KeyboardInterrupt:
                 hits += 1
     finally:
-        armed.clear()
+        armed[0] = False
         stop.set()
         for thread in threads:
             thread.join(60)
