@@ -29,6 +29,14 @@ from .conftest import DSN, PostgresBackend
 MAIN = threading.main_thread()
 
 
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Whoever started the tests may have interrupts ignored, as a shell does for what it runs behind."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def insert(uow: UnitOfWork) -> int | None:
     return uow.insert(TRAJECTORY, plain(TRAJECTORY))
 
