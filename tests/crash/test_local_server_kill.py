@@ -61,12 +61,12 @@ def servers_of(temporary: Path) -> list[Path]:
     return [path for path in temporary.glob("caliber-pg-*/*") if path.is_dir()]
 
 
-def leftover_segments() -> set[str]:
-    """Return the shared memory that nobody uses."""
+def segments_of(*creators: int) -> set[str]:
+    """Return the shared memory that servers made and that is still there: others, killed in their tests, leave some."""
     if not SHARED_MEMORY.exists():
         return set()
     rows = [line.split() for line in SHARED_MEMORY.read_text().splitlines()]
-    return {row[1] for row in rows[1:] if row[rows[0].index("nattch")] == "0"}
+    return {row[1] for row in rows[1:] if int(row[rows[0].index("cpid")]) in creators}
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
@@ -143,18 +143,18 @@ class Running:
 
 
 def test_killed_owner_leaves_nothing(temporary: Path) -> None:
-    before = leftover_segments()
     owner = Owner("start")
     where = owner.say()
     busy = Running(where["dsn"])
     family = [where["guard"], where["pid"], *local_guard.children_of(where["pid"])]
+    assert segments_of(where["pid"]) or not SHARED_MEMORY.exists(), "or nothing is looked for"
     assert busy.backend in family
     assert len(family) > 5
     owner.kill()
     until(lambda: not any(local_guard.is_alive(pid) for pid in family), "every process has ended")
     until(lambda: not Path(where["folder"]).exists(), "its folder is gone")
     busy.cut()
-    assert leftover_segments() <= before
+    assert segments_of(where["pid"]) == set()
 
 
 def test_owner_killed_while_it_starts_leaves_nothing(temporary: Path) -> None:
@@ -177,7 +177,6 @@ def test_owner_killed_while_it_starts_leaves_nothing(temporary: Path) -> None:
 
 
 def test_owner_and_guard_killed_are_swept_at_the_next_start(temporary: Path) -> None:
-    before = leftover_segments()
     owner = Owner("start")
     where = owner.say()
     busy = Running(where["dsn"])
@@ -190,7 +189,7 @@ def test_owner_and_guard_killed_are_swept_at_the_next_start(temporary: Path) -> 
         assert not any(local_guard.is_alive(pid) for pid in family)
         assert not Path(where["folder"]).exists()
     busy.cut()
-    assert leftover_segments() <= before
+    assert segments_of(where["pid"]) == set()
 
 
 def test_owner_that_ends_without_closing(temporary: Path) -> None:
@@ -234,7 +233,6 @@ def test_terminal_signals_are_not_for_the_server(temporary: Path) -> None:
 
 
 def test_killed_guard_is_said_and_cleaned_up_after(temporary: Path) -> None:
-    before = leftover_segments()
     server = LocalServer.start(fsync=False)
     process = server.pid
     assert process is not None
@@ -245,7 +243,7 @@ def test_killed_guard_is_said_and_cleaned_up_after(temporary: Path) -> None:
     server.close()
     assert not local_guard.is_alive(process)
     assert servers_of(temporary) == []
-    assert leftover_segments() <= before
+    assert segments_of(process) == set()
 
 
 # --- the server is killed --------------------------------------------------------------------------------------
@@ -300,7 +298,6 @@ def test_server_killed_by_others_can_be_restarted(temporary: Path) -> None:
 
 
 def test_kill_takes_every_process(temporary: Path) -> None:
-    before = leftover_segments()
     with LocalServer.start(fsync=False) as server:
         busy = Running(server.dsn)
         assert server.pid is not None
@@ -309,7 +306,7 @@ def test_kill_takes_every_process(temporary: Path) -> None:
         assert not any(local_guard.is_alive(pid) for pid in family)
         busy.cut()
     # It was not started again, which would have cleaned up.
-    assert leftover_segments() <= before
+    assert segments_of(family[0]) == set()
 
 
 @pytest.mark.parametrize("also_guard", [False, True])
