@@ -1,11 +1,13 @@
 """A process that fills the space of a new model, and is killed by whoever started it.
 
-Run as ``reembedding_process.py PATH``. Prints a line of JSON for each batch, and ``done`` at the end.
+Run as ``reembedding_process.py PATH [BATCHES]``. Prints a line of JSON for each batch, and ``done`` at the end; after
+so many batches it waits to be killed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -27,12 +29,13 @@ BATCH = 8
 
 
 class Slow:
-    """Real hashed vectors, a few milliseconds a batch: there is time to be killed in."""
+    """Real hashed vectors, a few milliseconds a batch: there is time to be killed in, and after the last one no end."""
 
     model_id = "hash-1:newer"
     dimensions = 48
 
-    def __init__(self) -> None:
+    def __init__(self, batches: float) -> None:
+        self._batches = batches
         self._inner = HashEmbeddingProvider(48, "newer")
 
     def embed(self, text: str) -> FloatVector:
@@ -40,6 +43,9 @@ class Slow:
 
     def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
         time.sleep(0.004)
+        self._batches -= 1
+        if self._batches < 0:
+            sys.stdin.read()
         return np.stack([self._inner.embed(text) for text in texts])
 
 
@@ -55,7 +61,8 @@ def main() -> None:
             "search.keyword.similar_words": "none",
         },
     )
-    with caliber.open(settings, embedding_provider=Slow()) as memory:
+    batches = float(sys.argv[2]) if len(sys.argv) > 2 else math.inf
+    with caliber.open(settings, embedding_provider=Slow(batches)) as memory:
         print("ready", flush=True)
         came = memory.storage.embedding_spaces.reembed(lambda at: print(json.dumps([at.done, at.total]), flush=True))
         print("done", came.made, flush=True)
