@@ -23,6 +23,10 @@ from caliber.model.errors import Conflict
 from caliber.schema.relations import NOTE
 from caliber.storage.unit_of_work import UnitOfWork
 
+LEAST_TURNS = 10
+PATIENCE_S = 90
+"""How much longer a busy machine may take for the least there is to see."""
+
 
 def main() -> None:
     path, name, seconds, durability, trajectory, scope, counter = sys.argv[1:]
@@ -32,12 +36,14 @@ def main() -> None:
         note: Any = uow.get(NOTE, key)
         uow.update(NOTE, dataclasses.replace(note, content=str(int(note.content) + 1)))
 
-    appended, counted, seen_of_other, windows = [], 0, set(), 0
+    appended, counted, seen, windows = [], 0, set(), 0
     with caliber.open(settings_for(path, storage__durability=durability, resident__feed_poll_ms=20)) as memory:
         print("ready", flush=True)
         sys.stdin.readline()
         until = time.monotonic() + float(seconds)
-        while time.monotonic() < until:
+        while time.monotonic() < until or (
+            (len(appended) < LEAST_TURNS or len(seen) < 2) and time.monotonic() < until + PATIENCE_S
+        ):
             turn = memory.append_turn(scope, role="user", content=f"{name} {len(appended)}")
             appended.append([turn.turn_number, turn.sequence, turn.text])
             memory._engine.write(count)
@@ -52,14 +58,12 @@ def main() -> None:
                     continue
                 counted += 1
                 break
-            if len(appended) % 10 == 0:
+            if len(appended) % 10 == 0 or len(seen) < 2:
                 window = memory.assemble_context(trajectory, consistency="latest")
                 assert window.used_tokens <= window.max_tokens
                 windows += 1
-                seen_of_other |= {
-                    message["content"].split()[0] for message in window.to_messages() if message["role"] == "user"
-                }
-    done = {"appended": appended, "counted": counted, "seen": sorted(seen_of_other), "windows": windows}
+                seen |= {message["content"].split()[0] for message in window.to_messages() if message["role"] == "user"}
+    done = {"appended": appended, "counted": counted, "seen": sorted(seen), "windows": windows}
     print(json.dumps(done), flush=True)
 
 
