@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,16 @@ PATIENT = {
     "llm_retry_config.max_backoff": 20,
 }
 """Retries that would go on for twenty seconds."""
+
+GROWING = {
+    "llm_retry_config.max_retries": 1_000,
+    "llm_retry_config.initial_backoff": 20,
+    "llm_retry_config.max_backoff": 3_600_000,
+    "llm_retry_config.backoff_multiplier": 100_000.0,
+}
+"""A second attempt at once, and a third one in half an hour: long after the deadline, however busy the machine is."""
+
+LATE_MS = 60_000
 
 COMMIT = {f"embedding.embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}
 OFF = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
@@ -87,26 +98,20 @@ def started(memory: caliber.Caliber) -> Any:
 def test_retries_of_a_query_end_with_the_deadline(call: str) -> None:
     # design section 7: deadline_ms bounds the whole call
     provider = Down()
-    # Word vectors are read by the first search: here they would use up the deadline.
-    words = {"search.keyword.similar_words": "none"}
-    # The last attempt ends a good while before the deadline: the other legs need it.
-    waits = {"llm_retry_config.initial_backoff": 400, "llm_retry_config.max_backoff": 400}
     by = {"assembly.relevance": "vector" if call.endswith("vector") else "search"}
-    settings = config(":memory:", **{**PATIENT, **OFF, **words, **waits, **by})
+    settings = config(":memory:", **{**GROWING, **OFF, "search.keyword.similar_words": "none", **by})
     with caliber.open(settings, embedding_provider=provider) as memory:
         task, _ = started(memory)
-        before = time.monotonic()
         if call == "search":  # M-040: the other legs answer, and the result says which one did not
-            found = memory.search("words", deadline_ms=1_000)
+            found = memory.search("words", deadline_ms=LATE_MS)
             assert (found.status, found.reason) == ("degraded", "query_not_embedded: request_failed")
         elif call == "assemble_context":
-            window = memory.assemble_context(task.trajectory_id, query="words", deadline_ms=1_000)
+            window = memory.assemble_context(task.trajectory_id, query="words", deadline_ms=LATE_MS)
             assert (window.status, window.degraded) == ("degraded", ("query_not_embedded: request_failed",))
         else:
             with pytest.raises(RequestFailed):
-                memory.assemble_context(task.trajectory_id, query="words", deadline_ms=1_000)
-        assert time.monotonic() - before < 5
-        assert 2 <= len(provider.asked) <= 4
+                memory.assemble_context(task.trajectory_id, query="words", deadline_ms=LATE_MS)
+        assert len(provider.asked) == 2
 
 
 def test_a_search_without_a_deadline_is_patient() -> None:
@@ -130,22 +135,21 @@ def test_a_search_without_a_deadline_is_patient() -> None:
 @pytest.mark.parametrize("call", ["append_turn", "append_turns", "create_artifact", "add_note"])
 def test_retries_of_a_write_end_with_the_deadline_and_nothing_is_written(call: str) -> None:
     provider = Down()
-    with caliber.open(config(":memory:", **PATIENT, **COMMIT), embedding_provider=provider) as memory:
+    with caliber.open(config(":memory:", **GROWING, **COMMIT), embedding_provider=provider) as memory:
         _, scope = started(memory)
         note = {"entity": "e", "entity_type": "t", "note_type": "fact", "content": "c", "confidence": 1.0}
         artifact = {"artifact_type": "fact", "content": "c", "extraction_method": "explicit"}
         asks: dict[str, Callable[[], object]] = {
-            "append_turn": lambda: memory.append_turn(scope.scope_id, role="user", content="c", deadline_ms=120),
+            "append_turn": lambda: memory.append_turn(scope.scope_id, role="user", content="c", deadline_ms=LATE_MS),
             "append_turns": lambda: memory.append_turns(
-                scope.scope_id, [{"role": "user", "content": "c"}], deadline_ms=120
+                scope.scope_id, [{"role": "user", "content": "c"}], deadline_ms=LATE_MS
             ),
-            "create_artifact": lambda: memory.create_artifact(scope.scope_id, **artifact, deadline_ms=120),
-            "add_note": lambda: memory.add_note(**note, deadline_ms=120),
+            "create_artifact": lambda: memory.create_artifact(scope.scope_id, **artifact, deadline_ms=LATE_MS),
+            "add_note": lambda: memory.add_note(**note, deadline_ms=LATE_MS),
         }
-        before = time.monotonic()
         with pytest.raises(RequestFailed):
             asks[call]()
-        assert time.monotonic() - before < 2
+        assert len(provider.asked) == 2
         counts = [memory.storage.turns.count(), memory.storage.artifacts.count(), memory.storage.notes.count()]
         assert counts == [0, 0, 0]
 
@@ -173,24 +177,28 @@ def test_a_write_whose_preparation_took_all_the_time_is_not_written() -> None:
 def test_a_slow_language_model_ends_with_the_deadline(call: str) -> None:
     summarizer = ScriptedSummarizer()
     summarizer.failing = {"summarize", "extract_artifacts", "generate_notes"}
-    with caliber.open(config(":memory:", **PATIENT, **OFF), summarization_provider=summarizer) as memory:
+    with caliber.open(config(":memory:", **GROWING, **OFF), summarization_provider=summarizer) as memory:
         task, scope = started(memory)
         memory.append_turn(scope.scope_id, role="user", content="KEEP this")
         asks: dict[str, Callable[[], object]] = {
-            "close_scope": lambda: memory.close_scope(scope.scope_id, deadline_ms=150),
+            "close_scope": lambda: memory.close_scope(scope.scope_id, deadline_ms=LATE_MS),
             "complete_trajectory": lambda: memory.complete_trajectory(
-                task.trajectory_id, status="success", summary="s", deadline_ms=150
+                task.trajectory_id, status="success", summary="s", deadline_ms=LATE_MS
             ),
-            "consolidate_notes": lambda: memory.consolidate_notes(task.trajectory_id, deadline_ms=150),
+            "consolidate_notes": lambda: memory.consolidate_notes(task.trajectory_id, deadline_ms=LATE_MS),
         }
-        before = time.monotonic()
         with contextlib.suppress(RequestFailed, Unavailable):  # or it ends without what the model would have said
             asks[call]()
-        assert time.monotonic() - before < 3
         assert memory.storage.notes.count() == 0
+        assert 2 <= len(summarizer.calls) <= 2 * len(set(summarizer.calls)), "each is asked a second time, and no more"
 
 
-def test_a_query_that_another_thread_embeds_is_waited_for_no_longer_than_the_deadline() -> None:
+def test_a_query_that_another_thread_embeds_is_waited_for_no_longer_than_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A minute is kept for the other legs, not a tenth of a second: a busy machine may need it.
+    monkeypatch.setattr("caliber.runtime.searching._KEPT_SHARE", 1)
+    monkeypatch.setattr("caliber.runtime.searching._KEPT_MOST_MS", LATE_MS)
     provider = CountingEmbeddings()
     asked, go_on = threading.Event(), threading.Event()
 
@@ -207,13 +215,13 @@ def test_a_query_that_another_thread_embeds_is_waited_for_no_longer_than_the_dea
         memory.append_turn(scope.scope_id, role="user", content="the goal of words")
         thread = threading.Thread(target=lambda: memory.search("words"))
         thread.start()
-        assert asked.wait(5)
+        assert asked.wait(30)
         # An outage costs one leg: a part of the deadline is kept for the others.
-        found = memory.search("words", deadline_ms=400)
+        found = memory.search("words", deadline_ms=LATE_MS + 300)
         assert (found.status, found.reason) == ("degraded", "query_not_embedded: timeout")
         assert [hit.content for hit in found.hits] == ["the goal of words"]
         go_on.set()
-        thread.join(timeout=5)
+        thread.join(timeout=30)
         assert not thread.is_alive()
 
 
@@ -228,8 +236,9 @@ def test_the_worker_stores_what_succeeded_and_asks_again_for_the_rest() -> None:
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
         contents = ["one", "two never", "three later", "four"]
-        memory.append_turns(scope.scope_id, [{"role": "user", "content": content} for content in contents])
-        until = time.monotonic() + 10
+        with memory._engine.embedder._draining:  # so that the worker takes them at once
+            memory.append_turns(scope.scope_id, [{"role": "user", "content": content} for content in contents])
+        until = time.monotonic() + 30
         while memory.storage.embeddings.count() < 3 and time.monotonic() < until:
             time.sleep(0.01)
         assert memory.storage.embeddings.count() == 3
@@ -258,10 +267,13 @@ def test_what_no_text_is_at_fault_for_is_waited_for(error: CaliberError) -> None
     settings = config(":memory:", **idle, **{**OFF, "embedding.embed_turns": "behind"})
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
-        memory.append_turns(scope.scope_id, [{"role": "user", "content": f"number {at}"} for at in range(20)])
+        embedder = memory._engine.embedder
+        with embedder._draining:  # so that the worker does not find them in the store before it is told
+            memory.append_turns(scope.scope_id, [{"role": "user", "content": f"number {at}"} for at in range(20)])
         with pytest.raises(type(error)):
             memory.flush()
-        assert memory.stats()["behind"]["embeddings_waiting"] == 20
+        with embedder._draining:
+            assert memory.stats()["behind"]["embeddings_waiting"] == 20
         time.sleep(0.1)
         errors = [event for event in memory.storage.events.all() if event.event_type == EventType.ERROR]
         assert len(errors) <= 2  # not one for each text
@@ -271,7 +283,14 @@ def test_what_no_text_is_at_fault_for_is_waited_for(error: CaliberError) -> None
 
 
 def test_a_service_that_stays_down_is_asked_less_and_less() -> None:
-    provider = Down()
+    provider = CountingEmbeddings()
+    times: list[float] = []
+
+    def down() -> CaliberError:
+        times.append(time.monotonic())
+        return outage()
+
+    provider.failure = down
     idle = {
         "embedding.worker_idle_ms": 20,
         "llm_retry_config.max_retries": 0,
@@ -282,8 +301,12 @@ def test_a_service_that_stays_down_is_asked_less_and_less() -> None:
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
         memory.append_turn(scope.scope_id, role="user", content="text")
-        time.sleep(0.7)  # 20 + 40 + 80 + 160 + 320 ms: the sixth time at the latest; 35 times without
-        assert 1 <= len(provider.asked) <= 6
+        until = time.monotonic() + 60
+        while len(times) < 5 and time.monotonic() < until:
+            time.sleep(0.005)
+    waits = [after - before for before, after in pairwise(times)]
+    assert len(waits) >= 4
+    assert all(wait >= 0.02 * 2**at for at, wait in enumerate(waits)), waits
 
 
 def test_a_write_names_what_failed_of_its_batch() -> None:
@@ -438,6 +461,7 @@ def test_the_worker_does_not_stand_in_line_for_each_record(monkeypatch: pytest.M
     provider = CountingEmbeddings()
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
+        memory.flush()  # what it looks for when it begins is looked for: it does not come upon the first turn twice
         memory.append_turn(scope.scope_id, role="user", content="first")
         until = time.monotonic() + 60
         while memory.stats()["behind"]["embeddings_waiting"] and time.monotonic() < until:
