@@ -56,6 +56,13 @@ class Quick:
     max_retry_after = 300
 
 
+class Patient(Quick):
+    """Retries that come to an end only when something is wrong."""
+
+    max_retries = 50
+    max_retry_after = 300_000
+
+
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_NAME, KEY)
@@ -338,14 +345,17 @@ def test_a_request_ends_when_its_time_is_up_however_the_service_dawdles(server: 
         provider.embed("a")
     assert caught.value.retryable
     assert caught.value.status is None
-    np.testing.assert_array_equal(provider.embed("b"), vector_of("b"))
+    # It is of use again; a busy machine may take its time too.
+    found = retrying(provider, Retry(Patient(), threading.Event())).embed("b")
+    np.testing.assert_array_equal(found, vector_of("b"))
 
 
 @pytest.mark.parametrize("fault", [slow(5), dripping(0.02)])
 def test_the_callers_deadline_ends_it_sooner(server: ModelServer, fault: Any) -> None:
     server.script.append(fault)
+    provider = embeddings(server)
     with within(0.15), pytest.raises(Unavailable, match="deadline passed while openai was asked") as caught:
-        embeddings(server).embed("a")
+        provider.embed("a")
     assert caught.value.reason == "timeout"
 
 
@@ -442,9 +452,9 @@ def test_an_exhausted_account_is_no_rate_limit(server: ModelServer) -> None:
 
 
 def test_a_wait_beyond_the_deadline_is_not_begun(server: ModelServer) -> None:
-    server.always = status(503, retry_after_ms="250")
-    with within(0.2), pytest.raises(RequestFailed) as caught:
-        retrying(embeddings(server), retry()).embed("a")
+    server.always = status(503, retry_after_ms="200000")
+    with within(100), pytest.raises(RequestFailed) as caught:
+        retrying(embeddings(server), Retry(Patient(), threading.Event())).embed("a")
     assert any("deadline_ms" in note for note in caught.value.__notes__)
     assert len(server.asked) == 1
 
