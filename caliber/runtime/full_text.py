@@ -12,7 +12,7 @@ from caliber.model.time import SystemClock
 from caliber.resident.memory import ResidentMemory
 from caliber.search.full_text import WordIndexer, indexer_of
 from caliber.search.stored import StoredSearch, check_state
-from caliber.storage.full_text import TEXTS, FullText, FullTextState, Progress
+from caliber.storage.full_text import FullText, FullTextState, Progress, texts_of
 from caliber.storage.protocol import Store
 
 _OTHERS_S: Final = 5.0
@@ -38,7 +38,7 @@ def open_stored_search(store: Store, memory: ResidentMemory, config: CaliberConf
     if (state is None or not state.complete) and _is_empty(store):
         full_text.rebuild(WordIndexer(config.search.keyword.language), unless_there=True)
         state = _finished(full_text)
-    check_state(state, config.search, str(store.facts()["path"]))
+    check_state(state, config.search, str(store.facts()["path"]), texts_of(store.catalog))
     return StoredSearch(store, full_text, memory, config.search, memory.snapshot.evaluator)
 
 
@@ -61,7 +61,7 @@ def _of(store: Store) -> FullText:
 
 def _is_empty(store: Store) -> bool:
     with store.read() as session:
-        return not any(session.run(store.plans[relation.name].page, (-1, 1)) for relation in TEXTS)
+        return not any(session.run(store.plans[relation.name].page, (-1, 1)) for relation in texts_of(store.catalog))
 
 
 def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -> int:

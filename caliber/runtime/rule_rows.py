@@ -1,14 +1,14 @@
 """What rules of injection ask the database for, where records are not in memory (``search.mode = "backend"``).
 
-Of each rule the newest records that its filter lets through, as many as it could take; what a query finds is read
-besides, by the search. Source: design, section 5; docs/decisions/0083, 0166.
+Of each rule the newest records that its filter lets through, as many as it could take; what a query finds among them is
+read besides, by the search. Source: design, section 5; docs/decisions/0083, 0166.
 """
 
 from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -73,15 +73,16 @@ class RuleRows:
                 out.setdefault(self._plan.relation_of(section.source), []).extend(rows)
         return out
 
-    def searches(self, asked: Asked) -> Iterator[Asked]:
-        """Yield what rules on notes ask a search, where a query is asked at all."""
+    def searches(self, asked: Asked, kinds: Collection[str]) -> Iterator[Asked]:
+        """Yield what rules on notes, and on declared memories among ``kinds``, ask a search where a query is asked."""
         for section in self._plan.taking if asked.text.strip() or asked.vector is not None else ():
-            rule = section.rule
-            if rule is None or section.source != NOTE or not rule.asks:
+            rule, source = section.rule, section.source
+            kind = self._plan.relation_of(source)
+            if rule is None or not rule.asks or not (source == NOTE or (source >= OWN and kind in kinds)):
                 continue
             most = rule.mode.count or self._plan.config.assembly.relevant_limit
-            where = None if rule.predicate is None else Where({"note": rule.predicate}, self._variables(NOTE))
-            yield replace(asked, limit=max(1, most), where=where)
+            where = None if rule.predicate is None else Where({kind: rule.predicate}, self._variables(source))
+            yield replace(asked, kinds=(kind,), limit=max(1, most), where=where)
 
     def _variables(self, source: int) -> Mapping[Variable, Any]:
         at = self._instants.get(source, self._now_us)

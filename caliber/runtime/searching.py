@@ -19,7 +19,7 @@ from caliber.access.visibility import NoteMask
 from caliber.model.access import Principal
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import EntityType, ReadConsistency, ResultStatus, SpaceState
-from caliber.model.errors import CaliberError, IncompatibleOptions, InvalidValue, LlmError, Unavailable, VectorError
+from caliber.model.errors import CaliberError, InvalidValue, LlmError, Unavailable, VectorError
 from caliber.model.ids import uuid_from_bytes
 from caliber.model.time import to_us
 from caliber.model.windows import Position, SearchHit, SearchResult, Understood
@@ -29,7 +29,7 @@ from caliber.runtime.engine import Engine
 from caliber.runtime.filters import variables
 from caliber.search import filters
 from caliber.search.candidates import Asked
-from caliber.search.filters import KINDS, Found
+from caliber.search.filters import Found
 from caliber.search.request import Outcome, Request
 from caliber.search.stored import NOT_RESIDENT
 from caliber.search.where import Where
@@ -153,7 +153,7 @@ class Searching:
         engine.check_open()
         deadline = Deadline(deadline_ms)
         settings = engine.config.search
-        wanted = self._wanted(kinds)
+        wanted = filters.check_kinds(kinds, engine.kinds)
         count = settings.default_limit if limit is None else inputs.as_whole(limit, "limit", 1)
         if count > settings.limit_max:
             raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
@@ -191,25 +191,6 @@ class Searching:
                 )
                 out.append(self._answered(asked, search, deadline))
         return out
-
-    def _wanted(self, kinds: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the kinds to search.
-
-        Raises: InvalidValue, DTypeError; IncompatibleOptions for what is searched in memory only.
-        """
-        engine = self._engine
-        wanted = filters.check_kinds(kinds, engine.kinds)
-        if engine.stored_search is None:
-            return wanted
-        stored = tuple(kind for kind in wanted if kind in KINDS)
-        if kinds is not None and len(stored) < len(wanted):
-            raise IncompatibleOptions(
-                option_a="kinds",
-                option_b='search.mode = "backend"',
-                reason="declared memories are searched by words and vectors in memory only; `memory(name).find` reads"
-                " them here",
-            )
-        return stored
 
     def _boundary(self, snapshot: ResidentSnapshot) -> AbstractContextManager[Search]:
         """Return what searches at one boundary: that of the snapshot, or the database's own."""

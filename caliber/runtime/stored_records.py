@@ -53,7 +53,7 @@ class StoredRecords:
     def for_window(
         self, resident: ResidentSnapshot, trajectory_id: uuid.UUID, asked: Asked, rules: RuleRows | None = None
     ) -> tuple[ResidentSnapshot, int]:
-        """Return a snapshot for a window: turns of the newest open scope, notes that come into question.
+        """Return a snapshot for a window: turns of the newest open scope, records that come into question.
 
         Besides, how many notes are in sight that were not read. ``rules`` say what else could enter.
 
@@ -61,15 +61,15 @@ class StoredRecords:
         """
         with self._store.read() as session:
             rows = self._read(session, trajectory_id, None)
-            notes, in_sight = self._search.notes_for(session, asked, self._newest)
+            found, in_sight = self._search.rows_for(session, asked, self._newest)
+            parts = [found]
             if rules is not None:
-                for name, found in rules.read(self._store, session).items():
-                    rows[name] = found
-                for search in rules.searches(asked):
-                    notes = [*notes, *self._search.notes_for(session, search, 0)[0]]
-                notes = list({row[0]: row for row in (*notes, *rows["note"])}.values())
-            rows["note"] = notes
-            return self._snapshot(session, resident, rows, asked), in_sight - len(notes)
+                parts.append(rules.read(self._store, session))
+                searches = rules.searches(asked, self._search.kinds)
+                parts += [self._search.rows_for(session, search, 0)[0] for search in searches]
+            for name in dict.fromkeys(name for part in parts for name in part):
+                rows[name] = list({row[0]: row for part in parts for row in part.get(name, ())}.values())
+            return self._snapshot(session, resident, rows, asked), in_sight - len(rows["note"])
 
     def _read(
         self, session: StatementSession, trajectory_id: uuid.UUID, scopes: Sequence[bytes] | None
@@ -93,7 +93,8 @@ class StoredRecords:
         asked: Asked | None,
     ) -> ResidentSnapshot:
         statements = self._search.full_text.statements
-        keys = dump_json([row[1].hex().upper() for kind in ("artifact", "note", "scope") for row in rows[kind]])
+        ranked = ("artifact", "note", "scope", *(relation.name for relation in self._store.catalog.own))
+        keys = dump_json([row[1].hex().upper() for kind in ranked for row in rows.get(kind, ())])
         mirrors = PartialMirrors(resident.evaluator, self._store.catalog)
         found: Sequence[Row] = ()
         space = None if asked is None else asked.space

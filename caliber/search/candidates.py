@@ -23,6 +23,7 @@ from caliber.config.search import SearchConfig
 from caliber.kernels import VectorMatrix
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.time import from_us
+from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.search.filters import encoded_filter
 from caliber.search.where import Where
@@ -70,7 +71,8 @@ class Asked:
 class Sight:
     """What one principal sees of the store in one session, and the statements to ask for it.
 
-    ``among`` are the ordinals of the records that a filter of the language lets through, by kind.
+    ``among`` are the ordinals of the records that a filter of the language lets through, by kind; ``relations`` are
+    those of the store.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class Sight:
         asked: Asked,
         indexes: VectorIndexes | None = None,
         among: Mapping[str, Sequence[int]] | None = None,
+        relations: Mapping[str, Relation] = BY_NAME,
     ) -> None:
+        self.relations = relations
         self._session = session
         self._statements = statements
         self._indexes = indexes
@@ -90,7 +94,9 @@ class Sight:
         lists = [row[0] for row in self.ask("search.readers_note")]
         self.seen = dump_json([json.loads(text) for text in asked.notes.among(lists)])
         among = {} if among is None else among
-        self._filters = {kind: encoded_filter(kind, asked.conditions, among.get(kind)) for kind in asked.kinds}
+        self._filters = {
+            kind: encoded_filter(relations[kind], asked.conditions, among.get(kind)) for kind in asked.kinds
+        }
         self.kinds = tuple(kind for kind in asked.kinds if self._filters[kind] is not None)
         self.filtered = bool(asked.conditions) or bool(among)
         self.figures = {kind: Figures(*self.ask(f"search.figures_{kind}", *self.of(kind))[0]) for kind in self.kinds}
@@ -179,7 +185,7 @@ def by_words(sight: Sight, terms: Mapping[str, float], settings: SearchConfig, o
     best: dict[tuple[str, int], float] = {}
     others: dict[tuple[str, int], float] = {}
     for kind in sight.kinds:
-        every = (None,) * len(filter_names(BY_NAME[kind]))
+        every = (None,) * len(filter_names(sight.relations[kind]))
         _best(sight, kind, terms, settings, sight.filters(kind), best)
         if sight.filtered and kind in ("turn", "note"):
             _best(sight, kind, terms, settings, every, others)

@@ -22,8 +22,7 @@ from caliber.model.time import to_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifact_mask, valid_notes
 from caliber.schema.catalog import Catalog
-from caliber.schema.relation import Column, ColumnType, Residence
-from caliber.schema.relations import BY_NAME
+from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.schema.relations.memory import FIRST_CODE
 from caliber.schema.relations.trajectory import NEVER_US
 from caliber.storage.codec import dump_json
@@ -200,13 +199,12 @@ def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
 
 
 def encoded_filter(
-    kind: str, conditions: Mapping[str, Any], among: Sequence[int] | None = None
+    relation: Relation, conditions: Mapping[str, Any], among: Sequence[int] | None = None
 ) -> tuple[str | None, ...] | None:
     """Return conditions as the parameters of a database: a JSON list of values for each column, None for no condition.
 
     None where the kind lacks a column. Values that no row can have are left out. ``among`` are ordinals, the last.
     """
-    relation = BY_NAME[kind]
     columns = stored_filterable(relation)
     if not set(conditions) <= set(columns):
         return None

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from caliber.kernels import Vocabulary
-from caliber.resident.documents import document_of
+from caliber.resident.documents import document_of, documents_joined
+from caliber.schema.relation import Relation
 from caliber.search.words import Analyzer, languages
 from caliber.storage.codec import Row, codec_of
 from caliber.storage.full_text import PART_MARK, TEXTS, TextEntry
@@ -26,6 +27,15 @@ _WORDS_KEPT: Final = 200_000
 _TEXT_PLACES: Final = {
     relation.name: codec_of(relation).index("summary" if relation.name == "scope" else "content") for relation in TEXTS
 }
+
+
+def _said(relation: Relation, row: Row) -> bytes | None:
+    """Return what a row says; None for a scope without a summary."""
+    if relation.searched:
+        codec = codec_of(relation)
+        return documents_joined([row[codec.index(name)] for name in relation.searched])
+    text = row[_TEXT_PLACES[relation.name]]
+    return None if text is None else document_of(relation.name, row, text)
 
 
 def indexer_name(language: str) -> str:
@@ -55,25 +65,24 @@ class WordIndexer:
         self._vocabulary = Vocabulary(self._analyzer)
         self._tokens: list[tuple[str, int, tuple[str, ...]]] = []  # a word: its terms, how many, its other parts
 
-    def digest(self, kind: str, row: Row) -> bytes | None:
+    def digest(self, relation: Relation, row: Row) -> bytes | None:
         """Return the digest of what a row says; None for a scope without a summary."""
-        text = row[_TEXT_PLACES[kind]]
-        if text is None:
-            return None
-        return hashlib.blake2b(document_of(kind, row, text), digest_size=8).digest()
+        said = _said(relation, row)
+        return None if said is None else hashlib.blake2b(said, digest_size=8).digest()
 
-    def entries(self, kind: str, rows: Sequence[Row]) -> list[TextEntry | None]:
-        """Return the entry of each row; None for a row without a text."""
-        place = _TEXT_PLACES[kind]
-        documents = [document_of(kind, row, row[place]) for row in rows]
+    def entries(self, relation: Relation, rows: Sequence[Row]) -> list[TextEntry | None]:
+        """Return the entry of each row; None for a scope without a summary."""
+        documents = [_said(relation, row) for row in rows]
         with self._lock:
             if len(self._tokens) > _WORDS_KEPT:
                 self._forget()
-            words, offsets = self._vocabulary.intern(documents)
+            words, offsets = self._vocabulary.intern([document or b"" for document in documents])
             self._learn()
             spans = [words[start:end].tolist() for start, end in itertools.pairwise(offsets.tolist())]
-            made = [self._entry(document, span) for document, span in zip(documents, spans, strict=True)]
-        return [None if row[place] is None else entry for row, entry in zip(rows, made, strict=True)]
+            return [
+                None if document is None else self._entry(document, span)
+                for document, span in zip(documents, spans, strict=True)
+            ]
 
     def _entry(self, document: bytes, words: Sequence[int]) -> TextEntry:
         known = [self._tokens[word] for word in words]

@@ -24,16 +24,16 @@ from caliber.model.windows import Position
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.vectors import VectorSnapshot
-from caliber.schema.relations import BY_NAME
+from caliber.schema.relation import Relation
 from caliber.search import candidates as find
 from caliber.search.candidates import Asked, Candidates, Sight
-from caliber.search.filters import KINDS, check_filter
+from caliber.search.filters import check_filter
 from caliber.search.full_text import indexer_name
 from caliber.search.request import Outcome, Request
 from caliber.search.searcher import Searcher
 from caliber.search.stored_figures import StoredFigures
 from caliber.storage.codec import Row, dump_json
-from caliber.storage.full_text import PART_MARK, FullText, FullTextState
+from caliber.storage.full_text import PART_MARK, FullText, FullTextState, holds, texts_of
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
 
@@ -46,11 +46,9 @@ _WORDS_KEPT: Final = 200_000
 _SEEDS: Final = 64
 """Best hits whose links are read, if more than the graph leg starts from."""
 
-_RELATIONS: Final = (*KINDS, "usage", "edge")
 
-
-def check_state(state: FullTextState | None, settings: SearchConfig, store: str) -> None:
-    """Refuse to search a full text that is missing, incomplete, or made by other rules.
+def check_state(state: FullTextState | None, settings: SearchConfig, store: str, texts: Iterable[Relation]) -> None:
+    """Refuse to search a full text that is missing, incomplete, made by other rules, or without some of ``texts``.
 
     Raises: SchemaMismatch, saying what to run
     """
@@ -61,6 +59,8 @@ def check_state(state: FullTextState | None, settings: SearchConfig, store: str)
         reason = f"its full text was made by the rules {state.analyzer}, and {wanted} are configured"
     elif not state.complete:
         reason = "its full text is not complete"
+    elif not holds(state.memories, texts):
+        reason = "its full text does not hold every memory as this process knows it; open it again, and if that fails"
     else:
         return
     raise SchemaMismatch(store=store, reason=f"{reason}; run `caliber db rebuild-search`")
@@ -84,13 +84,16 @@ class StoredSearch:
         self._evaluator = evaluator
         self._mirrors = PartialMirrors(evaluator, store.catalog)
         self._lock = threading.Lock()
-        self._searcher = Searcher(memory, self._settings)
-        self.blank = {name: self._mirrors.mirror(name, ()) for name in _RELATIONS}
+        self._texts = texts_of(store.catalog)
+        self.kinds = tuple(relation.name for relation in self._texts)
+        """The relations that it searches."""
+        self._searcher = self._fresh()
+        self.blank = {name: self._mirrors.mirror(name, ()) for name in (*self.kinds, "usage", "edge")}
         """Snapshots of no rows: what filters are checked by."""
 
     def forget_words(self) -> None:
         """Empty what is known of words: some may stand in no text any more."""
-        self._searcher = Searcher(self._memory, self._settings)
+        self._searcher = self._fresh()
 
     @contextmanager
     def at_one_boundary(self) -> Iterator[Callable[[Asked], tuple[Outcome, Position]]]:
@@ -99,44 +102,53 @@ class StoredSearch:
         Raises: SchemaMismatch; each search InvalidValue
         """
         with self._store.read() as session:
-            check_state(self.full_text.state(session), self._settings, self._name)
+            self._check(session)
             sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
             position = Position(self._store.epoch, sequence)
             yield lambda asked: (self._search(session, asked, position), position)
 
-    def notes_for(self, session: StatementSession, asked: Asked, newest: int) -> tuple[list[Row], int]:
-        """Return the notes that come into question for a window, and how many there are in sight.
+    def rows_for(self, session: StatementSession, asked: Asked, newest: int) -> tuple[dict[str, list[Row]], int]:
+        """Return the records that come into question for a window, by kind, and how many there are in sight.
 
-        Those by words and by vector; without a query, or where nothing is found, the newest.
+        Those by words and by vector; without a query, or where nothing is found, the newest notes.
 
         Raises: SchemaMismatch
         """
-        check_state(self.full_text.state(session), self._settings, self._name)
-        statements = self.full_text.statements
-        sight = Sight(session, statements, asked, self._store.vector_index, self._let_through(session, asked))
+        self._check(session)
+        sight = self._sight(session, asked)
         found = Candidates(self._settings.candidates_max)
         if asked.text.strip():
             figures = StoredFigures(self.searcher().read(asked.text, sight.today), sight, linked=False)
             find.by_words(sight, _terms(figures, self.searcher()), self._settings, found)
         if asked.vector is not None and asked.space is not None:
             find.by_vector(sight, asked.space, asked.vector, self._settings, asked.limit, found, least=-1.0)
-        if not found.rows:
+        if not found.rows and newest:
             rows = sight.ask("search.newest_note", *sight.of("note"), newest)
             found.add("note", (row[0] for row in rows))
-        return self._rows(session, "note", found.rows["note"]), sight.texts
+        return {kind: self._rows(session, kind, ordinals) for kind, ordinals in found.rows.items()}, sight.texts
+
+    def _check(self, session: StatementSession) -> None:
+        check_state(self.full_text.state(session), self._settings, self._name, self._texts)
+
+    def _sight(self, session: StatementSession, asked: Asked) -> Sight:
+        among = self._let_through(session, asked)
+        relations = self._store.catalog.by_name
+        return Sight(session, self.full_text.statements, asked, self._store.vector_index, among, relations)
 
     def searcher(self) -> Searcher:
         """Return the searcher, a fresh one when this one remembers too many words."""
         with self._lock:
             if len(self._searcher.keywords.dictionary) > _WORDS_KEPT:
-                self._searcher = Searcher(self._memory, self._settings)
+                self._searcher = self._fresh()
             return self._searcher
+
+    def _fresh(self) -> Searcher:
+        return Searcher(self._memory, self._settings, self.kinds)
 
     def _search(self, session: StatementSession, asked: Asked, position: Position) -> Outcome:
         check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
         settings, searcher = self._settings, self.searcher()
-        statements = self.full_text.statements
-        sight = Sight(session, statements, asked, self._store.vector_index, self._let_through(session, asked))
+        sight = self._sight(session, asked)
         found = Candidates(settings.candidates_max)
         figures = None
         if asked.text.strip():
@@ -172,7 +184,7 @@ class StoredSearch:
         if asked.where is None:
             return {}
         return {
-            kind: self._store.filter(asked.where.predicates[kind], BY_NAME[kind]).ordinals(
+            kind: self._store.filter(asked.where.predicates[kind], self._store.catalog.by_name[kind]).ordinals(
                 session, asked.where.variables, check=asked.check
             )
             for kind in asked.kinds
@@ -193,11 +205,11 @@ class StoredSearch:
         rows: Mapping[str, Sequence[Row]],
         figures: StoredFigures | None,
     ) -> Request:
-        keys = [row[1] for kind in KINDS for row in rows.get(kind, ())]
+        keys = [row[1] for kind in self.kinds for row in rows.get(kind, ())]
         packed = dump_json([key.hex().upper() for key in keys])
         if figures is None:
             rows = {**rows, "usage": sight.ask("search.usage_of", packed)}
-        relations = {name: self._mirrors.mirror(name, rows.get(name, ())) for name in _RELATIONS}
+        relations = {name: self._mirrors.mirror(name, rows.get(name, ())) for name in self.blank}
         spaces: dict[uuid.UUID, EmbeddingSpace] = {} if asked.space is None else {asked.space.space_id: asked.space}
         vectors: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}
         if figures is not None and asked.space is not None and asked.vector is not None:

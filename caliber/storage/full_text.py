@@ -9,23 +9,29 @@ Source: K-170, K-171, P-039; design, sections 3 and 5; docs/decisions/0081.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
-from caliber.storage.codec import Row
+from caliber.schema.relations.memory import FIRST_CODE
+from caliber.storage.codec import Row, dump_json
 from caliber.storage.plan import Plan
 from caliber.storage.session import StatementSession
 from caliber.storage.statements import Irregular
 
 TEXTS: Final[tuple[Relation, ...]] = (NOTE, ARTIFACT, TURN, SCOPE)
-"""The relations whose texts are indexed."""
+"""The relations whose texts are indexed in every store."""
 
 PART_MARK: Final = "^"
 """Stands before a token that is a part of a word as it is spelt, and no term: what beginnings of words find."""
 
 ORDINAL: Final = "ordinal"
+
+Memories = Mapping[int, tuple[str, ...]]
+"""Declared memories that are indexed, by their codes: the fields whose words are."""
 
 Progress = Callable[[int, int], None]
 """Told how many rows are done, and of how many."""
@@ -48,11 +54,11 @@ class TextIndexer(Protocol):
 
     name: str
 
-    def digest(self, kind: str, row: Row) -> bytes | None:
+    def digest(self, relation: Relation, row: Row) -> bytes | None:
         """Return the digest of what a row says; None for a row that is not indexed."""
         ...
 
-    def entries(self, kind: str, rows: Sequence[Row]) -> list[TextEntry | None]:
+    def entries(self, relation: Relation, rows: Sequence[Row]) -> list[TextEntry | None]:
         """Return the entry of each row; None for a row that is not indexed."""
         ...
 
@@ -62,10 +68,11 @@ IndexerOf = Callable[[str], TextIndexer | None]
 
 
 class FullTextState(NamedTuple):
-    """Whose rules an index follows, and whether it holds every text."""
+    """Whose rules an index follows, whether it holds every text, and of which declared memories it holds any."""
 
     analyzer: str
     complete: bool
+    memories: Memories
 
 
 class FullText(Protocol):
@@ -101,20 +108,59 @@ class FullText(Protocol):
         ...
 
 
+# --- what is indexed ------------------------------------------------------------------------------
+
+
+def texts_of(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return the relations of a store whose texts are indexed, its own memories among them."""
+    return TEXTS + tuple(relation for relation in catalog.own if relation.searched)
+
+
+def memories_of(relations: Iterable[Relation]) -> dict[int, tuple[str, ...]]:
+    """Return the declared memories among relations, and the fields whose words are indexed."""
+    return {relation.code: relation.searched for relation in relations if relation.searched}
+
+
+def packed_memories(memories: Memories) -> str:
+    """Return declared memories as the store keeps them."""
+    return dump_json({str(code): list(memories[code]) for code in sorted(memories)})
+
+
+def unpacked_memories(kept: str) -> dict[int, tuple[str, ...]]:
+    """Return declared memories as ``packed_memories`` was given them."""
+    return {int(code): tuple(fields) for code, fields in json.loads(kept).items()}
+
+
+def holds(memories: Memories, relations: Iterable[Relation]) -> bool:
+    """Return whether an index of these memories holds what relations are searched by."""
+    return all(memories.get(code) == fields for code, fields in memories_of(relations).items())
+
+
+def text_table(relation: Relation) -> str:
+    """Return what the tables of a relation's index begin with: of a memory by its code, which is nobody else's ever."""
+    return text_table_of(relation.code) if relation.code >= FIRST_CODE else f"text_{relation.name}"
+
+
+def text_table_of(code: int) -> str:
+    """Return what the tables of the index of a declared memory begin with."""
+    return f"text_m{code}"
+
+
 # --- statements -----------------------------------------------------------------------------------
 
 
 def differences(
-    session: StatementSession, indexer: TextIndexer, kind: str, page: Plan, entries: Plan, batch_rows: int
+    session: StatementSession, indexer: TextIndexer, relation: Relation, page: Plan, entries: Plan, batch_rows: int
 ) -> list[str]:
     """Return in which entries an index and the records of a kind differ; ``page`` and ``entries`` go by ordinal."""
+    kind = relation.name
     found: list[str] = []
     last = -1
     while True:
         rows = session.run(page, (last, batch_rows))
         upto = rows[-1][0] if len(rows) == batch_rows else 2**62
         entered: dict[int, bytes] = dict(session.run(entries, (last, upto)))
-        unlike = [row[0] for row in rows if entered.pop(row[0], None) != indexer.digest(kind, row)]
+        unlike = [row[0] for row in rows if entered.pop(row[0], None) != indexer.digest(relation, row)]
         found += [f"full text of {kind} {ordinal}: says something else than the record" for ordinal in unlike]
         found += [f"full text of {kind} {ordinal}: there is no such record" for ordinal in entered]
         if len(rows) < batch_rows:
@@ -157,8 +203,13 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     name = relation.name
     filters = tuple(f"filter_{name}" for name in filter_names(relation))
     sight = ("seen", "at_us")
-    return {
+    # Records of declared memories have no readers of their own, and no links.
+    linked = {
         f"search.readers_{name}": Irregular((), results=("visible_to",)),
+        f"search.by_key_{name}": Irregular(("keys", *sight), rows_of=name),
+    }
+    return {
+        **({} if relation.searched else linked),
         f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),
         f"search.count_{name}": Irregular(("term", *sight), results=("texts",)),
         f"search.best_{name}": Irregular(
@@ -172,7 +223,6 @@ def _of(relation: Relation) -> dict[str, Irregular]:
         f"search.vectors_{name}": Irregular(
             ("space_id", *sight, "after", "limit", *filters), results=("place", "ordinal", "key", "vector")
         ),
-        f"search.by_key_{name}": Irregular(("keys", *sight), rows_of=name),
     }
 
 
@@ -186,3 +236,8 @@ FULL_TEXT: dict[str, Irregular] = {
     "search.linked": Irregular(("seen", "at_us", "now_us"), results=("linked",)),
 }
 """The statements of full text, by name; every backend that has one writes its own text for each."""
+
+
+def contracts_of(texts: Sequence[Relation]) -> dict[str, Irregular]:
+    """Return the statements that search a store, by name: ``FULL_TEXT``, and those of its own memories."""
+    return FULL_TEXT | {name: each for relation in texts if relation.searched for name, each in _of(relation).items()}

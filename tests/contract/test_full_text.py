@@ -271,7 +271,7 @@ def test_an_entry_costs_what_its_own_new_words_cost(monkeypatch: Any) -> None:
         read.clear()
         row: list[Any] = [None] * (len(turn.columns) + 1)
         row[codec_of(turn).index("content")] = text.encode()
-        indexer.entries("turn", [tuple(row)])
+        indexer.entries(turn, [tuple(row)])
         return sum(read)
 
     assert costs(" ".join(f"w{at}" for at in range(1_000))) >= 2_000
@@ -285,7 +285,7 @@ def test_entries_hold_terms_as_often_as_the_text_and_other_spellings_once() -> N
     turn = BY_NAME["turn"]
     row = [None] * (len(turn.columns) + 1)
     row[codec_of(turn).index("content")] = b"Lakes, lake_side lake \x00 lakes"  # type: ignore[call-overload]
-    (entry,) = indexer.entries("turn", [tuple(row)])
+    (entry,) = indexer.entries(turn, [tuple(row)])
     assert entry is not None
     tokens = entry.tokens.split(" ")
     assert tokens[: entry.terms] == ["lake", "lake", "side", "lake_side", "lake", "lake"]

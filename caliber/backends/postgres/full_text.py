@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from caliber.backends.postgres.connection import PgConnection, simple
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.full_text_plans import FullTextPlans, full_text_plans
+from caliber.backends.postgres.full_text_plans import FullTextPlans, drop_texts, full_text_plans
 from caliber.backends.postgres.full_text_statements import full_text_statements
 from caliber.backends.postgres.patience import Transaction, patiently
 from caliber.kernels import uuid7
@@ -24,14 +24,20 @@ from caliber.schema.relation import Relation
 from caliber.storage.changes import DELETE
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.full_text import (
-    TEXTS,
     FullTextState,
     IndexerOf,
+    Memories,
     Progress,
     TextEntry,
     TextIndexer,
     differences,
+    holds,
+    memories_of,
+    packed_memories,
+    text_table,
+    text_table_of,
     unindexed,
+    unpacked_memories,
 )
 from caliber.storage.plan import RelationPlans
 from caliber.storage.session import StatementSession
@@ -42,8 +48,6 @@ T = TypeVar("T")
 _BATCH_ROWS: Final = 1_000
 """Rows indexed in one transaction while an index is built: others write texts between two of them."""
 
-_KINDS: Final = tuple(relation.name for relation in TEXTS)
-
 
 def _nobody(_: str) -> TextIndexer | None:
     return None
@@ -52,10 +56,12 @@ def _nobody(_: str) -> TextIndexer | None:
 class FullTextWriter:
     """Keeps the index in the write transactions of one store. Safe to share between threads."""
 
-    def __init__(self, dialect: PostgresDialect) -> None:
-        self._plans = full_text_plans(dialect)
+    def __init__(self, dialect: PostgresDialect, texts: tuple[Relation, ...]) -> None:
+        self._texts = {relation.name: relation for relation in texts}
+        self._plans = full_text_plans(dialect, texts)
         self._indexer_of: IndexerOf = _nobody
         self._known: dict[str, TextIndexer | None] = {}
+        self._memories: dict[str, Memories] = {}
 
     def keep(self, indexer_of: IndexerOf) -> None:
         """Say who makes entries."""
@@ -69,42 +75,50 @@ class FullTextWriter:
             known[name] = self._indexer_of(name)
         return known[name]
 
-    def written(self, connection: PgConnection, analyzer: str | None, changes: Sequence[RowChange]) -> None:
-        """Bring the index of rules ``analyzer`` up to the changes of the transaction under way."""
-        if analyzer is None:
+    def can_index(self, indexer: TextIndexer | None, memories: str, relations: Iterable[Relation]) -> bool:
+        """Return whether entries can be made as an index has them; ``memories`` as the store keeps them."""
+        if memories not in self._memories:
+            self._memories = {memories: unpacked_memories(memories)}
+        return indexer is not None and holds(self._memories[memories], relations)
+
+    def written(self, connection: PgConnection, kept: str | None, changes: Sequence[RowChange]) -> None:
+        """Bring the index up to the changes of the transaction under way; ``kept`` says of what rules and memories."""
+        if kept is None:
             return
+        texts = self._texts
         # The last change of a row is what it says now.
-        last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in _KINDS}
+        last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in texts}
         if not last:
             return
+        changed = [relation for name, relation in texts.items() if any(of == name for of, _ in last)]
+        analyzer, _, memories = kept.partition(" ")
         indexer = self.indexer(analyzer)
-        if indexer is None:
+        if indexer is None or not self.can_index(indexer, memories, changed):
             connection.later(self._plans.spoil, ())
             return
-        for kind in _KINDS:
-            of_kind = [change for (name, _), change in last.items() if name == kind]
-            if of_kind:
-                self._bring_up(connection, indexer, kind, of_kind)
+        for relation in changed:
+            of_kind = [change for (name, _), change in last.items() if name == relation.name]
+            self._bring_up(connection, indexer, relation, of_kind)
 
     def _bring_up(
-        self, connection: PgConnection, indexer: TextIndexer, kind: str, changes: Iterable[RowChange]
+        self, connection: PgConnection, indexer: TextIndexer, relation: Relation, changes: Iterable[RowChange]
     ) -> None:
         digests: dict[int, bytes | None] = {}
         texts = []
         for change in changes:
-            digest = None if change.operation == DELETE else indexer.digest(kind, change.row)
+            digest = None if change.operation == DELETE else indexer.digest(relation, change.row)
             digests[change.row[0]] = digest
             if digest is not None:
                 texts.append(change.row)
-        plan = self._plans.of[kind]
+        plan = self._plans.of[relation.name]
         said = [digest.hex() if digest is not None else "" for digest in digests.values()]
         # Nothing is asked: what says the same stays, and what stays is not entered again.
         connection.later(plan.forget, (_texts(digests), dump_json(said)))
-        self.enter(connection, indexer, kind, texts)
+        self.enter(connection, indexer, relation, texts)
 
-    def enter(self, connection: PgConnection, indexer: TextIndexer, kind: str, rows: Sequence[Row]) -> None:
+    def enter(self, connection: PgConnection, indexer: TextIndexer, relation: Relation, rows: Sequence[Row]) -> None:
         """Index rows that have no entry, with the next statement."""
-        made = zip(rows, indexer.entries(kind, rows), strict=True)
+        made = zip(rows, indexer.entries(relation, rows), strict=True)
         found: list[tuple[int, TextEntry]] = [(row[0], entry) for row, entry in made if entry is not None]
         if not found:
             return
@@ -114,7 +128,7 @@ class FullTextWriter:
             dump_json([entry.digest.hex() for _, entry in found]),
             dump_json([entry.tokens for _, entry in found]),
         )
-        connection.later(self._plans.of[kind].enter, parameters)
+        connection.later(self._plans.of[relation.name].enter, parameters)
 
 
 def _texts(numbers: Iterable[int]) -> str:
@@ -128,14 +142,17 @@ class PostgresFullText:
         self,
         writer: FullTextWriter,
         dialect: PostgresDialect,
+        texts: tuple[Relation, ...],
         plans: dict[str, RelationPlans],
         read: Callable[[], AbstractContextManager[StatementSession]],
         transaction: Transaction,
         lock_timeout_ms: int,
     ) -> None:
-        self.statements = full_text_statements(dialect)
+        self.statements = full_text_statements(dialect, texts)
+        self._dialect = dialect
+        self._texts = texts
         self._writer = writer
-        self._own: FullTextPlans = full_text_plans(dialect)
+        self._own: FullTextPlans = full_text_plans(dialect, texts)
         self._plans = plans
         self._read = read
         self._transaction = transaction
@@ -146,7 +163,7 @@ class PostgresFullText:
             with self._read() as own:
                 return self.state(own)
         rows = session.run(self._own.state, ())
-        return FullTextState(rows[0][0], bool(rows[0][1])) if rows else None
+        return FullTextState(rows[0][0], bool(rows[0][1]), unpacked_memories(rows[0][2])) if rows else None
 
     def keep(self, indexer_of: IndexerOf) -> None:
         self._writer.keep(indexer_of)
@@ -154,12 +171,18 @@ class PostgresFullText:
     def drop(self) -> bool:
         def work(connection: PgConnection) -> bool:
             connection.command(self._own.lock)
-            there = bool(connection.run(self._own.state, ()))
-            if there:
-                connection.exchange(*(simple(text) for text in self._own.drop))
-            return there
+            state = self.state(connection)
+            if state is not None:
+                connection.exchange(*(simple(text) for text in self._drop(state)))
+            return state is not None
 
         return self._patiently(work)
+
+    def _drop(self, state: FullTextState | None) -> tuple[str, str]:
+        """Return what removes an index: also of memories that only others know."""
+        names = [text_table(relation) for relation in self._texts]
+        names += [text_table_of(code) for code in (() if state is None else state.memories)]
+        return drop_texts(dict.fromkeys(names), self._dialect), self._own.forget_all
 
     def rebuild(self, indexer: TextIndexer, progress: Progress | None = None, *, unless_there: bool = False) -> int:
         # Names this build: of two at once, the one that began first ends, and only the other calls it complete.
@@ -168,10 +191,10 @@ class PostgresFullText:
         if total is None:
             return 0
         done = held = 0
-        for kind in _KINDS:
+        for relation in self._texts:
             last: int | None = -1
             while last is not None:
-                page = self._patiently(functools.partial(self._index_page, indexer, build, kind, last))
+                page = self._patiently(functools.partial(self._index_page, indexer, build, relation, last))
                 if page is None:
                     return held  # somebody else dropped it, builds another, or wrote what this one does not know
                 rows, entered, last = page
@@ -185,14 +208,15 @@ class PostgresFullText:
         """Make an empty index; return how many rows there are to look at, None if there was one to leave alone."""
         own = self._own
         connection.command(own.lock)
-        if unless_there and connection.run(own.state, ()):
+        state = self.state(connection)
+        if unless_there and state is not None:
             return None
-        connection.exchange(*(simple(text) for text in (*own.drop, *own.create)))
-        connection.run(own.begin, (name, build))
-        return sum(int(connection.run(self._plans[kind].count, ())[0][0]) for kind in _KINDS)
+        connection.exchange(*(simple(text) for text in (*self._drop(state), *own.create)))
+        connection.run(own.begin, (name, build, packed_memories(memories_of(self._texts))))
+        return sum(int(connection.run(self._plans[relation.name].count, ())[0][0]) for relation in self._texts)
 
     def _index_page(
-        self, indexer: TextIndexer, build: bytes, kind: str, last: int, connection: PgConnection
+        self, indexer: TextIndexer, build: bytes, relation: Relation, last: int, connection: PgConnection
     ) -> tuple[int, int, int | None] | None:
         """Index the rows after ``last``: how many were read and entered, and after which to go on.
 
@@ -200,10 +224,10 @@ class PostgresFullText:
         """
         if not connection.run(self._own.built_by, (build,)):
             return None
-        connection.command(self._own.of[kind].lock)
-        rows = connection.run(self._plans[kind].page, (last, _BATCH_ROWS))
-        wanted = [row for row in rows if indexer.digest(kind, row) is not None]
-        self._writer.enter(connection, indexer, kind, wanted)
+        connection.command(self._own.of[relation.name].lock)
+        rows = connection.run(self._plans[relation.name].page, (last, _BATCH_ROWS))
+        wanted = [row for row in rows if indexer.digest(relation, row) is not None]
+        self._writer.enter(connection, indexer, relation, wanted)
         return len(rows), len(wanted), rows[-1][0] if len(rows) == _BATCH_ROWS else None
 
     def check(self, indexer: TextIndexer) -> list[str]:
@@ -213,12 +237,14 @@ class PostgresFullText:
                 return []
             if state.analyzer != indexer.name or not state.complete:
                 return ["full text is not complete, or was made by other rules; run `caliber db rebuild-search`"]
+            if state.memories != memories_of(self._texts):
+                return ["full text does not hold every memory; run `caliber db rebuild-search`"]
             session.run(self._own.unhurried, ())
-            return [fault for relation in TEXTS for fault in self._check_kind(session, indexer, relation)]
+            return [fault for relation in self._texts for fault in self._check_kind(session, indexer, relation)]
 
     def _check_kind(self, session: StatementSession, indexer: TextIndexer, relation: Relation) -> list[str]:
         kind, of = relation.name, self._own.of[relation.name]
-        found = differences(session, indexer, kind, self._plans[kind].page, of.entries, _BATCH_ROWS)
+        found = differences(session, indexer, relation, self._plans[kind].page, of.entries, _BATCH_ROWS)
         return found + unindexed(session, kind, of.unlike)
 
     # --- bulk loads ------------------------------------------------------------------------------
@@ -229,13 +255,13 @@ class PostgresFullText:
         Asked for at its end, so that nobody who makes an index waits for all of a load: an index that was begun before
         is found here, and whoever begins one later waits for these rows.
         """
-        if relation.name not in _KINDS or not ordinals:
+        if relation.name not in self._own.of or not ordinals:
             return
         state = connection.run(self._own.state, ())
         if not state:
             return
         indexer = self._writer.indexer(state[0][0])
-        if indexer is None:
+        if indexer is None or not self._writer.can_index(indexer, state[0][2], (relation,)):
             connection.run(self._own.spoil, ())
             return
         plan = self._plans[relation.name].get_many
@@ -243,7 +269,7 @@ class PostgresFullText:
         for start in range(0, len(ordinals), _BATCH_ROWS):
             some = list(ordinals[start : start + _BATCH_ROWS])
             rows = connection.run(plan, (dump_json(some),))
-            self._writer.enter(connection, indexer, relation.name, rows)
+            self._writer.enter(connection, indexer, relation, rows)
         connection.flush()
 
     def _patiently(self, work: Callable[[PgConnection], T]) -> T:

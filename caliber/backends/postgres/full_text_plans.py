@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.storage.full_text import TEXTS
+from caliber.schema.relation import Relation
+from caliber.storage.full_text import text_table
 from caliber.storage.plan import Plan
 
 STATE = "text_state"
@@ -26,7 +27,7 @@ def state_table(dialect: PostgresDialect) -> tuple[str, ...]:
     columns = '"only" BOOLEAN PRIMARY KEY CHECK ("only"), analyzer TEXT NOT NULL, complete BOOLEAN NOT NULL'
     comment = "Whose rules the full text follows and whether it is whole; no row without one."
     return (
-        f"CREATE TABLE {table} ({columns}, generation BIGINT NOT NULL, build UUID)",
+        f"CREATE TABLE {table} ({columns}, generation BIGINT NOT NULL, build UUID, memories TEXT NOT NULL)",
         f"COMMENT ON TABLE {table} IS '{comment}'",
     )
 
@@ -48,7 +49,7 @@ class FullTextPlans:
 
     lock: str
     create: tuple[str, ...]
-    drop: tuple[str, ...]
+    forget_all: str
     state: Plan
     begin: Plan
     built_by: Plan
@@ -58,8 +59,9 @@ class FullTextPlans:
     of: dict[str, KindPlans]
 
 
-def _create(kind: str, dialect: PostgresDialect) -> Iterator[str]:
-    words, entries = dialect.table(f"text_{kind}"), dialect.table(f"text_{kind}_entry")
+def create_texts(name: str, dialect: PostgresDialect) -> Iterator[str]:
+    """Yield the statements that make the tables of one relation's index; ``name`` is what they begin with."""
+    words, entries = dialect.table(name), dialect.table(f"{name}_entry")
     yield (
         f"CREATE TABLE {entries} (ordinal BIGINT PRIMARY KEY, terms INT NOT NULL, digest BYTEA NOT NULL,"
         ' tokens TEXT COLLATE "C" NOT NULL)'
@@ -69,12 +71,20 @@ def _create(kind: str, dialect: PostgresDialect) -> Iterator[str]:
         f'CREATE TABLE {words} (term TEXT COLLATE "C" NOT NULL, ordinal BIGINT NOT NULL, hits INT NOT NULL,'
         " terms INT NOT NULL, PRIMARY KEY (term, ordinal) INCLUDE (hits, terms))"
     )
+    kind = name.removeprefix("text_")
     yield f"COMMENT ON TABLE {entries} IS 'What each {kind} was indexed as by full text.'"
     yield f"COMMENT ON TABLE {words} IS 'Which {kind}s hold a term, and how often.'"
 
 
-def _kind_plans(kind: str, dialect: PostgresDialect) -> KindPlans:
-    words, entries = dialect.table(f"text_{kind}"), dialect.table(f"text_{kind}_entry")
+def drop_texts(names: Iterable[str], dialect: PostgresDialect) -> str:
+    """Return the statement that removes what ``create_texts`` made, as far as it is there."""
+    tables = ", ".join(dialect.table(f"{name}{part}") for name in names for part in ("_entry", ""))
+    return f"DROP TABLE IF EXISTS {tables}"
+
+
+def _kind_plans(relation: Relation, dialect: PostgresDialect) -> KindPlans:
+    kind, table = relation.name, text_table(relation)
+    words, entries = dialect.table(table), dialect.table(f"{table}_entry")
     counted = (
         "SELECT t.term, e.ordinal, count(*)::int AS hits, e.terms FROM {} AS e"
         " CROSS JOIN LATERAL unnest(string_to_array(e.tokens, ' ')) AS t (term) GROUP BY t.term, e.ordinal, e.terms"
@@ -121,24 +131,25 @@ def _kind_plans(kind: str, dialect: PostgresDialect) -> KindPlans:
 
 
 @functools.lru_cache(maxsize=64)
-def full_text_plans(dialect: PostgresDialect) -> FullTextPlans:
-    """Return the statements that keep full text, for one schema."""
-    kinds = [relation.name for relation in TEXTS]
+def full_text_plans(dialect: PostgresDialect, texts: tuple[Relation, ...]) -> FullTextPlans:
+    """Return the statements that keep full text, for one schema of which these relations are indexed."""
     state = dialect.table(STATE)
-    generation = f"coalesce(to_regclass('{dialect.table(f'text_{kinds[0]}_entry')}')::oid::bigint, 0)"
-    tables = ", ".join(dialect.table(f"text_{kind}{part}") for kind in kinds for part in ("_entry", ""))
+    first = dialect.table(f"{text_table(texts[0])}_entry")
+    generation = f"coalesce(to_regclass('{first}')::oid::bigint, 0)"
     return FullTextPlans(
         lock=f"LOCK TABLE {state} IN ACCESS EXCLUSIVE MODE",
-        create=tuple(text for kind in kinds for text in _create(kind, dialect)),
-        drop=(f"DROP TABLE IF EXISTS {tables}", f"DELETE FROM {state}"),
+        create=tuple(line for relation in texts for line in create_texts(text_table(relation), dialect)),
+        forget_all=f"DELETE FROM {state}",
         state=Plan(
             "text.state",
-            f"SELECT analyzer, complete AND generation = {generation} FROM {state}",
+            f"SELECT analyzer, complete AND generation = {generation}, memories FROM {state}",
             (),
-            ("analyzer", "complete"),
+            ("analyzer", "complete", "memories"),
         ),
         begin=Plan(
-            "text.begin", f"INSERT INTO {state} VALUES (true, $1, false, {generation}, $2)", ("analyzer", "build")
+            "text.begin",
+            f"INSERT INTO {state} VALUES (true, $1, false, {generation}, $2, $3)",
+            ("analyzer", "build", "memories"),
         ),
         built_by=Plan("text.built_by", f"SELECT 1 FROM {state} WHERE build = $1", ("build",), ("found",)),
         finish=Plan("text.finish", f"UPDATE {state} SET complete = true, build = NULL WHERE build = $1", ("build",)),
@@ -149,5 +160,5 @@ def full_text_plans(dialect: PostgresDialect) -> FullTextPlans:
             (),
         ),
         unhurried=Plan("text.unhurried", "SELECT set_config('statement_timeout', '0', true)", (), ("limit",)),
-        of={kind: _kind_plans(kind, dialect) for kind in kinds},
+        of={relation.name: _kind_plans(relation, dialect) for relation in texts},
     )

@@ -14,7 +14,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import codec_of
-from caliber.storage.full_text import FULL_TEXT, ORDINAL, TEXTS, filter_names, filter_type
+from caliber.storage.full_text import ORDINAL, TEXTS, contracts_of, filter_names, filter_type, text_table
 from caliber.storage.plan import Plan, quote
 
 # As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. Each parameter is
@@ -36,6 +36,8 @@ _IN_FORCE: Final = {
     "turn": "{at}::timestamptz IS NOT NULL AND {seen}::jsonb IS NOT NULL",
     "scope": "{o}.summary_tokens > 0 AND {at}::timestamptz IS NOT NULL AND {seen}::jsonb IS NOT NULL",
 }
+_OWN_IN_FORCE: Final = "{o}.archived_at IS NULL AND {at}::timestamptz IS NOT NULL AND {seen}::jsonb IS NOT NULL"
+"""Of declared memories."""
 _IDS: Final = "SELECT id::uuid FROM jsonb_array_elements_text({0}::jsonb) AS ids (id)"
 _ANY_OF: Final = {
     ColumnType.UUID: "{column} IN (" + _IDS.format("{mark}") + ")",
@@ -44,6 +46,7 @@ _ANY_OF: Final = {
     # A list holds a number whichever way it is spelt: 3 and 3.0 are the same to JSONB.
     ColumnType.INT: "{mark}::jsonb @> to_jsonb({column})",
     ColumnType.FLOAT: "{mark}::jsonb @> to_jsonb({column})",
+    ColumnType.BOOL: "{mark}::jsonb @> to_jsonb({column}::int)",
     ColumnType.INSTANT: "{mark}::jsonb @> to_jsonb((extract(epoch FROM {column}) * 1000000)::bigint)",
 }
 # There may be as many as there are records.
@@ -52,7 +55,7 @@ _AMONG: Final = "{column} IN (SELECT value::bigint FROM jsonb_array_elements_tex
 
 def in_sight(kind: str, seen: str = "$2", at: str = "$3", row: str = "o") -> str:
     """Return the condition under which row ``o`` of a relation is in force and may be seen."""
-    return _IN_FORCE[kind].format(o=row, seen=seen, at=at)
+    return _IN_FORCE.get(kind, _OWN_IN_FORCE).format(o=row, seen=seen, at=at)
 
 
 def filters(relation: Relation, first: int) -> str:
@@ -85,24 +88,30 @@ def _time(kind: str) -> str:
     return "o.opened_at" if kind == "scope" else "coalesce(o.occurred_at, o.created_at)"
 
 
-def _row(relation: str, table: str) -> str:
-    return ", ".join(f"{table}.{quote(column)}" for column in codec_of(BY_NAME[relation]).names)
+def _row(relation: Relation, table: str) -> str:
+    return ", ".join(f"{table}.{quote(column)}" for column in codec_of(relation).names)
 
 
 def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     kind, key = relation.name, relation.key[0]
     records, embedding, usage = dialect.table(kind), dialect.table("embedding"), dialect.table("usage")
-    words, entries = dialect.table(f"text_{kind}"), dialect.table(f"text_{kind}_entry")
+    words, entries = dialect.table(text_table(relation)), dialect.table(f"{text_table(relation)}_entry")
     importance = "coalesce(o.importance, $5::float8)" if kind == "note" else "$5::float8"
     last_used = f"greatest({_time(kind)}, u.last_accessed_at)"
     age_us = f"greatest(extract(epoch FROM $1::timestamptz - {last_used}) * 1000000, 0)::float8"
     sight = in_sight(kind)
-    return {
+    linked = {
         f"search.readers_{kind}": (
             f"SELECT DISTINCT o.visible_to FROM {records} AS o WHERE o.visible_to IS NOT NULL"
             if kind == "note"
             else "SELECT NULL::text WHERE false"
         ),
+        f"search.by_key_{kind}": (
+            f"SELECT {_row(relation, 'o')} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('$1')}) AND {sight}"
+        ),
+    }
+    return {
+        **({} if relation.searched else linked),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({_time(kind)}) FROM {records} AS o"
             f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(kind, '$1', '$2')}"
@@ -144,9 +153,6 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
             f" WHERE e.ordinal > $4::bigint AND e.space_id = $1::uuid AND e.owner_type = '{kind}'"
             " ORDER BY e.ordinal LIMIT $5::bigint"
         ),
-        f"search.by_key_{kind}": (
-            f"SELECT {_row(kind, 'o')} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('$1')}) AND {sight}"
-        ),
     }
 
 
@@ -177,15 +183,15 @@ def _across(dialect: PostgresDialect) -> dict[str, str]:
             f" WHERE s.ordinal IN ({dialect.in_integers(1)})"
         ),
         "search.vectors_of": (
-            f"SELECT {_row('embedding', 'e')} FROM {dialect.table('embedding')} AS e"
+            f"SELECT {_row(BY_NAME['embedding'], 'e')} FROM {dialect.table('embedding')} AS e"
             f" WHERE e.space_id = $1::uuid AND e.owner_id IN ({_IDS.format('$2')}) ORDER BY e.ordinal"
         ),
         "search.usage_of": (
-            f"SELECT {_row('usage', 'u')} FROM {dialect.table('usage')} AS u"
+            f"SELECT {_row(BY_NAME['usage'], 'u')} FROM {dialect.table('usage')} AS u"
             f" WHERE u.owner_id IN ({_IDS.format('$1')}) ORDER BY u.ordinal"
         ),
         "search.edges_of": (
-            f"SELECT {_row('edge', 'l')} FROM {edge} AS l WHERE l.removed_at IS NULL"
+            f"SELECT {_row(BY_NAME['edge'], 'l')} FROM {edge} AS l WHERE l.removed_at IS NULL"
             f" AND l.ordinal IN (SELECT ordinal FROM {edge} WHERE source_id IN ({_IDS.format('$1')})"
             f" UNION SELECT ordinal FROM {edge} WHERE target_id IN ({_IDS.format('$1')}))"
         ),
@@ -198,11 +204,11 @@ def _across(dialect: PostgresDialect) -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=64)
-def full_text_statements(dialect: PostgresDialect) -> dict[str, Plan]:
-    """Return the statements that search, for one schema."""
-    texts = {name: text for relation in TEXTS for name, text in _of(relation, dialect).items()} | _across(dialect)
+def full_text_statements(dialect: PostgresDialect, texts: tuple[Relation, ...]) -> dict[str, Plan]:
+    """Return the statements that search, for one schema of which these relations are indexed."""
+    sql = {name: text for relation in texts for name, text in _of(relation, dialect).items()} | _across(dialect)
     out = {}
-    for name, contract in FULL_TEXT.items():
+    for name, contract in contracts_of(texts).items():
         results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
-        out[name] = Plan(name, texts[name], contract.parameters, results)
+        out[name] = Plan(name, sql[name], contract.parameters, results)
     return out

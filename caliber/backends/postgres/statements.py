@@ -139,10 +139,11 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         (
             "SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true),"
             " set_config('lock_timeout', $2, true), set_config('synchronous_commit', 'on', true),"
-            " (SELECT analyzer FROM {text_state}), (SELECT max(min_writer_version) FROM {schema_migration})"
+            " (SELECT analyzer || ' ' || memories FROM {text_state}),"
+            " (SELECT max(min_writer_version) FROM {schema_migration})"
         ),
         ("statement_timeout", "lock_timeout"),
-        ("xid", "statement_timeout", "lock_timeout", "synchronous_commit", "analyzer", "needed"),
+        ("xid", "statement_timeout", "lock_timeout", "synchronous_commit", "full_text", "needed"),
     ),
     # Readers go on; whoever writes waits until everything was looked at.
     "session.outcome": ("SELECT pg_xact_status($1::text::xid8)", ("xid",), ("status",)),

@@ -36,7 +36,7 @@ from caliber.schema.relation import Column, Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.conditions import StoredFilter, compile_stored
 from caliber.storage.embedding_statements import with_memories
-from caliber.storage.full_text import FULL_TEXT, TEXTS, FullText
+from caliber.storage.full_text import FullText, contracts_of, texts_of
 from caliber.storage.listing import Listing
 from caliber.storage.memory_migrations import catalog_of, check_declared, declared_in
 from caliber.storage.memory_steps import MigrationPlan, Wanted
@@ -147,9 +147,10 @@ class PostgresStore:
         except BaseException:
             self._pool.close()
             raise
-        keeper = FullTextWriter(dialect)
+        texts = texts_of(self.catalog)
+        keeper = FullTextWriter(dialect, texts)
         full_text = PostgresFullText(
-            keeper, dialect, self.plans, self.read, self._transaction, self._limits.lock_timeout_ms
+            keeper, dialect, texts, self.plans, self.read, self._transaction, self._limits.lock_timeout_ms
         )
         self.full_text: FullText | None = full_text
         self._bulk = PostgresBulk(
@@ -159,6 +160,7 @@ class PostgresStore:
             config.vector,
             dialect,
             self._shared.vector_version,
+            texts,
             self.read,
             self._transaction,
             self._bulk.connection,
@@ -205,8 +207,9 @@ class PostgresStore:
         return dialect
 
     def _check_prepared(self, most: int) -> None:
+        texts = texts_of(self.catalog)
         regular = sum(9 + len(plans.lists) + len(plans.counts) + len(plans.references) for plans in self.plans.values())
-        needed = regular + len(self.statements) + len(self._own) + len(FULL_TEXT) + 8 * len(TEXTS) + 16
+        needed = regular + len(self.statements) + len(self._own) + len(contracts_of(texts)) + 8 * len(texts) + 16
         if 0 < most < needed:
             raise InvalidConfigValue(
                 field="storage.prepared_max",

@@ -27,13 +27,13 @@ from caliber.backends.postgres.vector_plans import (
     create_index,
     drop_index,
     index_name,
-    nearest_plans,
+    nearest_plan,
     vector_plans,
 )
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import VectorIndexType
+from caliber.schema.relation import Relation
 from caliber.storage.codec import Row
-from caliber.storage.full_text import TEXTS
 from caliber.storage.session import StatementSession
 from caliber.storage.vector_index import Near, Progress, SpaceIndex
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 _HNSW, _IVFFLAT = "hnsw", "ivfflat"
 _METHODS: Final = {VectorIndexType.HNSW: _HNSW, VectorIndexType.IVF_FLAT: _IVFFLAT}
 """PostgreSQL's names of what indexes."""
-_KINDS: Final = tuple(relation.name for relation in TEXTS)
 _ITERATIVE: Final = (0, 8)
 _HALFVEC: Final = (0, 7)
 """The versions of pgvector that can do so."""
@@ -74,6 +73,7 @@ class PostgresVectorIndex:
         settings: VectorConfig | None,
         dialect: PostgresDialect,
         version: tuple[int, ...],
+        texts: tuple[Relation, ...],
         read: Callable[[], AbstractContextManager[StatementSession]],
         transaction: Transaction,
         connection: Callable[[], AbstractContextManager[psycopg.Connection[Any]]],
@@ -82,7 +82,8 @@ class PostgresVectorIndex:
         self._settings = settings
         self._dialect = dialect
         self._version = version
-        self._plans = vector_plans(dialect, version >= _ITERATIVE)
+        self._kinds = {relation.name: relation for relation in texts if relation.vector_of != ()}
+        self._plans = vector_plans(dialect, version >= _ITERATIVE, texts)
         self._read = read
         self._transaction = transaction
         self._connection = connection
@@ -99,9 +100,11 @@ class PostgresVectorIndex:
         with self._read() as session:
             found = self._found(session, space.space_id)
             many = session.run(self._plans.many, (space.space_id.bytes, _BESIDE + 1))[0][0]
-        if found or method != _HNSW or many > _BESIDE:
+        # A memory that was declared since has none yet.
+        missing = [each for each in self._kinds.values() if index_name(space.space_id, each) not in found]
+        if not missing or method != _HNSW or many > _BESIDE:
             return self._is_usable(found)
-        texts = [self._create(space, kind, method) for kind in _KINDS]
+        texts = [self._create(space, relation, method) for relation in missing]
 
         def work(connection: PgConnection) -> None:
             for text in texts:
@@ -109,7 +112,7 @@ class PostgresVectorIndex:
 
         patiently(self._transaction, work, self._lock_timeout_ms)
         self._known_until = 0.0
-        return True
+        return not found or self._is_usable(found)
 
     def build(self, space: EmbeddingSpace, progress: Progress | None = None) -> bool:
         method = self._method_for(space)
@@ -118,10 +121,10 @@ class PostgresVectorIndex:
             return False
         with self._read() as session:
             found = self._found(session, space.space_id)
-            rows = {kind: self._count(session, space, kind) for kind in _KINDS}
+            rows = {kind: self._count(session, space, kind) for kind in self._kinds}
         options = {part.strip() for part in self._options(method).split(",")}
-        for kind in _KINDS:
-            name = index_name(space.space_id, kind)
+        for kind, relation in self._kinds.items():
+            name = index_name(space.space_id, relation)
             known = found.get(name)
             if known is not None and known[:2] == (method, True) and set(known[2].split(", ")) == options:
                 continue
@@ -130,7 +133,7 @@ class PostgresVectorIndex:
                     raw.execute(drop_index(name, self._dialect))
                 if method == _IVFFLAT and rows[kind] < _ROWS_A_LIST * self._vector.ivfflat_lists:
                     continue
-                self._watched(raw, self._create(space, kind, method, "CONCURRENTLY"), name, progress)
+                self._watched(raw, self._create(space, relation, method, "CONCURRENTLY"), name, progress)
         self._known_until = 0.0
         with self._read() as session:
             return self._is_usable(self._found(session, space.space_id))
@@ -172,8 +175,8 @@ class PostgresVectorIndex:
             return f"lists={settings.ivfflat_lists}"
         return f"m={settings.hnsw_m}, ef_construction={settings.hnsw_ef_construction}"
 
-    def _create(self, space: EmbeddingSpace, kind: str, method: str, how: str = "") -> str:
-        return create_index(Space.of(space), kind, self._dialect, method, self._options(method), how)
+    def _create(self, space: EmbeddingSpace, relation: Relation, method: str, how: str = "") -> str:
+        return create_index(Space.of(space), relation, self._dialect, method, self._options(method), how)
 
     def _watched(self, raw: psycopg.Connection[Any], text: str, name: str, progress: Progress | None) -> None:
         """Make an index in another thread, and tell how far it is meanwhile."""
@@ -224,7 +227,8 @@ class PostgresVectorIndex:
 
     def nearest(self, session: StatementSession, space: EmbeddingSpace, near: Near) -> list[Row] | None:
         wanted = self._method_for(space) is not None
-        method = self._method_of(session, index_name(space.space_id, near.kind)) if wanted else None
+        relation = self._kinds.get(near.kind) if wanted else None
+        method = None if relation is None else self._method_of(session, index_name(space.space_id, relation))
         if method is None or not _fits(space, near.query):
             return None
         sight = (near.seen, near.at_us)
@@ -250,7 +254,7 @@ class PostgresVectorIndex:
             first = max(settings.hnsw_ef_search, min(_EF_MAX, 2 * asked))
             most = settings.hnsw_max_scan_tuples
         session.later(self._plans.begin[method], (str(first), str(most)))
-        plan = nearest_plans(Space.of(space), self._dialect)[near.kind]
+        plan = nearest_plan(self._kinds[near.kind], Space.of(space), self._dialect)
         try:
             return session.run(plan, (near.query, near.seen, near.at_us, asked, *near.filters))
         finally:

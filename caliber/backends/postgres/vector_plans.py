@@ -20,7 +20,7 @@ from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import DistanceMetric
 from caliber.model.errors import InternalError
 from caliber.schema.relation import Relation
-from caliber.storage.full_text import TEXTS, filter_names
+from caliber.storage.full_text import filter_names, text_table
 from caliber.storage.plan import Plan, quote
 
 VECTOR_MAX: Final = 2_000
@@ -58,9 +58,9 @@ class Space:
         return "vector" if self.dimensions <= VECTOR_MAX else "halfvec"
 
 
-def index_name(space_id: uuid.UUID, kind: str) -> str:
+def index_name(space_id: uuid.UUID, relation: Relation) -> str:
     """Return what the index of the vectors of one kind of record is called."""
-    return f"{PREFIX}{space_id.hex}_{kind}"
+    return f"{PREFIX}{space_id.hex}_{text_table(relation).removeprefix('text_')}"
 
 
 def _expression(space: Space, dialect: PostgresDialect, table: str = "") -> str:
@@ -71,13 +71,15 @@ def _where(space: Space, kind: str, table: str = "") -> str:
     return f"{table}space_id = '{space.space_id}'::uuid AND {table}owner_type = '{kind}'"
 
 
-def create_index(space: Space, kind: str, dialect: PostgresDialect, method: str, options: str, how: str = "") -> str:
+def create_index(
+    space: Space, relation: Relation, dialect: PostgresDialect, method: str, options: str, how: str = ""
+) -> str:
     """Return the statement that makes one index; ``how`` is CONCURRENTLY or nothing."""
-    schema = quote(dialect.vector_schema)
+    schema, name = quote(dialect.vector_schema), quote(index_name(space.space_id, relation))
     return (
-        f"CREATE INDEX {how} IF NOT EXISTS {quote(index_name(space.space_id, kind))} ON {dialect.table('embedding')}"
+        f"CREATE INDEX {how} IF NOT EXISTS {name} ON {dialect.table('embedding')}"
         f" USING {method} ({_expression(space, dialect)} {schema}.{space.type}_{_CLASSES[space.metric]})"
-        f" WITH ({options}) WHERE {_where(space, kind)}"
+        f" WITH ({options}) WHERE {_where(space, relation.name)}"
     )
 
 
@@ -86,13 +88,9 @@ def drop_index(name: str, dialect: PostgresDialect) -> str:
     return f"DROP INDEX CONCURRENTLY IF EXISTS {dialect.table(name)}"
 
 
-@functools.lru_cache(maxsize=256)
-def nearest_plans(space: Space, dialect: PostgresDialect) -> dict[str, Plan]:
-    """Return what finds near vectors in a space, by kind of record."""
-    return {relation.name: _nearest(relation, space, dialect) for relation in TEXTS}
-
-
-def _nearest(relation: Relation, space: Space, dialect: PostgresDialect) -> Plan:
+@functools.lru_cache(maxsize=1_024)
+def nearest_plan(relation: Relation, space: Space, dialect: PostgresDialect) -> Plan:
+    """Return what finds near vectors of one kind of record in a space."""
     kind, key = relation.name, relation.key[0]
     schema = quote(dialect.vector_schema)
     query = f"$1::{schema}.vector::{schema}.{space.type}({space.dimensions})"
@@ -155,7 +153,7 @@ def _settings(method: str, iterative: bool) -> Plan:
 
 
 @functools.lru_cache(maxsize=64)
-def vector_plans(dialect: PostgresDialect, iterative: bool) -> VectorPlans:
+def vector_plans(dialect: PostgresDialect, iterative: bool, texts: tuple[Relation, ...]) -> VectorPlans:
     """Return the statements of one schema that name no space; ``iterative`` as pgvector can it from 0.8 on."""
     embedding = dialect.table("embedding")
     doing = (
@@ -189,5 +187,5 @@ def vector_plans(dialect: PostgresDialect, iterative: bool) -> VectorPlans:
         ),
         begin={method: _settings(method, iterative) for method in _SETTINGS},
         end=Plan("nearest.end", "SELECT set_config('enable_sort', 'on', true)", (), ("set",)),
-        few={relation.name: _few(relation, dialect) for relation in TEXTS},
+        few={relation.name: _few(relation, dialect) for relation in texts},
     )

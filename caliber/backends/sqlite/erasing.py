@@ -17,7 +17,6 @@ from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
 from caliber.backends.sqlite.schema import sync_folder
 from caliber.model.errors import StorageError, Unavailable
 from caliber.storage.erasing import Place
-from caliber.storage.full_text import TEXTS
 from caliber.storage.plan import Plan, quote
 
 _PIECE_BYTES: Final = 4 << 20
@@ -62,13 +61,10 @@ class SqliteEraser:
         while True:
             try:
                 with self._exclusive() as connection:
-                    names = {
-                        row[0] for row in connection.command("SELECT name FROM sqlite_schema WHERE type = 'table'")
-                    }
-                    for relation in TEXTS:
-                        table = f"text_{relation.name}"
-                        if table in names:
-                            connection.command(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
+                    tables = connection.command("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")
+                    names = {row[0] for row in tables}
+                    for table in (name for name, made_by in tables if made_by and " USING fts5(" in made_by):
+                        connection.command(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
                     if any(name.startswith("sqlite_stat") for name in names):
                         connection.command("ANALYZE")  # samples of columns
                     connection.command("VACUUM")

@@ -9,12 +9,13 @@ Source: K-170, K-171; docs/decisions/0081.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
 from caliber.backends.sqlite.connection import SqliteConnection
-from caliber.backends.sqlite.full_text_statements import STATEMENTS
+from caliber.backends.sqlite.full_text_statements import full_text_statements
 from caliber.backends.sqlite.statements import STATEMENTS as IRREGULAR_STATEMENTS
 from caliber.kernels import uuid7
 from caliber.model.errors import StorageError
@@ -22,14 +23,19 @@ from caliber.schema.relation import Relation
 from caliber.storage.changes import DELETE
 from caliber.storage.codec import Row
 from caliber.storage.full_text import (
-    TEXTS,
     FullTextState,
     IndexerOf,
     Progress,
     TextEntry,
     TextIndexer,
     differences,
+    holds,
+    memories_of,
+    packed_memories,
+    text_table,
+    text_table_of,
     unindexed,
+    unpacked_memories,
 )
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
@@ -41,33 +47,33 @@ _BATCH_ROWS: Final = 1_000
 # Tokens come with one space between two: everything else in ASCII belongs to them, and everything beyond anyway.
 _SIGNS = "".join(chr(code) for code in range(33, 127) if not chr(code).isalnum())
 _TOKENIZER = "ascii tokenchars '" + _SIGNS.replace("'", "''") + "'"
-_KINDS = {relation.name: relation for relation in TEXTS}
 
 
-def _create(kind: str) -> tuple[str, ...]:
+def create_texts(name: str) -> tuple[str, ...]:
+    """Return the statements that make the tables of one relation's index; ``name`` is what they begin with."""
     tokenizer = _TOKENIZER.replace("'", "''")
     options = f"tokens, content='', contentless_delete=1, tokenize='{tokenizer}'"
     return (
-        f"CREATE TABLE text_{kind}_entry (ordinal INTEGER PRIMARY KEY, terms INTEGER NOT NULL, digest BLOB) STRICT",
-        f"CREATE VIRTUAL TABLE text_{kind} USING fts5({options})",
-        f"CREATE VIRTUAL TABLE text_{kind}_places USING fts5vocab(text_{kind}, instance)",
-        f"CREATE VIRTUAL TABLE text_{kind}_words USING fts5vocab(text_{kind}, row)",
+        f"CREATE TABLE {name}_entry (ordinal INTEGER PRIMARY KEY, terms INTEGER NOT NULL, digest BLOB) STRICT",
+        f"CREATE VIRTUAL TABLE {name} USING fts5({options})",
+        f"CREATE VIRTUAL TABLE {name}_places USING fts5vocab({name}, instance)",
+        f"CREATE VIRTUAL TABLE {name}_words USING fts5vocab({name}, row)",
     )
+
+
+def drop_texts(name: str) -> tuple[str, ...]:
+    """Return the statements that remove what ``create_texts`` made, as far as it is there."""
+    return tuple(f"DROP TABLE IF EXISTS {name}{part}" for part in ("_places", "_words", "", "_entry"))
 
 
 _STATE = (
     "CREATE TABLE text_state (id INTEGER PRIMARY KEY CHECK (id = 1), analyzer TEXT NOT NULL,"
-    " complete INTEGER NOT NULL CHECK (complete IN (0, 1)), build BLOB) STRICT"
-)
-_CREATE = (_STATE, *(statement for kind in _KINDS for statement in _create(kind)))
-_DROP = (
-    *(f"DROP TABLE IF EXISTS text_{kind}{part}" for kind in _KINDS for part in ("_places", "_words", "", "_entry")),
-    "DROP TABLE IF EXISTS text_state",
+    " complete INTEGER NOT NULL CHECK (complete IN (0, 1)), build BLOB, memories TEXT NOT NULL) STRICT"
 )
 
 _EXISTS = Plan("text.exists", "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'text_state'", ())
-_ASK = Plan("text.state", "SELECT analyzer, complete FROM text_state", ())
-_BEGIN = Plan("text.begin", "INSERT INTO text_state VALUES (1, ?1, 0, ?2)", ("analyzer", "build"))
+_ASK = Plan("text.state", "SELECT analyzer, complete, memories FROM text_state", ())
+_BEGIN = Plan("text.begin", "INSERT INTO text_state VALUES (1, ?1, 0, ?2, ?3)", ("analyzer", "build", "memories"))
 _BUILT_BY = Plan("text.built_by", "SELECT 1 FROM text_state WHERE build = ?1", ("build",))
 _FINISH = Plan("text.finish", "UPDATE text_state SET complete = 1, build = NULL WHERE build = ?1", ("build",))
 # Whoever is building an index that somebody else left a text out of must not call it complete.
@@ -77,32 +83,32 @@ _SPOIL = Plan("text.spoil", "UPDATE text_state SET complete = 0, build = NULL", 
 class _Statements:
     """The statements that keep the entries of one relation."""
 
-    def __init__(self, kind: str) -> None:
-        self.known = Plan(
-            f"text.known_{kind}", f"SELECT digest FROM text_{kind}_entry WHERE ordinal = ?1", ("ordinal",)
-        )
-        self.enter = Plan(
-            f"text.enter_{kind}", f"INSERT OR REPLACE INTO text_{kind}_entry VALUES (?1, ?2, ?3)", ("ordinal",)
-        )
-        self.index = Plan(
-            f"text.index_{kind}", f"INSERT OR REPLACE INTO text_{kind} (rowid, tokens) VALUES (?1, ?2)", ()
-        )
-        self.forget = Plan(f"text.forget_{kind}", f"DELETE FROM text_{kind}_entry WHERE ordinal = ?1", ("ordinal",))
-        self.unindex = Plan(f"text.unindex_{kind}", f"DELETE FROM text_{kind} WHERE rowid = ?1", ("ordinal",))
+    def __init__(self, name: str) -> None:
+        self.known = Plan(f"{name}.known", f"SELECT digest FROM {name}_entry WHERE ordinal = ?1", ("ordinal",))
+        self.enter = Plan(f"{name}.enter", f"INSERT OR REPLACE INTO {name}_entry VALUES (?1, ?2, ?3)", ("ordinal",))
+        self.index = Plan(f"{name}.index", f"INSERT OR REPLACE INTO {name} (rowid, tokens) VALUES (?1, ?2)", ())
+        self.forget = Plan(f"{name}.forget", f"DELETE FROM {name}_entry WHERE ordinal = ?1", ("ordinal",))
+        self.unindex = Plan(f"{name}.unindex", f"DELETE FROM {name} WHERE rowid = ?1", ("ordinal",))
         self.entries = Plan(
-            f"text.entries_{kind}",
-            f"SELECT ordinal, digest FROM text_{kind}_entry WHERE ordinal > ?1 AND ordinal <= ?2 ORDER BY ordinal",
+            f"{name}.entries",
+            f"SELECT ordinal, digest FROM {name}_entry WHERE ordinal > ?1 AND ordinal <= ?2 ORDER BY ordinal",
             ("after", "last"),
         )
         self.unlike = Plan(
-            f"text.unlike_{kind}",
-            f"SELECT (SELECT count(*) FROM text_{kind}_entry WHERE ordinal NOT IN (SELECT id FROM text_{kind}_docsize))"
-            f" + (SELECT count(*) FROM text_{kind}_docsize WHERE id NOT IN (SELECT ordinal FROM text_{kind}_entry))",
+            f"{name}.unlike",
+            f"SELECT (SELECT count(*) FROM {name}_entry WHERE ordinal NOT IN (SELECT id FROM {name}_docsize))"
+            f" + (SELECT count(*) FROM {name}_docsize WHERE id NOT IN (SELECT ordinal FROM {name}_entry))",
             (),
         )
 
 
-_OF = {kind: _Statements(kind) for kind in _KINDS}
+@functools.cache
+def _statements_of(name: str) -> _Statements:
+    return _Statements(name)
+
+
+def _of(relation: Relation) -> _Statements:
+    return _statements_of(text_table(relation))
 
 
 def read_state(connection: StatementSession) -> FullTextState | None:
@@ -110,18 +116,17 @@ def read_state(connection: StatementSession) -> FullTextState | None:
     if not connection.run(_EXISTS, ()):
         return None
     rows = connection.run(_ASK, ())
-    return FullTextState(rows[0][0], bool(rows[0][1])) if rows else None
+    return FullTextState(rows[0][0], bool(rows[0][1]), unpacked_memories(rows[0][2])) if rows else None
 
 
-def _put(connection: SqliteConnection, kind: str, row: Row, entry: TextEntry) -> None:
-    of = _OF[kind]
+def _put(connection: SqliteConnection, of: _Statements, row: Row, entry: TextEntry) -> None:
     connection.run(of.enter, (row[0], entry.terms, entry.digest))
     connection.run(of.index, (row[0], entry.tokens))
 
 
-def _remove(connection: SqliteConnection, kind: str, ordinal: int) -> None:
-    if connection.changed(_OF[kind].forget, (ordinal,)):
-        connection.run(_OF[kind].unindex, (ordinal,))
+def _remove(connection: SqliteConnection, of: _Statements, ordinal: int) -> None:
+    if connection.changed(of.forget, (ordinal,)):
+        connection.run(of.unindex, (ordinal,))
 
 
 def _nobody(_: str) -> TextIndexer | None:
@@ -131,7 +136,8 @@ def _nobody(_: str) -> TextIndexer | None:
 class FullTextWriter:
     """Keeps the index in the transactions of one writer."""
 
-    def __init__(self) -> None:
+    def __init__(self, texts: Sequence[Relation]) -> None:
+        self._texts = {relation.name: relation for relation in texts}
         self._indexer_of: IndexerOf = _nobody
         self._sequence = -1
         self._state: FullTextState | None = None
@@ -155,49 +161,52 @@ class FullTextWriter:
         if self._state is None:
             return
         # The last change of a row is what it says now.
-        last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in _KINDS}
+        texts = self._texts
+        last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in texts}
         if not last:
             return
-        if self._indexer is None:
+        changed = [texts[name] for name in dict.fromkeys(name for name, _ in last)]
+        if self._indexer is None or not holds(self._state.memories, changed):
             connection.run(_SPOIL, ())
             return
-        for kind in _KINDS:
-            of_kind = [change for (name, _), change in last.items() if name == kind]
-            if of_kind:
-                self._bring_up(connection, self._indexer, kind, of_kind)
+        for relation in changed:
+            of_kind = [change for (name, _), change in last.items() if name == relation.name]
+            self._bring_up(connection, self._indexer, relation, of_kind)
 
     def _bring_up(
-        self, connection: SqliteConnection, indexer: TextIndexer, kind: str, changes: Iterable[RowChange]
+        self, connection: SqliteConnection, indexer: TextIndexer, relation: Relation, changes: Iterable[RowChange]
     ) -> None:
-        fresh = []
+        fresh, of = [], _of(relation)
         for change in changes:
-            digest = None if change.operation == DELETE else indexer.digest(kind, change.row)
+            digest = None if change.operation == DELETE else indexer.digest(relation, change.row)
             if digest is None:
-                _remove(connection, kind, change.row[0])
-            elif connection.run(_OF[kind].known, (change.row[0],)) != [(digest,)]:
+                _remove(connection, of, change.row[0])
+            elif connection.run(of.known, (change.row[0],)) != [(digest,)]:
                 fresh.append(change.row)
-        _index(connection, indexer, kind, fresh)
+        _index(connection, indexer, relation, fresh)
 
 
-def _index(connection: SqliteConnection, indexer: TextIndexer, kind: str, rows: Sequence[Row]) -> None:
-    for row, entry in zip(rows, indexer.entries(kind, rows), strict=True):
+def _index(connection: SqliteConnection, indexer: TextIndexer, relation: Relation, rows: Sequence[Row]) -> None:
+    of = _of(relation)
+    for row, entry in zip(rows, indexer.entries(relation, rows), strict=True):
         if entry is not None:
-            _put(connection, kind, row, entry)
+            _put(connection, of, row, entry)
 
 
 class SqliteFullText:
     """The full text of one open store."""
 
-    statements = STATEMENTS
-
     def __init__(
         self,
         writer: FullTextWriter,
+        texts: tuple[Relation, ...],
         plans: dict[str, RelationPlans],
         read: Callable[[], AbstractContextManager[SqliteConnection]],
         transaction: Callable[[], AbstractContextManager[SqliteConnection]],
         clock_us: Callable[[], int],
     ) -> None:
+        self.statements = full_text_statements(texts)
+        self._texts = texts
         self._writer = writer
         self._plans = plans
         self._read = read
@@ -215,10 +224,18 @@ class SqliteFullText:
 
     def drop(self) -> bool:
         with self._transaction() as connection:
-            there = bool(connection.run(_EXISTS, ()))
+            state = read_state(connection)
+            there = state is not None or bool(connection.run(_EXISTS, ()))
             if there:
-                self._announced(connection, _DROP)
+                self._announced(connection, self._drop(state))
         return there
+
+    def _drop(self, state: FullTextState | None) -> tuple[str, ...]:
+        """Return what removes an index: also of memories that only others know."""
+        names = [text_table(relation) for relation in self._texts]
+        names += [text_table_of(code) for code in (() if state is None else state.memories)]
+        tables = (line for name in dict.fromkeys(names) for line in drop_texts(name))
+        return (*tables, "DROP TABLE IF EXISTS text_state")
 
     def _announced(self, connection: SqliteConnection, statements: Sequence[str]) -> None:
         """Change the schema, and write a change record: by its number other writers see that something is new."""
@@ -233,19 +250,20 @@ class SqliteFullText:
         with self._transaction() as connection:
             if unless_there and connection.run(_EXISTS, ()):
                 return 0
-            self._announced(connection, (*_DROP, *_CREATE))
-            connection.run(_BEGIN, (indexer.name, build))
-            total = sum(connection.run(self._plans[kind].count, ())[0][0] for kind in _KINDS)
+            create = (line for relation in self._texts for line in create_texts(text_table(relation)))
+            self._announced(connection, (*self._drop(read_state(connection)), _STATE, *create))
+            connection.run(_BEGIN, (indexer.name, build, packed_memories(memories_of(self._texts))))
+            total = sum(connection.run(self._plans[relation.name].count, ())[0][0] for relation in self._texts)
         done = held = 0
-        for kind in _KINDS:
+        for relation in self._texts:
             last = -1
             while True:
                 with self._transaction() as connection:
                     if not (connection.run(_EXISTS, ()) and connection.run(_BUILT_BY, (build,))):
                         return held  # somebody else dropped it, builds another, or wrote what this one does not know
-                    rows = connection.run(self._plans[kind].page, (last, _BATCH_ROWS))
-                    wanted = [row for row in rows if indexer.digest(kind, row) is not None]
-                    _index(connection, indexer, kind, wanted)
+                    rows = connection.run(self._plans[relation.name].page, (last, _BATCH_ROWS))
+                    wanted = [row for row in rows if indexer.digest(relation, row) is not None]
+                    _index(connection, indexer, relation, wanted)
                 done, held = done + len(rows), held + len(wanted)
                 if progress is not None:
                     progress(done, max(done, total))
@@ -265,16 +283,19 @@ class SqliteFullText:
                 return []
             if state.analyzer != indexer.name or not state.complete:
                 return ["full text is not complete, or was made by other rules; run `caliber db rebuild-search`"]
-            found = [fault for relation in TEXTS for fault in self._check_kind(connection, indexer, relation)]
-        for kind in _KINDS:
+            if state.memories != memories_of(self._texts):
+                return ["full text does not hold every memory; run `caliber db rebuild-search`"]
+            found = [fault for relation in self._texts for fault in self._check_kind(connection, indexer, relation)]
+        for relation in self._texts:
+            table = text_table(relation)
             try:
                 with self._transaction() as connection:
-                    connection.command(f"INSERT INTO text_{kind} (text_{kind}) VALUES ('integrity-check')")
+                    connection.command(f"INSERT INTO {table} ({table}) VALUES ('integrity-check')")
             except StorageError as error:
-                found.append(f"full text of {kind}: the database finds its index damaged ({error.kind})")
+                found.append(f"full text of {relation.name}: the database finds its index damaged ({error.kind})")
         return found
 
     def _check_kind(self, connection: SqliteConnection, indexer: TextIndexer, relation: Relation) -> list[str]:
-        kind, of = relation.name, _OF[relation.name]
-        found = differences(connection, indexer, kind, self._plans[kind].page, of.entries, _BATCH_ROWS)
+        kind, of = relation.name, _of(relation)
+        found = differences(connection, indexer, relation, self._plans[kind].page, of.entries, _BATCH_ROWS)
         return found + unindexed(connection, kind, of.unlike)

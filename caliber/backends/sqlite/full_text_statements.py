@@ -7,12 +7,14 @@ syntax. Each searched relation has an FTS5 table ``text_K`` without content, its
 
 from __future__ import annotations
 
+import functools
+
 from caliber.backends.sqlite.statements import ROW
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.trajectory import NEVER_US
 from caliber.storage.codec import codec_of
-from caliber.storage.full_text import FULL_TEXT, TEXTS, filter_names, filter_type
+from caliber.storage.full_text import TEXTS, contracts_of, filter_names, filter_type, text_table
 from caliber.storage.plan import Plan, quote
 
 # As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. A parameter that a
@@ -31,11 +33,13 @@ _IN_FORCE = {
     "turn": "{at} IS NOT NULL AND {seen} IS NOT NULL",
     "scope": "{o}.summary_tokens > 0 AND {at} IS NOT NULL AND {seen} IS NOT NULL",
 }
+_OWN_IN_FORCE = "{o}.archived_at IS NULL AND {at} IS NOT NULL AND {seen} IS NOT NULL"
+"""Of declared memories."""
 _IDS = "SELECT unhex(value) FROM json_each({0})"
 
 
 def _in_sight(kind: str, seen: str = "?2", at: str = "?3", row: str = "o") -> str:
-    return _IN_FORCE[kind].format(o=row, seen=seen, at=at)
+    return _IN_FORCE.get(kind, _OWN_IN_FORCE).format(o=row, seen=seen, at=at)
 
 
 def _filters(relation: Relation, first: int) -> str:
@@ -55,46 +59,50 @@ def _time(kind: str) -> str:
 
 def _of(relation: Relation) -> dict[str, str]:
     kind, key = relation.name, relation.key[0]
+    records, words = quote(kind), text_table(relation)
     importance = "coalesce(o.importance, ?5)" if kind == "note" else "?5"
     readers = "SELECT DISTINCT visible_to FROM note WHERE visible_to IS NOT NULL"
-    return {
+    linked = {
         f"search.readers_{kind}": readers if kind == "note" else "SELECT NULL WHERE 0",
+        f"search.by_key_{kind}": (
+            f"SELECT {ROW.get(kind)} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('?1')}) AND {_in_sight(kind)}"
+        ),
+    }
+    return {
+        **({} if relation.searched else linked),
         f"search.figures_{kind}": (
-            f"SELECT count(*), coalesce(sum(e.terms), 0), max({_time(kind)}) FROM {kind} AS o"
-            f" JOIN text_{kind}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(kind, '?1', '?2')}"
+            f"SELECT count(*), coalesce(sum(e.terms), 0), max({_time(kind)}) FROM {records} AS o"
+            f" JOIN {words}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(kind, '?1', '?2')}"
         ),
         f"search.count_{kind}": (
-            f"SELECT count(*) FROM (SELECT DISTINCT doc FROM text_{kind}_places WHERE term = ?1) AS v"
-            f" CROSS JOIN {kind} AS o ON o.ordinal = v.doc WHERE {_in_sight(kind)}"
+            f"SELECT count(*) FROM (SELECT DISTINCT doc FROM {words}_places WHERE term = ?1) AS v"
+            f" CROSS JOIN {records} AS o ON o.ordinal = v.doc WHERE {_in_sight(kind)}"
         ),
         f"search.best_{kind}": (
             "SELECT v.doc, v.hits, e.terms"
-            f" FROM (SELECT doc, count(*) AS hits FROM text_{kind}_places WHERE term = ?1 GROUP BY doc) AS v"
-            f" CROSS JOIN {kind} AS o ON o.ordinal = v.doc CROSS JOIN text_{kind}_entry AS e ON e.ordinal = v.doc"
+            f" FROM (SELECT doc, count(*) AS hits FROM {words}_places WHERE term = ?1 GROUP BY doc) AS v"
+            f" CROSS JOIN {records} AS o ON o.ordinal = v.doc CROSS JOIN {words}_entry AS e ON e.ordinal = v.doc"
             f" WHERE {_in_sight(kind)} AND {_filters(relation, 7)}"
             " ORDER BY v.hits / (v.hits + ?4 + ?5 * e.terms) DESC, v.doc DESC LIMIT ?6"
         ),
         f"search.tokens_{kind}": (
-            f"SELECT term FROM text_{kind}_words WHERE term >= max(?1, ?2) AND term > ?2 AND term < ?3 LIMIT ?4"
+            f"SELECT term FROM {words}_words WHERE term >= max(?1, ?2) AND term > ?2 AND term < ?3 LIMIT ?4"
         ),
         f"search.recent_{kind}": (
-            f"SELECT o.ordinal FROM {kind} AS o LEFT JOIN usage AS u ON u.owner_id = o.{key}"
+            f"SELECT o.ordinal FROM {records} AS o LEFT JOIN usage AS u ON u.owner_id = o.{key}"
             f" WHERE {_in_sight(kind)} AND {_filters(relation, 7)}"
             f" ORDER BY 0.5 / (1.0 + max(?1 - max({_time(kind)}, coalesce(u.last_accessed_at, {_time(kind)})), 0)"
             f" * 1.0 / ?4) + 0.05 * {importance} DESC, o.ordinal DESC LIMIT ?6"
         ),
         f"search.of_days_{kind}": (
-            f"SELECT o.ordinal FROM {kind} AS o WHERE {_in_sight(kind)} AND {_filters(relation, 6)}"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {_in_sight(kind)} AND {_filters(relation, 6)}"
             f" AND {_time(kind)} BETWEEN ?1 AND ?4 ORDER BY {_time(kind)} DESC, o.ordinal DESC LIMIT ?5"
         ),
         f"search.vectors_{kind}": (
             f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM embedding AS e"
-            f" CROSS JOIN {kind} AS o ON o.{key} = e.owner_id"
+            f" CROSS JOIN {records} AS o ON o.{key} = e.owner_id"
             f" WHERE e.ordinal > ?4 AND e.space_id = ?1 AND e.owner_type = '{kind}'"
             f" AND {_in_sight(kind)} AND {_filters(relation, 6)} ORDER BY e.ordinal LIMIT ?5"
-        ),
-        f"search.by_key_{kind}": (
-            f"SELECT {ROW[kind]} FROM {kind} AS o WHERE o.{key} IN ({_IDS.format('?1')}) AND {_in_sight(kind)}"
         ),
     }
 
@@ -141,10 +149,12 @@ _TEXTS = {
 }
 
 
-def _plan(name: str) -> Plan:
-    contract = FULL_TEXT[name]
-    results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
-    return Plan(name, _TEXTS[name], contract.parameters, results)
-
-
-STATEMENTS: dict[str, Plan] = {name: _plan(name) for name in FULL_TEXT}
+@functools.lru_cache(maxsize=64)
+def full_text_statements(texts: tuple[Relation, ...]) -> dict[str, Plan]:
+    """Return the statements that search a store of which these relations are indexed."""
+    sql = _TEXTS | {name: text for relation in texts if relation.searched for name, text in _of(relation).items()}
+    out = {}
+    for name, contract in contracts_of(texts).items():
+        results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
+        out[name] = Plan(name, sql[name], contract.parameters, results)
+    return out

@@ -41,6 +41,7 @@ from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progres
 from caliber.storage.conditions import StoredFilter, compile_stored
 from caliber.storage.embedding_statements import with_memories
 from caliber.storage.feed import SequenceFeed
+from caliber.storage.full_text import texts_of
 from caliber.storage.listing import Listing
 from caliber.storage.memory_migrations import catalog_of, check_declared, declared_in
 from caliber.storage.moved import elsewhere
@@ -102,7 +103,9 @@ class SqliteStore:
             clock_us=clock_us,
         )
         self.vector_index: VectorIndexes | None = None
-        self.full_text = SqliteFullText(self._writer.full_text, PLANS, self._reading, self._transaction, clock_us)
+        self.full_text = SqliteFullText(
+            self._writer.full_text, texts_of(self.catalog), self.plans, self._reading, self._transaction, clock_us
+        )
         self.eraser = SqliteEraser(self._options, self._outside, self._reading, self._close_readers)
         self._readers_max = storage.readers
         self._readers: queue.LifoQueue[SqliteConnection | None] = queue.LifoQueue()
