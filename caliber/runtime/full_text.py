@@ -78,6 +78,23 @@ def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -
         store.close()
 
 
+def complete_full_text(config: CaliberConfig) -> int | None:
+    """Make the full text of a store anew if it is not complete, as after a migration that changed what is searched.
+
+    Return how many texts it holds; None for a store that has none, or a complete one.
+    """
+    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
+    try:
+        state = None if store.full_text is None else store.full_text.state()
+        if store.full_text is None or state is None or state.complete:
+            return None
+        store.full_text.keep(indexer_of)
+        indexer = indexer_of(state.analyzer) or WordIndexer(config.search.keyword.language)
+        return store.full_text.rebuild(indexer)
+    finally:
+        store.close()
+
+
 def drop_full_text(config: CaliberConfig) -> bool:
     """Remove the full text of a store, which writes pay for; return whether there was one."""
     store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)

@@ -22,6 +22,7 @@ from caliber.runtime.caliber import Caliber
 from caliber.runtime.configured import ConfigSource, config_of
 from caliber.runtime.engine import Engine
 from caliber.runtime.forgetting.unfinished import forget_words, report_unfinished
+from caliber.runtime.full_text import complete_full_text
 from caliber.runtime.schedules import Scheduler
 from caliber.runtime.upkeep import maintain
 from caliber.storage.care import Stages
@@ -64,7 +65,10 @@ def migrate(config: ConfigSource, *, tenant: str | None = None, drop: Sequence[s
     Raises: as ``create``; SchemaMismatch for a declaration that what is there cannot become; InvalidValue.
     """
     settings = _of_tenant(config_of(config), tenant)
-    return backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us, drop=names_of(drop))
+    applied = backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us, drop=names_of(drop))
+    if settings.memories or drop:
+        complete_full_text(settings)
+    return applied
 
 
 def plan_migration(config: ConfigSource, *, tenant: str | None = None, drop: Sequence[str] = ()) -> MigrationPlan:

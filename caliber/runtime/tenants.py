@@ -24,7 +24,7 @@ from caliber.model.errors import CaliberError, Conflict, MissingRequired, Unavai
 from caliber.model.tenants import Tenant, TenantState
 from caliber.model.time import Clock, SystemClock
 from caliber.runtime.configured import ConfigSource, config_of
-from caliber.runtime.full_text import rebuild_full_text
+from caliber.runtime.full_text import complete_full_text, rebuild_full_text
 from caliber.runtime.vector_index import build_index_of
 from caliber.tenancy.directory import Directory, require_open
 from caliber.tenancy.move import Hooks, Move, MoveReport, Step, Told, abort, drop_old, drop_store, make_role
@@ -114,7 +114,9 @@ class Tenants:
     def migrate(self, name: str) -> list[int]:
         """Bring a tenant's store up to this version's schema; return the versions applied."""
         config = self.config(name)
-        return backend(config.storage.adapter).migrate(config, clock_us=self._clock_us)
+        applied = backend(config.storage.adapter).migrate(config, clock_us=self._clock_us)
+        complete_full_text(config)
+        return applied
 
     def move(self, name: str, source: str, *, step: Step | None = None, told: Told | None = None) -> MoveReport:
         """Move a tenant to another data source while it is used; go on with a move that broke off.

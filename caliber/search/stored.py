@@ -84,8 +84,7 @@ class StoredSearch:
         self._evaluator = evaluator
         self._mirrors = PartialMirrors(evaluator, store.catalog)
         self._lock = threading.Lock()
-        self._texts = texts_of(store.catalog)
-        self.kinds = tuple(relation.name for relation in self._texts)
+        self.kinds = tuple(relation.name for relation in texts_of(store.catalog))
         """The relations that it searches."""
         self._searcher = self._fresh()
         self.blank = {name: self._mirrors.mirror(name, ()) for name in (*self.kinds, "usage", "edge")}
@@ -102,10 +101,10 @@ class StoredSearch:
         Raises: SchemaMismatch; each search InvalidValue
         """
         with self._store.read() as session:
-            self._check(session)
+            state = self.full_text.state(session)
             sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
             position = Position(self._store.epoch, sequence)
-            yield lambda asked: (self._search(session, asked, position), position)
+            yield lambda asked: (self._search(session, state, asked, position), position)
 
     def rows_for(self, session: StatementSession, asked: Asked, newest: int) -> tuple[dict[str, list[Row]], int]:
         """Return the records that come into question for a window, by kind, and how many there are in sight.
@@ -114,7 +113,7 @@ class StoredSearch:
 
         Raises: SchemaMismatch
         """
-        self._check(session)
+        self._check(self.full_text.state(session), asked)
         sight = self._sight(session, asked)
         found = Candidates(self._settings.candidates_max)
         if asked.text.strip():
@@ -127,8 +126,10 @@ class StoredSearch:
             found.add("note", (row[0] for row in rows))
         return {kind: self._rows(session, kind, ordinals) for kind, ordinals in found.rows.items()}, sight.texts
 
-    def _check(self, session: StatementSession) -> None:
-        check_state(self.full_text.state(session), self._settings, self._name, self._texts)
+    def _check(self, state: FullTextState | None, asked: Asked) -> None:
+        """Refuse an index that does not hold what is searched. One that others removed a memory from holds the rest."""
+        relations = self._store.catalog.by_name
+        check_state(state, self._settings, self._name, [relations[kind] for kind in asked.kinds])
 
     def _sight(self, session: StatementSession, asked: Asked) -> Sight:
         among = self._let_through(session, asked)
@@ -145,7 +146,10 @@ class StoredSearch:
     def _fresh(self) -> Searcher:
         return Searcher(self._memory, self._settings, self.kinds)
 
-    def _search(self, session: StatementSession, asked: Asked, position: Position) -> Outcome:
+    def _search(
+        self, session: StatementSession, state: FullTextState | None, asked: Asked, position: Position
+    ) -> Outcome:
+        self._check(state, asked)
         check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
         settings, searcher = self._settings, self.searcher()
         sight = self._sight(session, asked)

@@ -16,6 +16,7 @@ from caliber.model.errors import InvalidValue, SchemaMismatch
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, Index, MemoryType
 from caliber.schema.own_memories import OwnMemory, embedded_field, faults, own_memory
+from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, NAMESAKE_BITS, StoredMemory
 from caliber.storage.changes import RELOAD_RECORD, UPSERT, pack_changes
@@ -30,6 +31,8 @@ class MemoryStep:
     line: str
     statements: tuple[str, ...]
     row: StoredMemory
+    relation: Relation | None
+    """The memory's relation afterwards; None when it is gone."""
     is_new: bool = False
     removes: bool = False
     """Whether something goes that others may hold in memory: they read everything anew."""
@@ -225,7 +228,7 @@ def _added(store: str, rows: Sequence[StoredMemory], memory: MemoryType, dialect
     if before:
         # Windows name records by memory and ordinal: those of one that is gone are not to be found in this one.
         statements = (*statements, dialect.number_from(relation.name, (before << NAMESAKE_BITS) + 1))
-    return MemoryStep(line, statements, row, is_new=True)
+    return MemoryStep(line, statements, row, relation, is_new=True)
 
 
 def _removed(row: StoredMemory, dialect: Dialect, at: datetime) -> MemoryStep:
@@ -237,7 +240,7 @@ def _removed(row: StoredMemory, dialect: Dialect, at: datetime) -> MemoryStep:
     # What it was made of nobody needs any more, and its words may be somebody's.
     gone = replace(row, definition="", retired_at=at, updated_at=at, version=row.version + 1)
     line = f"remove memory {row.name} and all its records"
-    return MemoryStep(line, (*owned, f"DROP TABLE {dialect.table(relation.name)}"), gone, removes=True)
+    return MemoryStep(line, (*owned, f"DROP TABLE {dialect.table(relation.name)}"), gone, None, removes=True)
 
 
 def _changed(
@@ -251,7 +254,7 @@ def _changed(
             name = before.relation.name
             statements = (f"DELETE FROM {dialect.table('embedding')} WHERE owner_type = '{name}'", *statements)
         changed = replace(row, definition=definition_of(after), updated_at=at, version=row.version + 1)
-        return MemoryStep(line, statements, changed, removes=removes)
+        return MemoryStep(line, statements, changed, then.relation, removes=removes)
     return None
 
 

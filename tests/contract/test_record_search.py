@@ -14,7 +14,7 @@ from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
 from caliber.model import FixedClock
-from caliber.model.errors import IncompatibleOptions, InvalidValue, NotFound, Unavailable
+from caliber.model.errors import InvalidValue, NotFound, Unavailable
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.conditions import StoredFilter
 
@@ -138,18 +138,6 @@ def test_what_lacks_a_vector_gets_one_after_reopening(backend: Any) -> None:
     with opened(backend, "behind") as memory:
         memory.flush()
         assert [row.owner_id for row in memory.storage.embeddings.all()] == [made.record_id]
-
-
-def test_the_database_lists_what_it_does_not_search(backend: Any) -> None:
-    backend.needs("full text")
-    memory = opened(backend, search__mode="backend")
-    facts = memory.memory("fact")
-    made = facts.insert(subject="Ada", kind="claim", content="the lakes")
-    assert memory.search("lakes").hits == ()
-    assert facts.find('content contains "lakes"') == [made]
-    for call in (lambda: facts.search("lakes"), lambda: memory.search("lakes", kinds=["fact"])):
-        with pytest.raises(IncompatibleOptions, match="find"):
-            call()
 
 
 TEXTS = [

@@ -13,6 +13,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.relation import Relation
 from caliber.storage.full_text import text_table
 from caliber.storage.plan import Plan
+from caliber.storage.text_steps import TextStep
 
 STATE = "text_state"
 
@@ -82,6 +83,50 @@ def drop_texts(names: Iterable[str], dialect: PostgresDialect) -> str:
     return f"DROP TABLE IF EXISTS {tables}"
 
 
+class StepWords:
+    """What steps of memories do to full text, in PostgreSQL's words."""
+
+    def __init__(self, dialect: PostgresDialect) -> None:
+        self._dialect = dialect
+
+    def first(self, step: TextStep) -> tuple[str, ...]:
+        """Return what comes before the statements of a step: the lock that every write waits for comes first of all."""
+        return (lock_of(self._dialect), *(() if step.records or not step.was else (self._dropped(step),)))
+
+    def _dropped(self, step: TextStep) -> str:
+        return drop_texts((step.table,), self._dialect)
+
+    def then(self, step: TextStep) -> tuple[str, ...]:
+        """Return what comes after the statements of a step.
+
+        Tables that are there are emptied, not made anew: a reader of an older boundary finds what they held.
+        """
+        dialect = self._dialect
+        kept = f"UPDATE {dialect.table(STATE)} SET memories = {step.kept}"
+        if step.records is None:
+            return (kept,)
+        tables = (f"{step.table}_entry", step.table)
+        made = (
+            tuple(f"DELETE FROM {dialect.table(name)}" for name in tables)
+            if step.was
+            else tuple(create_texts(step.table, dialect))
+        )
+        # A build that is under way may not know what it is searched by now.
+        some = f"EXISTS (SELECT 1 FROM {dialect.table(step.records)})"
+        state = f"{kept}, complete = complete AND NOT {some}, build = CASE WHEN {some} THEN NULL ELSE build END"
+        return (*made, state)
+
+
+def kept_plan(dialect: PostgresDialect) -> Plan:
+    """Return what asks which declared memories the index of a store holds; no row without an index."""
+    return Plan("text.kept", f"SELECT memories FROM {dialect.table(STATE)}", (), ("memories",))
+
+
+def lock_of(dialect: PostgresDialect) -> str:
+    """Return the statement that takes the index for itself: every write transaction before it has ended then."""
+    return f"LOCK TABLE {dialect.table(STATE)} IN ACCESS EXCLUSIVE MODE"
+
+
 def _kind_plans(relation: Relation, dialect: PostgresDialect) -> KindPlans:
     kind, table = relation.name, text_table(relation)
     words, entries = dialect.table(table), dialect.table(f"{table}_entry")
@@ -137,7 +182,7 @@ def full_text_plans(dialect: PostgresDialect, texts: tuple[Relation, ...]) -> Fu
     first = dialect.table(f"{text_table(texts[0])}_entry")
     generation = f"coalesce(to_regclass('{first}')::oid::bigint, 0)"
     return FullTextPlans(
-        lock=f"LOCK TABLE {state} IN ACCESS EXCLUSIVE MODE",
+        lock=lock_of(dialect),
         create=tuple(line for relation in texts for line in create_texts(text_table(relation), dialect)),
         forget_all=f"DELETE FROM {state}",
         state=Plan(

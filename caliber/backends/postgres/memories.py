@@ -8,17 +8,21 @@ from typing import Any
 
 import psycopg
 
-from caliber.backends.postgres.connection import Shared, simple
+from caliber.backends.postgres.connection import PgConnection, Shared, simple
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.full_text_plans import StepWords, kept_plan, lock_of
 from caliber.backends.postgres.schema import alone, applied_versions
 from caliber.backends.postgres.statements import irregular
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
+from caliber.storage.full_text import unpacked_memories
 from caliber.storage.memory_migrations import stored_memories
 from caliber.storage.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps, next_step
 from caliber.storage.migrations import MIGRATIONS
 from caliber.storage.plan import quote
+from caliber.storage.text_steps import TextSteps
 
 Connection = psycopg.Connection[Any]
 
@@ -28,6 +32,12 @@ def catalog_in(connection: Connection, table: str) -> Catalog:
     names = ", ".join(quote(column.name) for column in MEMORY_TYPE.columns)
     rows = connection.execute(f"SELECT {names} FROM {table} ORDER BY code".encode()).fetchall()
     return BUILT_IN.with_memories(StoredMemory(*row) for row in rows)
+
+
+def _texts(connection: PgConnection, dialect: PostgresDialect) -> TextSteps:
+    """Return what follows steps of memories with the full text of a store."""
+    rows = connection.run(kept_plan(dialect), ())
+    return TextSteps(unpacked_memories(rows[0][0]) if rows else None, StepWords(dialect))
 
 
 def take_step(
@@ -43,8 +53,12 @@ def take_step(
         step = next_step(shared.store, stored_memories(connection, plans), wanted, dialect, from_us(clock_us()))
         if step is None:
             return False
-        if step.statements:
-            connection.exchange(*(simple(statement) for statement in step.statements))
+        statements = _texts(connection, dialect).with_texts(step).statements
+        if len(statements) > len(step.statements):
+            connection.command(lock_of(dialect))  # nobody makes or drops an index from here on
+            statements = _texts(connection, dialect).with_texts(step).statements
+        if statements:
+            connection.exchange(*(simple(statement) for statement in statements))
         plan = plans[MEMORY_TYPE.name]
         connection.run(plan.insert if step.is_new else plan.upsert, plan.codec.encode(step.row))
         connection.run(irregular(dialect)["change.insert"], (os.urandom(16), step.record, clock_us()))
@@ -56,7 +70,9 @@ def planned(shared: Shared, schema: str, wanted: Wanted, *, clock_us: Callable[[
     with alone(shared, schema) as connection:
         dialect, plans, applied = applied_versions(connection, shared, schema)
         rows = stored_memories(connection, plans)
-        steps = memory_steps(shared.store, rows, wanted, dialect, from_us(clock_us()))
+        texts = _texts(connection, dialect)
+        found = memory_steps(shared.store, rows, wanted, dialect, from_us(clock_us()))
+        steps = [texts.with_texts(step) for step in found]
     done = {migration.schema_version for migration in applied}
     missing = tuple(version for version in sorted(MIGRATIONS) if version > min(done) and version not in done)
     return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, wanted)))

@@ -37,8 +37,9 @@ from caliber.storage.full_text import (
     unindexed,
     unpacked_memories,
 )
-from caliber.storage.plan import Plan, RelationPlans
+from caliber.storage.plan import Plan, RelationPlans, quote
 from caliber.storage.session import StatementSession
+from caliber.storage.text_steps import TextStep
 from caliber.storage.unit_of_work import RowChange
 
 _BATCH_ROWS: Final = 1_000
@@ -127,6 +128,26 @@ def _put(connection: SqliteConnection, of: _Statements, row: Row, entry: TextEnt
 def _remove(connection: SqliteConnection, of: _Statements, ordinal: int) -> None:
     if connection.changed(of.forget, (ordinal,)):
         connection.run(of.unindex, (ordinal,))
+
+
+class StepWords:
+    """What steps of memories do to full text, in SQLite's words."""
+
+    @staticmethod
+    def first(step: TextStep) -> tuple[str, ...]:
+        """Return what comes before the statements of a step."""
+        return drop_texts(step.table) if step.was else ()
+
+    @staticmethod
+    def then(step: TextStep) -> tuple[str, ...]:
+        """Return what comes after the statements of a step."""
+        kept = f"UPDATE text_state SET memories = {step.kept}"
+        if step.records is None:
+            return (kept,)
+        # A build that is under way may not know what it is searched by now.
+        some = f"EXISTS (SELECT 1 FROM {quote(step.records)})"
+        state = f"{kept}, complete = complete AND NOT {some}, build = iif({some}, NULL, build)"
+        return (*create_texts(step.table), state)
 
 
 def _nobody(_: str) -> TextIndexer | None:

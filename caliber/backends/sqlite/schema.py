@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from caliber.config import CaliberConfig, StorageConfig
     from caliber.schema.memory_types import MemoryType
     from caliber.storage.memory_steps import MigrationPlan, Wanted
+    from caliber.storage.text_steps import TextSteps
 
 _HEADER = b"SQLite format 3\x00"
 
@@ -265,11 +266,23 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
     try:
         done = {migration.schema_version for migration in _migrations(connection, options)}
         rows = stored_memories(connection, PLANS)
-        steps = memory_steps(options.shown, rows, wanted, DIALECT, from_us(clock_us()))
+        texts = _texts(connection)
+        steps = [
+            texts.with_texts(step) for step in memory_steps(options.shown, rows, wanted, DIALECT, from_us(clock_us()))
+        ]
     finally:
         connection.close()
     missing = tuple(version for version in sorted(MIGRATIONS) if version > min(done) and version not in done)
     return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, wanted)))
+
+
+def _texts(connection: SqliteConnection) -> TextSteps:
+    """Return what follows steps of memories with the full text of a store."""
+    from caliber.backends.sqlite.full_text import StepWords, read_state
+    from caliber.storage.text_steps import TextSteps
+
+    state = read_state(connection)
+    return TextSteps(None if state is None else state.memories, StepWords())
 
 
 def _take_step(connection: SqliteConnection, options: OpenOptions, wanted: Wanted, now_us: int) -> bool:
@@ -282,7 +295,7 @@ def _take_step(connection: SqliteConnection, options: OpenOptions, wanted: Wante
         step = next_step(options.shown, rows, wanted, DIALECT, from_us(now_us))
         if step is None:
             return False
-        for statement in step.statements:
+        for statement in _texts(connection).with_texts(step).statements:
             connection.command(statement)
         plans = PLANS[MEMORY_TYPE.name]
         plan = plans.insert if step.is_new else plans.upsert
