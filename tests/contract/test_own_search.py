@@ -18,6 +18,8 @@ from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind, Resul
 from caliber.model.errors import SchemaMismatch
 from caliber.runtime.full_text import check_full_text
 from caliber.runtime.opening import plan_migration
+from caliber.search.full_text import WordIndexer
+from caliber.storage.full_text import contracts_of, text_table, texts_of
 
 pytestmark = pytest.mark.usefixtures("full_text")
 
@@ -44,10 +46,10 @@ QUERIES = (
 )  # fmt: skip
 
 
-def opened(backend: Any, mode: str, **options: Any) -> Any:
+def opened(backend: Any, mode: str, clock: FixedClock | None = None, **options: Any) -> Any:
     quiet = {"search__keyword__similar_words": "none", "embedding__embed_memories": "commit"}
     settings = backend.config(memories=ALL, search__mode=mode, **{**quiet, **options})
-    return backend.open(settings, embedding_provider=CountingEmbeddings(32), clock=FixedClock())
+    return backend.open(settings, embedding_provider=CountingEmbeddings(32), clock=clock or FixedClock())
 
 
 def fill(agent: Any) -> None:
@@ -217,3 +219,92 @@ def test_who_has_the_store_open_cannot_spoil_what_is_searched(backend: Any) -> N
     with pytest.raises(SchemaMismatch, match="open it again"):
         new.memory("place").search("seals")
     assert new.search("seals", kinds=["note"]).hits == ()
+
+
+def test_rules_choose_by_relevance_where_records_are_not_in_memory(backend: Any, start: Any) -> None:
+    # C-160, C-165: as resident mode chooses, also among what is not the newest
+    backend.needs("reopen")
+    mode = {"kind": "top_k", "count": 2}
+    rules = [
+        {"memory": "place", "mode": mode, "priority": 50, "filter": "rank < 3"},
+        {"memory": "fact", "name": "sure", "mode": {"kind": "relevant", "min_relevance": 0.2}, "priority": 40},
+    ]
+    options: dict[str, Any] = {"injection_rules": rules, "assembly__recency_fallback_limit": 2}
+    clock = FixedClock()
+    with opened(backend, "backend", clock, **options) as memory:
+        task = start(memory).trajectory_id
+        memory.memory("place").insert(title="a walrus on the quay", rank=1)
+        memory.memory("place").insert(title="a walrus in the bay", rank=3)
+        memory.memory("fact").insert(subject="walrus", kind="claim", content="a walrus has tusks")
+        for at in range(30):
+            clock.advance(ms=1_000)
+            memory.memory("place").insert(title=f"nothing of note {at}", rank=at % 3)
+            memory.memory("fact").insert(subject="s", kind="claim", content=f"the weather was fair on day {at}")
+        memory.flush()
+        windows = [memory.assemble_context(task, query=query) for query in ("walrus", "fair weather", None)]
+        assert "a walrus on the quay" in windows[0].text
+        assert "in the bay" not in windows[0].text
+        assert "tusks" in windows[0].text
+        assert "walrus" not in windows[2].text
+        assert windows[0].degraded == ("not_resident",)
+        assert memory.replay(windows[0].window_id).text == windows[0].text
+    with opened(backend, "resident", clock, **options) as memory:
+        for window, query in zip(windows, ("walrus", "fair weather", None), strict=True):
+            assert memory.assemble_context(task, query=query).text == window.text, query
+
+
+def test_words_and_vectors_come_back_from_a_backup_and_with_a_load(backend: Any, another: Any, tmp_path: Any) -> None:
+    backend.needs("bulk")
+    memory = opened(backend, "backend", vector__index_type="hnsw")
+    memory.memory("place").insert(title="walrus bay")
+    memory.memory("fact").insert(subject="walrus", kind="claim", content="tusks")
+    memory.storage.backup(tmp_path / "all.zip")
+    loaded = memory.storage.bulk_read("memory_place").read_all().select(["title"])
+    memory.storage.bulk_load("place", loaded)
+    assert len(memory.memory("place").search("walrus").hits) == 2
+    assert sound(memory)
+    for other in ("sqlite", "postgres"):
+        target = another(other)
+        knobs = {"memories": ALL, "search__mode": "backend", "search__keyword__similar_words": "none"}
+        settings = target.config(vector__index_type="hnsw", **knobs)
+        caliber.restore(settings, tmp_path / "all.zip")
+        target._created.add(target.store_of(settings))
+        with target.open(settings, embedding_provider=CountingEmbeddings(32)) as restored:
+            assert [hit.content for hit in restored.memory("place").search("walrus").hits] == ["walrus bay"]
+            found = restored.memory("fact").search("tusks").hits[0]
+            assert set(found.found_by) >= {"keyword", "vector"}
+            assert sound(restored)
+
+
+def test_every_statement_of_a_memory_keeps_its_contract(backend: Any) -> None:
+    store = backend.store(memories=ALL)
+    store.full_text.rebuild(WordIndexer("english"))
+    wanted = contracts_of(texts_of(store.catalog))
+    assert set(store.full_text.statements) == set(wanted)
+    own = [name for name in wanted if name.endswith(("memory_fact", "memory_place"))]
+    assert len(own) == 14
+    lists: dict[str, Any] = {"seen": "[]", "space_id": bytes(16), "term": "lake", "low": "a", "beyond": "", "high": "z"}
+    with store.read() as session:
+        for name in own:
+            plan, contract = store.full_text.statements[name], wanted[name]
+            assert (plan.name, plan.binds, plan.results) == (name, contract.parameters, contract.results)
+            arguments = [None if bind.startswith("filter_") else lists.get(bind, 1) for bind in plan.binds]
+            assert all(len(row) == len(plan.results) for row in session.run(plan, arguments))
+
+
+def test_check_finds_planted_faults(backend: Any) -> None:
+    backend.needs("reopen")
+    memory = opened(backend, "backend", search__weights=WORDS)
+    memory.memory("place").insert(title="walrus bay")
+    table = text_table(memory._engine.store.catalog.memories["place"].relation)
+    for planted in (
+        f"DELETE FROM {backend.qualified(table + '_entry')}",
+        f"DELETE FROM {backend.qualified(table)}",
+        f"UPDATE {backend.qualified('text_state')} SET memories = '{{}}'",
+    ):
+        assert sound(memory)
+        backend.tamper(memory, planted)
+        assert not sound(memory)
+        memory.storage.rebuild_search()
+    assert sound(memory)
+    assert memory.memory("place").search("walrus").hits

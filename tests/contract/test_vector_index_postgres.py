@@ -21,13 +21,13 @@ from support.providers import CountingEmbeddings
 
 from caliber.access.visibility import NoteMask
 from caliber.backends.postgres import vector_index as module
-from caliber.backends.postgres.vector_plans import Space, index_name, nearest_plans
+from caliber.backends.postgres.vector_plans import Space, index_name, nearest_plan
 from caliber.kernels import VectorMatrix
 from caliber.model import EventType, Principal, PrincipalKind
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import DistanceMetric, SpaceState
 from caliber.model.ids import SpaceId
-from caliber.schema.relations import EMBEDDING_SPACE
+from caliber.schema.relations import EMBEDDING_SPACE, NOTE
 from caliber.search.candidates import Asked, Candidates, Sight, by_vector
 from caliber.search.filters import encoded_filter
 from caliber.search.full_text import WordIndexer
@@ -93,7 +93,7 @@ class World:
         return sorted(ordinal - 1 for ordinal in out.rows.get("note", ()))
 
     def near(self, name: str, query: NDArray[np.float32], records: int = 10, **conditions: Any) -> Any:
-        filters = encoded_filter("note", conditions)
+        filters = encoded_filter(NOTE, conditions)
         assert filters is not None
         now_us = int(NOW.timestamp()) * 1_000_000
         near = Near("note", query.astype("<f4").tobytes(), "[]", now_us, filters, records)
@@ -164,7 +164,7 @@ def world(postgres: str) -> Iterator[World]:
 def explained(world: World, name: str, generic: bool) -> str:
     """Return the plan of the statement as it was prepared, under the settings that it runs with."""
     space = Space.of(world.spaces[name])
-    plan = nearest_plans(space, world.store.vector_index._dialect)["note"]
+    plan = nearest_plan(NOTE, space, world.store.vector_index._dialect)
     query = "[" + ",".join(["0.5"] * space.dimensions) + "]"
     filters = ", ".join(["NULL"] * (len(plan.binds) - 4))
     index = world.store.vector_index
@@ -182,7 +182,7 @@ def explained(world: World, name: str, generic: bool) -> str:
 def test_the_planner_uses_the_index_of_the_space(world: World, name: str) -> None:
     for generic in (False, True):
         plan = explained(world, name, generic)
-        assert f"Index Scan using {index_name(world.spaces[name].space_id, 'note')} on embedding" in plan, plan
+        assert f"Index Scan using {index_name(world.spaces[name].space_id, NOTE)} on embedding" in plan, plan
         assert "Sort" not in plan
 
 
@@ -274,7 +274,7 @@ def test_ivfflat_is_built_when_there_is_enough_to_cluster(world: World) -> None:
 def test_what_is_not_as_configured_or_not_finished_is_made_anew(world: World) -> None:
     # K-102: IF NOT EXISTS would keep an index that is not what is asked for
     space = world.spaces["half"]
-    name = index_name(space.space_id, "note")
+    name = index_name(space.space_id, NOTE)
     with psycopg.connect(os.environ[DSN], autocommit=True) as other:
 
         def oid() -> Any:

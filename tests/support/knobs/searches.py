@@ -217,7 +217,7 @@ def records_read(config: CaliberConfig, place: Place) -> int:
         now_us=engine.clock.now_us(),
     )
     with engine.store.read() as session:
-        return len(stored.notes_for(session, asked, newest=1)[0])
+        return len(stored.rows_for(session, asked, newest=1)[0]["note"])
 
 
 def plain(knob: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **also: Any) -> Case:
