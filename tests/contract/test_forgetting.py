@@ -36,6 +36,7 @@ from caliber.model.enums import PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
 from caliber.runtime.forgetting import service
 from caliber.runtime.forgetting.erasing import Walk
+from caliber.search.full_text import WordIndexer
 from caliber.storage.memory_records import content_hash_of
 
 TESTS = str(Path(__file__).resolve().parents[1])
@@ -145,7 +146,7 @@ def world(backend: Any, start: Any) -> Any:
     )
     full_text = memory._engine.store.full_text
     if full_text is not None:
-        memory.storage.rebuild_search()
+        full_text.rebuild(WordIndexer("english"))
     agent = start(memory, f"help {NAME}")
     own = start(memory, "a task of their own")
     memory.complete_trajectory(
@@ -218,6 +219,8 @@ def test_a_forgotten_subject_is_found_in_no_table_and_no_file(world: Any, backen
     memory = world.memory
     wanted = needles()
     assert searched(backend, memory, tmp_path, wanted), "the search must be able to find"
+    store = memory._engine.store
+    assert store.full_text is None or store.full_text.state().memories == {64: ("content",)}
 
     counted = memory.forget(entity=PERSON, texts=TEXTS, dry_run=True)
     assert counted.erased
@@ -232,7 +235,7 @@ def test_a_forgotten_subject_is_found_in_no_table_and_no_file(world: Any, backen
     assert report.remaining == ()
     assert report.proven
     assert searched(backend, memory, tmp_path, wanted) == []
-    assert memory.verify() == []
+    assert memory.verify() == [], "full text among it"
     assert {place.kind for place in report.searched} >= {"column", "memory", "file"}
     json.dumps(report.to_dict())
     erasures = list(memory.storage.erasures.all())
