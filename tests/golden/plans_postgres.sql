@@ -2290,8 +2290,8 @@ SELECT (pg_control_system()).system_identifier::text || ' ' || (extract(epoch FR
 
 -- session.write
 --   takes: statement_timeout, lock_timeout
---   gives: xid, statement_timeout, lock_timeout, synchronous_commit, analyzer, needed
-SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true), set_config('synchronous_commit', 'on', true), (SELECT analyzer FROM "tenant_a"."text_state"), (SELECT max(min_writer_version) FROM "tenant_a"."schema_migration");
+--   gives: xid, statement_timeout, lock_timeout, synchronous_commit, full_text, needed
+SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true), set_config('synchronous_commit', 'on', true), (SELECT analyzer || ' ' || memories FROM "tenant_a"."text_state"), (SELECT max(min_writer_version) FROM "tenant_a"."schema_migration");
 
 -- store.bytes
 --   takes: schema
