@@ -237,9 +237,7 @@ class Compressor:
         return "" if memory is None or memory.embedded is None else getattr(record, memory.embedded) or ""
 
     def _vector(self, kind: str, text: str) -> Vectors | None:
-        embedder = self._engine.embedder
-        vectors = None if embedder is None else embedder.prepare(kind, [text])
-        return None if vectors is None else vectors[0]
+        return self._engine.vectors(kind, [text])[0]
 
     def _note(self, notes: Sequence[Note], summary: str, trust: TrustLabel) -> NewNote:
         newest = notes[-1]

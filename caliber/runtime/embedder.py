@@ -167,26 +167,17 @@ class Embedder:
 
     # --- now -------------------------------------------------------------------------------------
 
-    def prepare(self, kind: str, texts: Sequence[str]) -> list[Vectors | None] | None:
-        """Return the vectors to commit with the records, or None when this kind is embedded behind or not at all.
+    def prepare(self, kind: str, texts: Sequence[str], *, apart: bool = False) -> list[Vectors | None]:
+        """Return the vectors to commit with each record; None where it gets none now, as this kind is embedded behind.
 
-        White space has no meaning to embed: it is stored without a vector.
+        White space has no meaning to embed: it is stored without a vector. With ``apart`` texts were found, not given:
+        one that has no vector does not cost the others theirs.
 
-        Raises: LlmError kinds; the caller then stores nothing.
+        Raises: LlmError kinds, apart only those of an outage; the caller then stores nothing.
         """
-        return self._prepared(kind, texts, apart=False)
-
-    def prepare_each(self, kind: str, texts: Sequence[str]) -> list[Vectors | None] | None:
-        """As ``prepare``, for texts that were found, not given: one that has no vector does not cost the others theirs.
-
-        Raises: LlmError kinds of an outage.
-        """
-        return self._prepared(kind, texts, apart=True)
-
-    def _prepared(self, kind: str, texts: Sequence[str], *, apart: bool) -> list[Vectors | None] | None:
         lanes = self._lanes
         if not self._kinds.commits(kind) or not texts or not lanes:
-            return None
+            return [None] * len(texts)
         # The last one is the space that is searched: what it cannot embed is not stored.
         out: list[Vectors] = [[] for _ in texts]
         for lane in reversed(lanes):

@@ -53,6 +53,7 @@ from caliber.runtime.space_provider import (
     PREVIOUS,
     SpaceProvider,
     StoreVectorCache,
+    Vectors,
     check_dimensions,
     check_provider,
     is_of,
@@ -239,6 +240,10 @@ class Engine:
         self.memory.on_commit = self._committed
         if self.embedder.has_work:
             self.embedder.start()
+
+    def vectors(self, kind: str, texts: Sequence[str], *, apart: bool = False) -> list[Vectors | None]:
+        """Return the vectors to commit with records, if they get any now. Raises: as ``Embedder.prepare``."""
+        return [None] * len(texts) if self.embedder is None else self.embedder.prepare(kind, texts, apart=apart)
 
     def _space_provider(self, provider: EmbeddingProvider, space: EmbeddingSpace, durable: bool) -> SpaceProvider:
         settings = self.config.embedding

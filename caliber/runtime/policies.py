@@ -247,10 +247,8 @@ class PolicyEngine:
         if not summary.strip():
             return
         if trigger is Trigger.SCOPE_CLOSE and action.target is PolicyTarget.TURN_BUFFER:
-            embedder = self._engine.embedder
-            vectors = None if embedder is None else embedder.prepare("scope", [summary])
             step.summary = summary
-            step.summary_vector = None if vectors is None else vectors[0]
+            step.summary_vector = self._engine.vectors("scope", [summary])[0]
             return
         new = artifact_ops.check_artifact(
             self._engine.count_bytes,
@@ -295,10 +293,8 @@ class PolicyEngine:
         return self._with_vectors(new)
 
     def _with_vectors(self, new: Sequence[NewArtifact]) -> list[tuple[NewArtifact, Vectors | None]]:
-        embedder = self._engine.embedder
         texts = [item.content.decode("utf-8", "replace") for item in new]
-        vectors = None if embedder is None else embedder.prepare_each("artifact", texts)
-        return [(item, None if vectors is None else vectors[at]) for at, item in enumerate(new)]
+        return list(zip(new, self._engine.vectors("artifact", texts, apart=True), strict=True))
 
     def prepare_checkpoint(self, subject: Subject) -> tuple[str, bytes]:
         """Return codec and state of a checkpoint of the trajectory as it is now (C-266)."""

@@ -93,10 +93,8 @@ class NoteMaker:
             embedded_text(made.entity if note.new is None else note.new.entity, note.content)
             for note, made in zip(out, generated, strict=True)
         ]
-        vectors = None if engine.embedder is None else engine.embedder.prepare_each("note", texts)
-        if vectors is not None:
-            for note, vector in zip(out, vectors, strict=True):
-                note.vector = vector
+        for note, vector in zip(out, engine.vectors("note", texts, apart=True), strict=True):
+            note.vector = vector
         return out
 
     def _artifacts_of(self, snapshot: ResidentSnapshot, trajectory: Trajectory) -> list[Artifact]:

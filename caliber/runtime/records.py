@@ -163,11 +163,8 @@ class Records(Memory):
 
     def _with_vectors(self, new: Sequence[_New]) -> list[_New]:
         """Prepare vectors where they are committed with their records. Raises: LlmError kinds."""
-        embedder = self._engine.embedder
-        made = None if embedder is None else embedder.prepare(self._relation.name, [item.text for item in new])
-        if made is None:
-            return list(new)
-        return [dataclasses.replace(item, vectors=vectors) for item, vectors in zip(new, made, strict=True)]
+        made = zip(new, self._engine.vectors(self._relation.name, [item.text for item in new]), strict=True)
+        return [item if vectors is None else dataclasses.replace(item, vectors=vectors) for item, vectors in made]
 
     def _store(self, new: Sequence[_New], guard: LockToken | None, deadline_ms: int | None) -> list[Any]:
         with self._engine.within(deadline_ms):
@@ -301,8 +298,7 @@ class Records(Memory):
         said = self._own.embedded is not None and self._own.embedded in values
         text = (values[self._own.embedded] or "") if said else ""  # type: ignore[index]
         with self._engine.within(deadline_ms):
-            embedder = self._engine.embedder
-            prepared = None if embedder is None or not said else embedder.prepare(self._relation.name, [text])
+            vectors = self._engine.vectors(self._relation.name, [text])[0] if said else None
 
             def work(uow: UnitOfWork) -> Any:
                 uow.guard(guard)
@@ -311,8 +307,8 @@ class Records(Memory):
                 if changed == record:
                     return record
                 stored = uow.update(self._relation, dataclasses.replace(changed, updated_at=from_us(uow.now_us)))
-                if prepared is not None and self._text(record) != text:
-                    attach(uow, self._relation.name, key, text, prepared[0])
+                if self._text(record) != text:
+                    attach(uow, self._relation.name, key, text, vectors)
                 self._tell(uow, EventType.MEMORY_UPDATE, stored)
                 return stored
 

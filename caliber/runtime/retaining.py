@@ -80,7 +80,9 @@ class Retaining:
         """Take what stays as long as its scope, in the transaction that closes it."""
         for kept in self._kept(RetentionKind.SCOPE):
             taken = kept.take(uow, records_of(uow, kept.relation, "scope", scope.scope_id))
-            self._record(uow, kept, taken, trajectory_id=scope.trajectory_id, scope_id=scope.scope_id)
+            record_taken(
+                self._engine, uow, kept.memory, taken, trajectory_id=scope.trajectory_id, scope_id=scope.scope_id
+            )
 
     def session_ended(self, uow: UnitOfWork, session: Session) -> None:
         """Take what stays as long as its session, in the transaction that ends it."""
@@ -90,7 +92,7 @@ class Retaining:
         trajectories: list[Trajectory] = uow.select_path(TRAJECTORY, "list_by_session", session.session_id.bytes)
         for kept in found:
             taken = kept.take(uow, self._of_session(uow, kept.relation, session, trajectories))
-            self._record(uow, kept, taken, session_id=session.session_id)
+            record_taken(self._engine, uow, kept.memory, taken, session_id=session.session_id)
 
     def _of_session(
         self, uow: UnitOfWork, relation: Relation, session: Session, trajectories: Sequence[Trajectory]
@@ -146,32 +148,8 @@ class Retaining:
         uow.guard(token)
         found = [entity for key in keys if (entity := uow.find(kept.relation, key)) is not None]
         taken = kept.take(uow, found)
-        self._record(uow, kept, taken, duration_ms=int((time.monotonic() - begun) * 1_000))
+        record_taken(self._engine, uow, kept.memory, taken, duration_ms=int((time.monotonic() - begun) * 1_000))
         return taken
-
-    # --- telling -----------------------------------------------------------------------------------
-
-    def _record(
-        self,
-        uow: UnitOfWork,
-        kept: Kept,
-        taken: int,
-        *,
-        trajectory_id: uuid.UUID | None = None,
-        scope_id: uuid.UUID | None = None,
-        session_id: uuid.UUID | None = None,
-        duration_ms: int | None = None,
-    ) -> None:
-        record_taken(
-            self._engine,
-            uow,
-            kept.memory,
-            taken,
-            trajectory_id=trajectory_id,
-            scope_id=scope_id,
-            session_id=session_id,
-            duration_ms=duration_ms,
-        )
 
 
 def record_taken(

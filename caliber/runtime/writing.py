@@ -380,9 +380,7 @@ class Writing:
 
     def _vector(self, kind: str, text: str) -> Vectors | None:
         """Return the vectors to commit with a record, or None when it gets none now. Raises: LlmError kinds."""
-        embedder = self._engine.embedder
-        vectors = None if embedder is None else embedder.prepare(kind, [text])
-        return None if vectors is None else vectors[0]
+        return self._engine.vectors(kind, [text])[0]
 
     def _visible_to(self) -> tuple[str, ...] | None:
         visibility = self._engine.config.access.default_visibility
