@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Any, Final, get_args
 
 import pydantic
@@ -60,6 +61,14 @@ class Faults:
 
     def clash(self, field: str, other: str, reason: str) -> None:
         self.found.append((f"clash:{other}", field, reason))
+
+    def fit(self, kind: StrEnum, **given: tuple[StrEnum, object]) -> None:
+        """Add what is wrong with knobs that each go with one ``kind`` and only with it; None is not given."""
+        for name, (own, value) in given.items():
+            if own is kind and value is None:
+                self.missing(name)
+            elif own is not kind and value is not None:
+                self.clash(name, "kind", f"only {own} takes it")
 
     def done(self) -> None:
         if self.found:

@@ -43,12 +43,11 @@ class InjectionMode(Section):
     @model_validator(mode="after")
     def _complete(self) -> InjectionMode:
         faults = Faults()
-        for kind, name in ((InjectionKind.TOP_K, "count"), (InjectionKind.RELEVANT, "min_relevance")):
-            given = getattr(self, name) is not None
-            if kind is self.kind and not given:
-                faults.missing(name)
-            elif given and kind is not self.kind:
-                faults.clash(name, "kind", f"only {kind} takes it")
+        faults.fit(
+            self.kind,
+            count=(InjectionKind.TOP_K, self.count),
+            min_relevance=(InjectionKind.RELEVANT, self.min_relevance),
+        )
         faults.done()
         return self
 

@@ -34,6 +34,14 @@ MemoryRef = Annotated[MemoryName, AfterValidator(memory_name)]
 """The name of a memory; ``turn`` is another word for ``turn_buffer``."""
 
 
+def check_trigger(faults: Faults, on: Trigger, cron: str | None) -> None:
+    """Add what is wrong with when something happens: a schedule, and nothing else, has cron fields."""
+    if on is Trigger.SCHEDULE and cron is None:
+        faults.missing("cron")
+    if on is not Trigger.SCHEDULE and cron is not None:
+        faults.clash("cron", "on", "only on = schedule takes it")
+
+
 def trigger_text(on: Trigger, cron: str | None) -> str:
     """Return a trigger as the language writes it."""
     return on.value if cron is None else f'schedule("{cron}")'
@@ -50,10 +58,7 @@ class WhenConfig(Section):
     @model_validator(mode="after")
     def _complete(self) -> WhenConfig:
         faults = Faults()
-        if self.on is Trigger.SCHEDULE and self.cron is None:
-            faults.missing("cron")
-        if self.on is not Trigger.SCHEDULE and self.cron is not None:
-            faults.clash("cron", "on", "only on = schedule takes it")
+        check_trigger(faults, self.on, self.cron)
         faults.done()
         return self
 
@@ -110,13 +115,12 @@ class MemoryRetentionConfig(Section):
     @model_validator(mode="after")
     def _complete(self) -> MemoryRetentionConfig:
         faults = Faults()
-        needed = {RetentionKind.DURATION: "duration_ms", RetentionKind.MAX: "count", RetentionKind.COMPRESS_ON: "when"}
-        for kind, name in needed.items():
-            given = getattr(self, name) is not None
-            if kind is self.kind and not given:
-                faults.missing(name)
-            elif given and kind is not self.kind:
-                faults.clash(name, "kind", f"only {kind} takes it")
+        faults.fit(
+            self.kind,
+            duration_ms=(RetentionKind.DURATION, self.duration_ms),
+            count=(RetentionKind.MAX, self.count),
+            when=(RetentionKind.COMPRESS_ON, self.when),
+        )
         faults.done()
         return self
 

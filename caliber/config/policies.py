@@ -15,7 +15,7 @@ from caliber.config.cron import check_cron
 from caliber.config.faults import Faults
 from caliber.config.injection import InjectionMode
 from caliber.config.knobs import AsList, Duration, Name, Real, Section, knob
-from caliber.config.memories import MemoryRef
+from caliber.config.memories import MemoryRef, check_trigger
 from caliber.model.enums import Trigger
 
 _CHANNEL: Final = re.compile(r"[a-z_][a-z0-9_]{0,54}\Z")  # PostgreSQL's 63 bytes less the prefix "caliber_"
@@ -134,10 +134,7 @@ class RuleConfig(Section):
     @model_validator(mode="after")
     def _complete(self) -> RuleConfig:
         faults = Faults()
-        if self.on is Trigger.SCHEDULE and self.cron is None:
-            faults.missing("cron")
-        if self.on is not Trigger.SCHEDULE and self.cron is not None:
-            faults.clash("cron", "on", "only on = schedule takes it")
+        check_trigger(faults, self.on, self.cron)
         for at, action in enumerate(self.actions if self.on is Trigger.SCHEDULE else ()):
             if action.action not in ON_SCHEDULE:
                 able = " and ".join(ON_SCHEDULE)

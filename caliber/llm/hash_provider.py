@@ -11,13 +11,12 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.llm.protocols import FloatMatrix, FloatVector
-from caliber.llm.texts import require_text
+from caliber.llm.local import LocalEmbedding
+from caliber.llm.protocols import FloatVector
 from caliber.model.errors import InvalidConfigValue
 
 MAX_DIMENSIONS = 16_384
@@ -31,7 +30,7 @@ _NGRAM_WEIGHT = 0.25
 _KEPT_WORDS = 20_000
 
 
-class HashEmbeddingProvider:
+class HashEmbeddingProvider(LocalEmbedding):
     """Signed feature hashing over BLAKE2b to any number of dimensions, L2-normalised.
 
     ``model`` names the space: another name gives other, incomparable vectors. Threads may share it.
@@ -58,19 +57,6 @@ class HashEmbeddingProvider:
     @property
     def dimensions(self) -> int:
         return self._dimensions
-
-    def embed(self, text: str) -> FloatVector:
-        """Return the vector of one text. Shapes: f32[dimensions], unit length. Raises: EmbeddingFailed."""
-        require_text(text)
-        return self._vector(text)
-
-    def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return one vector per text, in order. Shapes: f32[n, dimensions]. Raises: EmbeddingFailed."""
-        out = np.empty((len(texts), self._dimensions), dtype=np.float32)
-        for index, text in enumerate(texts):
-            require_text(text, index)
-            out[index] = self._vector(text)
-        return out
 
     def _vector(self, text: str) -> FloatVector:
         counts = Counter(match.group() for match in _TOKEN.finditer(text.casefold()))

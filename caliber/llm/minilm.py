@@ -14,7 +14,6 @@ import importlib.util
 import math
 import os
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +21,9 @@ from typing import Any, Final
 import numpy as np
 
 from caliber.kernels.tokenizer import open_tokenizer
-from caliber.llm.protocols import FloatMatrix, FloatVector
-from caliber.llm.texts import require_text, valid_unicode
+from caliber.llm.local import LocalEmbedding
+from caliber.llm.protocols import FloatVector
+from caliber.llm.texts import valid_unicode
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled
 
 MODEL: Final = "all-MiniLM-L6-v2-onnx-int8"
@@ -44,7 +44,7 @@ class _Model:
     tokenizer: Any
 
 
-class MiniLmEmbeddingProvider:
+class MiniLmEmbeddingProvider(LocalEmbedding):
     """Mean-pooled, L2-normalised token states. Threads may share it, and it works after fork.
 
     Nothing is read until the first text arrives, or ``load`` is called. Of a text longer than ``max_tokens`` the
@@ -85,22 +85,8 @@ class MiniLmEmbeddingProvider:
         """Read weights and tokenizer now, so that the first text does not wait for them."""
         self._loaded()
 
-    def embed(self, text: str) -> FloatVector:
-        """Return the vector of one text. Shapes: f32[384], unit length. Raises: EmbeddingFailed."""
-        require_text(text)
-        return self._vector(self._loaded(), text)
-
-    def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return one vector per text, in order. Shapes: f32[n, 384]. Raises: EmbeddingFailed."""
-        for index, text in enumerate(texts):
-            require_text(text, index)
+    def _vector(self, text: str) -> FloatVector:
         model = self._loaded()
-        out = np.empty((len(texts), DIMENSIONS), dtype=np.float32)
-        for index, text in enumerate(texts):
-            out[index] = self._vector(model, text)
-        return out
-
-    def _vector(self, model: _Model, text: str) -> FloatVector:
         read = valid_unicode(text[: (self._max_tokens + 2) * _CHARS_PER_TOKEN])
         found = model.tokenizer.encode(read, add_special_tokens=False).ids[: self._max_tokens]
         ids = np.array([[_SPECIAL["[CLS]"], *found, _SPECIAL["[SEP]"]]], dtype=np.int64)

@@ -14,7 +14,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.kernels.tokenizer import open_tokenizer
-from caliber.llm.protocols import FloatMatrix, FloatVector
-from caliber.llm.texts import require_text, valid_unicode
+from caliber.llm.local import LocalEmbedding
+from caliber.llm.protocols import FloatVector
+from caliber.llm.texts import valid_unicode
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled, InvalidConfigValue
 
 MODEL = "wordllama-l2-supercat"
@@ -53,7 +54,7 @@ _shared: weakref.WeakValueDictionary[Path, StaticModel] = weakref.WeakValueDicti
 """Models in use: texts and single words are embedded by one, and reading a tokenizer takes a tenth of a second."""
 
 
-class StaticEmbeddingProvider:
+class StaticEmbeddingProvider(LocalEmbedding):
     """Mean-pooled, L2-normalised static token embeddings; equal to ``WordLlama.embed(norm=True)``.
 
     Nothing is read until the first text arrives, or ``load`` is called. Threads may share it, and it works after fork.
@@ -84,22 +85,8 @@ class StaticEmbeddingProvider:
         """Read the tokenizer and map the weights now, so that the first text does not wait for them."""
         self._loaded()
 
-    def embed(self, text: str) -> FloatVector:
-        """Return the vector of one text. Shapes: f32[dimensions], unit length. Raises: EmbeddingFailed."""
-        require_text(text)
-        return self._vector(self._loaded(), text)
-
-    def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return one vector per text, in order. Shapes: f32[n, dimensions]. Raises: EmbeddingFailed."""
-        for index, text in enumerate(texts):
-            require_text(text, index)
+    def _vector(self, text: str) -> FloatVector:
         model = self._loaded()
-        out = np.empty((len(texts), self._dimensions), dtype=np.float32)
-        for index, text in enumerate(texts):
-            out[index] = self._vector(model, text)
-        return out
-
-    def _vector(self, model: StaticModel, text: str) -> FloatVector:
         total: NDArray[np.float64] | None = None
         count = 0
         # ``encode`` and not ``encode_batch``: the batch form starts a thread pool, which warns on stderr after fork.

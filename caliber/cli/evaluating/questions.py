@@ -7,7 +7,6 @@ A question is ``{"query": ..., "expected": [...]}``; what is expected is a recor
 from __future__ import annotations
 
 import difflib
-import json
 import tomllib
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from caliber.cli.failures import Mistake
+from caliber.cli.json_lines import json_object
 
 KEYS: Final = ("query", "expected", "kinds", "filter", "as_of")
 MAX_BYTES: Final = 64 << 20
@@ -113,21 +113,7 @@ def _read(path: Path) -> bytes:
 def _json_lines(path: Path) -> Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]:
     for number, raw in enumerate(_read(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if raw.strip():
-            yield f"line {number}", partial(_json_object, raw)
-
-
-def _json_object(raw: bytes) -> Mapping[str, Any]:
-    try:
-        data = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise BadQuestion(f"not UTF-8 (byte {error.start + 1})") from None
-    except json.JSONDecodeError as error:
-        raise BadQuestion(f"not JSON: {error.msg} at column {error.colno}") from None
-    except (RecursionError, ValueError):
-        raise BadQuestion("not JSON that can be read: nested too deeply, or a number too long") from None
-    if not isinstance(data, dict):
-        raise BadQuestion(f"expected an object, got {type(data).__name__}")
-    return data
+            yield f"line {number}", partial(json_object, raw, BadQuestion)
 
 
 def _toml_questions(path: Path) -> Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from caliber.cli.failures import Mistake
 from caliber.cli.importing.source import Imported, initiator_of, open_scope_of, trajectories_of
+from caliber.cli.json_lines import json_object
 from caliber.config.trust import TrustConfig
 from caliber.model.entities import ToolCall, Trajectory
 from caliber.model.enums import TrajectoryStatus, TrustLabel, TurnRole, least_trusted
@@ -109,16 +110,7 @@ def _line(raw: bytes, out: Parsed, loose: Conversation) -> None:
     raw = raw.removeprefix(b"\xef\xbb\xbf").strip()
     if not raw:
         return
-    try:
-        data = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise BadLine(f"not UTF-8 (byte {error.start + 1})") from None
-    except json.JSONDecodeError as error:
-        raise BadLine(f"not JSON: {error.msg} at column {error.colno}") from None
-    except (RecursionError, ValueError):
-        raise BadLine("not JSON that can be read: nested too deeply, or a number too long") from None
-    if not isinstance(data, dict):
-        raise BadLine(f"expected an object, got {type(data).__name__}")
+    data = json_object(raw, BadLine)
     if "messages" not in data:
         _message(data, loose)
         return

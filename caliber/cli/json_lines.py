@@ -1,0 +1,22 @@
+"""One JSON object of a file that people or other programs wrote: read, or said what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+
+def json_object(raw: bytes, wrong: Callable[[str], Exception]) -> dict[str, Any]:
+    """Return the object that a text is. Raises: what ``wrong`` makes of the reason that it is none."""
+    try:
+        data = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise wrong(f"not UTF-8 (byte {error.start + 1})") from None
+    except json.JSONDecodeError as error:
+        raise wrong(f"not JSON: {error.msg} at column {error.colno}") from None
+    except (RecursionError, ValueError):
+        raise wrong("not JSON that can be read: nested too deeply, or a number too long") from None
+    if not isinstance(data, dict):
+        raise wrong(f"expected an object, got {type(data).__name__}")
+    return data
