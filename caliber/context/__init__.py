@@ -1,17 +1,49 @@
 """Context assembly: candidates, ranking, filling, the window, its record, explain and replay."""
 
-from caliber.context.again import ScoredNow, asked_again, score_now
-from caliber.context.assembled import Assembled
-from caliber.context.assembler import assemble
-from caliber.context.candidates import current_scope
-from caliber.context.explainer import ExplainSource, explain
-from caliber.context.facts import WindowFacts
-from caliber.context.inputs import AssemblyInputs, ContentSource, TextSource
-from caliber.context.plan import estimator_of, plan_of
-from caliber.context.planning import RuleOutcome, WindowPlan, window_plan
-from caliber.context.record import Record, principal_of, unpack_record
-from caliber.context.replayer import replay
-from caliber.context.rules import OneShot
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from caliber.context.again import ScoredNow, asked_again, score_now
+    from caliber.context.assembled import Assembled
+    from caliber.context.assembler import assemble
+    from caliber.context.candidates import current_scope
+    from caliber.context.estimating import estimator_of
+    from caliber.context.explainer import ExplainSource, explain
+    from caliber.context.facts import WindowFacts
+    from caliber.context.inputs import AssemblyInputs, ContentSource, TextSource
+    from caliber.context.plan import plan_of
+    from caliber.context.planning import RuleOutcome, WindowPlan, window_plan
+    from caliber.context.record import Record, principal_of, unpack_record
+    from caliber.context.replayer import replay
+    from caliber.context.rules import OneShot
+
+_HOME = {
+    "Assembled": "assembled",
+    "AssemblyInputs": "inputs",
+    "ContentSource": "inputs",
+    "ExplainSource": "explainer",
+    "OneShot": "rules",
+    "Record": "record",
+    "RuleOutcome": "planning",
+    "ScoredNow": "again",
+    "TextSource": "inputs",
+    "WindowFacts": "facts",
+    "WindowPlan": "planning",
+    "asked_again": "again",
+    "assemble": "assembler",
+    "current_scope": "candidates",
+    "estimator_of": "estimating",
+    "explain": "explainer",
+    "plan_of": "plan",
+    "principal_of": "record",
+    "replay": "replayer",
+    "score_now": "again",
+    "unpack_record": "record",
+    "window_plan": "planning",
+}
 
 __all__ = [
     "Assembled",
@@ -37,3 +69,16 @@ __all__ = [
     "unpack_record",
     "window_plan",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Whoever checks a configuration asks for its estimator alone, and does not wait for what assembles windows.
+    if name not in _HOME:
+        raise AttributeError(f"module 'caliber.context' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"caliber.context.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

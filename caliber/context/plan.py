@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
 from caliber.config.injection import CONVERSATION
+from caliber.context.estimating import estimator_of
 from caliber.context.rules import OneShot, RulePlan, rule_plans
-from caliber.kernels import Estimator, open_estimator
+from caliber.kernels import Estimator
 from caliber.model.enums import SectionType, SourceType
 
 if TYPE_CHECKING:
@@ -186,15 +187,6 @@ class AssemblyPlan:
     def budget(self, max_tokens: int) -> int:
         """Return the most tokens of a window that was asked for with a limit."""
         return min(max_tokens, self.config.pcp.dosage.max_context_tokens)
-
-
-def estimator_of(config: CaliberConfig) -> Estimator:
-    """Return the estimator that a configuration names.
-
-    Raises: ExtraNotInstalled when it needs what is not here.
-    """
-    tokens = config.tokens
-    return open_estimator(tokens.estimator, bytes_per_token=tokens.bytes_per_token, vocabulary=tokens.vocabulary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from caliber.config import profiles, services
 from caliber.config.faults import wrong
 from caliber.config.loading import Base
 from caliber.config.storage import POSTGRES_ADAPTERS
@@ -29,6 +28,8 @@ def base_of(base: CaliberConfig | str | None) -> Base | None:
     if isinstance(base, CaliberConfig):
         data = base.to_data()
         return lambda _: data
+    from caliber.config import profiles  # not for those who leave nothing out
+
     if base not in profiles.PROFILES:
         names = ", ".join(profiles.PROFILES)
         raise MultipleErrors(errors=[wrong("base", base, f"there is no such profile; there are {names}")])
@@ -37,6 +38,8 @@ def base_of(base: CaliberConfig | str | None) -> Base | None:
 
 
 def _fitted(profile: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    from caliber.config import profiles, services
+
     storage, vector, provider = (_table(said, name) for name in ("storage", "vector", "embedding_provider"))
     dimensions = provider.get("dimensions") or vector.get("dimensions") or services.EMBEDDING["static"]["dimensions"]
     stand_in = {**services.EMBEDDING["static"], "dimensions": dimensions if isinstance(dimensions, int) else 1}

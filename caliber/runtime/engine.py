@@ -50,17 +50,15 @@ from caliber.runtime.one_shots import OneShots
 from caliber.runtime.reembedding import enter_space
 from caliber.runtime.repeating import Once, Repeating
 from caliber.runtime.space_provider import (
-    PREVIOUS,
     SpaceProvider,
     StoreVectorCache,
     Vectors,
     check_dimensions,
     check_provider,
     is_of,
-    long_text_rule,
 )
 from caliber.runtime.stored_records import StoredRecords
-from caliber.runtime.support import refusals
+from caliber.runtime.support import PREVIOUS, long_text_rule, refusals
 from caliber.runtime.vector_index import open_index
 from caliber.schema.memories import OF_RELATION, BuiltIn
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from caliber.config import CaliberConfig
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
 from caliber.llm.embedding import Embedded, batch_error, embed_records
-from caliber.llm.protocols import CountingEmbedding, EmbeddingProvider
-from caliber.llm.texts import LongText, LongTextMode, TokenCounter
+from caliber.llm.protocols import EmbeddingProvider
+from caliber.llm.texts import LongText, LongTextMode
 from caliber.model.entities import CachedEmbedding, Embedding, EmbeddingSpace
 from caliber.model.enums import SpaceState, kind_named
 from caliber.model.errors import CaliberError, DTypeError, IncompatibleOptions, MultipleErrors
@@ -32,8 +32,6 @@ from caliber.storage.unit_of_work import UnitOfWork
 Vector = NDArray[np.float32]
 Rows = NDArray[np.float32]
 """The vectors of one record. Shapes: f32[c, d]; c is 1 unless long texts have a vector for each chunk."""
-
-PREVIOUS: Final = "previous_embedding_provider"
 
 
 class Lacking(NamedTuple):
@@ -70,23 +68,6 @@ class StoreVectorCache:
                 uow.upsert(EMBEDDING_CACHE, CachedEmbedding(key.content_hash, key.model_id, key.dimensions, raw, now))
 
         self._store.write(work)
-
-
-def long_text_rule(config: CaliberConfig, provider: EmbeddingProvider, count_tokens: TokenCounter) -> LongText:
-    """Return the rule for long texts, counted by the provider's own tokenizer where it has one.
-
-    Raises: IncompatibleOptions when the model would not read all of a piece.
-    """
-    settings = config.embedding
-    if isinstance(provider, CountingEmbedding):
-        count_tokens = provider.count_tokens
-        if settings.long_text_tokens > provider.max_tokens:
-            raise IncompatibleOptions(
-                option_a="embedding.long_text_tokens",
-                option_b="embedding_provider",
-                reason=f"of {settings.long_text_tokens} tokens a piece the model would read {provider.max_tokens}",
-            )
-    return LongText(LongTextMode(settings.long_text), settings.long_text_tokens, count_tokens)
 
 
 def check_provider(provider: object, field: str) -> None:

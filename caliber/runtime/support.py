@@ -1,21 +1,28 @@
-"""What public calls share: one deadline for all of a call, and what is refused although the configuration is sound."""
+"""What public calls share: one deadline for all of a call, and what is refused although the configuration is sound.
+
+``caliber check`` asks for the latter: nothing is imported here that only an open store needs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from caliber.config import CaliberConfig, ProviderConfig
 from caliber.context import estimator_of
 from caliber.kernels.evaluator import refusal
+from caliber.llm.protocols import CountingEmbedding, EmbeddingProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
+from caliber.llm.texts import LongText, LongTextMode, TokenCounter
 from caliber.model.errors import (
     CaliberError,
+    IncompatibleOptions,
     MissingRequired,
     MultipleErrors,
 )
-from caliber.runtime.space_provider import PREVIOUS, long_text_rule
+
+PREVIOUS: Final = "previous_embedding_provider"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +41,23 @@ def bounded(method: Callable[P, T]) -> Callable[P, T]:
             return method(*args, **kwargs)
 
     return call
+
+
+def long_text_rule(config: CaliberConfig, provider: EmbeddingProvider, count_tokens: TokenCounter) -> LongText:
+    """Return the rule for long texts, counted by the provider's own tokenizer where it has one.
+
+    Raises: IncompatibleOptions when the model would not read all of a piece.
+    """
+    settings = config.embedding
+    if isinstance(provider, CountingEmbedding):
+        count_tokens = provider.count_tokens
+        if settings.long_text_tokens > provider.max_tokens:
+            raise IncompatibleOptions(
+                option_a="embedding.long_text_tokens",
+                option_b="embedding_provider",
+                reason=f"of {settings.long_text_tokens} tokens a piece the model would read {provider.max_tokens}",
+            )
+    return LongText(LongTextMode(settings.long_text), settings.long_text_tokens, count_tokens)
 
 
 def refusals(config: CaliberConfig) -> list[CaliberError]:

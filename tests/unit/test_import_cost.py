@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import caliber
+from caliber.config import profiles
+from caliber.dsl.writing import render_caliber
 
 PACKAGE = Path(caliber.__file__).parent
 
@@ -120,6 +122,31 @@ def test_name_is_loaded_by_its_first_use_only() -> None:
     print('fine')
     """
     assert _python(source).strip() == "fine"
+
+
+_CHECKING = """
+import sys
+from caliber.cli import main
+try:
+    main(["check", "-c", sys.argv[1]])
+except SystemExit as end:
+    assert not end.code
+rooms = {".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("caliber.")}
+print(*sorted(rooms), "caliber.context.plan" in sys.modules)
+"""
+
+
+def test_checking_a_program_loads_no_room_that_only_an_open_store_needs(tmp_path: Path) -> None:
+    # decision 0182
+    file = tmp_path / "agent.caliber"
+    file.write_text(render_caliber(profiles.reference("caliber.db")), encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", _CHECKING, file], capture_output=True, text=True, check=True)
+    *rooms, assembling = done.stdout.splitlines()[-1].split()
+    assert {"caliber.dsl", "caliber.config", "caliber.llm"} <= set(rooms)
+    assert not {"caliber.storage", "caliber.resident", "caliber.search", "caliber.backends", "caliber.events"} & set(
+        rooms
+    )
+    assert assembling == "False"
 
 
 def test_type_checker_sees_every_public_name(tmp_path: Path) -> None:
