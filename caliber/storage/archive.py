@@ -28,8 +28,8 @@ from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
-from caliber.storage import arrow
 from caliber.storage.care import Stages, WholeStore
+from caliber.storage.parquet import parquet_batches, parquet_writer
 from caliber.storage.whole import BATCH_ROWS, RowsDigest, whole_of
 
 FORMAT: Final = "caliber-archive-1"
@@ -201,7 +201,7 @@ def _write_member(
     digest = RowsDigest(relation)
     with file.open(zipfile.ZipInfo(name), "w", force_zip64=True) as raw:
         sink = _Sink(raw)
-        with arrow.parquet_writer(sink, relation) as writer:
+        with parquet_writer(sink, relation) as writer:
             for batch in store.read(relation):
                 digest.add_batch(batch)
                 writer.write_batch(batch)
@@ -359,7 +359,7 @@ class Archive:
         """Yield the rows of a relation of ``caliber.storage.whole`` as record batches."""
         member = self.member(relation)
         if member is not None:
-            yield from arrow.parquet_batches(io.BufferedReader(self._open(member), _PIECE), relation, BATCH_ROWS)
+            yield from parquet_batches(io.BufferedReader(self._open(member), _PIECE), relation, BATCH_ROWS)
 
     def check_rows(self, relation: Relation, digest: RowsDigest) -> None:
         """Raise StorageError unless rows that were read back are those that were written."""

@@ -1,7 +1,7 @@
-"""The door of pyarrow (extra ``arrow``): relations as Arrow schemas, record batches as buffers and back, Parquet.
+"""The door of pyarrow (extra ``arrow``): relations as Arrow schemas, record batches as buffers and back.
 
-Nothing else knows pyarrow. What it gives is ``CopyColumn``: Arrow's buffers where they lie. A column of another type
-than the schema's is converted where that loses nothing, else refused.
+Nothing else knows pyarrow but ``parquet``, for files. What it gives is ``CopyColumn``: Arrow's buffers where they lie.
+A column of another type than the schema's is converted where that loses nothing, else refused.
 
 Source: design sections 3 and 4; D-005.
 """
@@ -11,20 +11,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels.copy import CopyColumn, CopyField, CopyKind
 from caliber.kernels.reference_copy import WIDTHS
-from caliber.model.errors import DTypeError, ExtraNotInstalled, InvalidRow, InvalidValue, Unavailable
+from caliber.model.errors import DTypeError, ExtraNotInstalled, InvalidRow
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.codec import Row
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
 U8s = npt.NDArray[np.uint8]
 
@@ -50,7 +49,8 @@ def field_of(column: Column) -> CopyField:
     return CopyField(column.name, KINDS[column.type], nullable=column.nullable)
 
 
-def _pyarrow() -> Any:
+def load_pyarrow() -> Any:
+    """Return the module. Raises: ExtraNotInstalled."""
     try:
         import pyarrow
     except ImportError as error:
@@ -59,7 +59,7 @@ def _pyarrow() -> Any:
 
 
 def _type_of(kind: CopyKind) -> Any:
-    pa = _pyarrow()
+    pa = load_pyarrow()
     return {
         CopyKind.UUID: lambda: pa.binary(16),
         CopyKind.INSTANT: lambda: pa.timestamp("us", "UTC"),
@@ -80,7 +80,7 @@ def schema_of(relation: Relation, *, numbered: bool = False) -> Any:
 
     ``numbered`` puts it first, for rows that are to keep it.
     """
-    pa = _pyarrow()
+    pa = load_pyarrow()
     fields = [pa.field("ordinal", pa.int64(), False)] if numbered and relation.ordinal else []
     fields += [pa.field(column.name, _type_of(KINDS[column.type]), column.nullable) for column in relation.columns]
     return pa.schema(fields, metadata={"relation": relation.name})
@@ -104,7 +104,7 @@ def source_of(data: Any, batch_rows: int) -> Source:
 
     Raises: ExtraNotInstalled, DTypeError
     """
-    pa = _pyarrow()
+    pa = load_pyarrow()
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
@@ -137,14 +137,14 @@ def _check_whole(array: Any, name: str, first_row: int) -> None:
     """Raise InvalidRow for offsets that leave their buffers, or text that is not UTF-8."""
     try:
         array.validate(full=True)
-    except _pyarrow().ArrowInvalid:
+    except load_pyarrow().ArrowInvalid:
         row = _first_bad(array, lambda part: part.validate(full=True))
         raise InvalidRow(row=first_row + row, field=name, reason="the text is not UTF-8") from None
 
 
 def _first_bad(array: Any, check: Callable[[Any], object]) -> int:
     """Return the first row of an array that fails a check which some row fails."""
-    pa = _pyarrow()
+    pa = load_pyarrow()
     start, end = 0, len(array)
     while end - start > 1:
         middle = (start + end) // 2
@@ -159,7 +159,7 @@ def _first_bad(array: Any, check: Callable[[Any], object]) -> int:
 
 def _conformed(array: Any, field: CopyField, first_row: int) -> Any:
     """Return an array of a type that ``_buffers`` reads."""
-    pa = _pyarrow()
+    pa = load_pyarrow()
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):
@@ -180,7 +180,7 @@ def _conformed(array: Any, field: CopyField, first_row: int) -> Any:
 
 
 def _is_read(type_: Any, kind: CopyKind) -> bool:
-    types = _pyarrow().types
+    types = load_pyarrow().types
     if kind in (CopyKind.TEXT, CopyKind.JSONB):
         return bool(types.is_large_string(type_))
     if kind is CopyKind.BYTES:
@@ -199,7 +199,7 @@ def _is_read(type_: Any, kind: CopyKind) -> bool:
 
 def _is_convertible(type_: Any, kind: CopyKind) -> bool:
     """Return whether a conversion says the same in another way."""
-    types = _pyarrow().types
+    types = load_pyarrow().types
     if kind is CopyKind.INT8:
         return bool(types.is_integer(type_))
     if kind is CopyKind.FLOAT8:
@@ -240,7 +240,7 @@ def _edges(array: Any, *, wide: bool) -> npt.NDArray[Any]:
 
 
 def _is_wide(type_: Any) -> bool:
-    types = _pyarrow().types
+    types = load_pyarrow().types
     return bool(types.is_large_string(type_) or types.is_large_binary(type_) or types.is_large_list(type_))
 
 
@@ -249,7 +249,7 @@ def _fixed(array: Any, width: int) -> U8s:
 
 
 def _buffers(array: Any, field: CopyField) -> CopyColumn:
-    types = _pyarrow().types
+    types = load_pyarrow().types
     kind, type_ = field.kind, array.type
     given: dict[str, Any] = {
         "validity": _u8(array.buffers()[0]) if array.null_count else None,
@@ -286,7 +286,7 @@ def _buffers(array: Any, field: CopyField) -> CopyColumn:
 
 def batch_from_columns(relation: Relation, columns: Sequence[CopyColumn], rows: int, *, numbered: bool = False) -> Any:
     """Return columns that were decoded as a ``pyarrow.RecordBatch``; their buffers are taken over, not copied."""
-    pa = _pyarrow()
+    pa = load_pyarrow()
     schema = schema_of(relation, numbered=numbered)
     return pa.record_batch([_array(column, rows) for column in columns], schema=schema)
 
@@ -298,7 +298,7 @@ def _narrow(offsets: npt.NDArray[Any] | None) -> npt.NDArray[np.int32]:
 
 
 def _array(column: CopyColumn, rows: int) -> Any:
-    pa = _pyarrow()
+    pa = load_pyarrow()
     kind, buffer = column.field.kind, pa.py_buffer
     type_ = _type_of(kind)
     validity = buffer(column.validity) if column.missing and column.validity is not None else None
@@ -320,7 +320,7 @@ def _array(column: CopyColumn, rows: int) -> Any:
 
 def batch_from_rows(relation: Relation, rows: Sequence[Row], *, numbered: bool = False) -> Any:
     """Return rows as a driver gives them, ordinal first where there is one, as a ``pyarrow.RecordBatch``."""
-    pa = _pyarrow()
+    pa = load_pyarrow()
     schema = schema_of(relation, numbered=numbered)
     start = 1 if relation.ordinal else 0
     width = start + len(relation.columns)
@@ -348,7 +348,7 @@ def _arrow_values(kind: ColumnType, values: Sequence[Any]) -> Sequence[Any]:
 
 def reader_of(relation: Relation, batches: Iterable[Any]) -> Any:
     """Return a ``pyarrow.RecordBatchReader`` of batches that come one at a time."""
-    return _pyarrow().RecordBatchReader.from_batches(schema_of(relation), batches)
+    return load_pyarrow().RecordBatchReader.from_batches(schema_of(relation), batches)
 
 
 # --- rows that are to be the same elsewhere -------------------------------------------------------
@@ -356,7 +356,7 @@ def reader_of(relation: Relation, batches: Iterable[Any]) -> Any:
 
 def joined_batches(relation: Relation, batches: Sequence[Any]) -> Any:
     """Return the rows of numbered batches as one batch."""
-    pa = _pyarrow()
+    pa = load_pyarrow()
     table = pa.Table.from_batches(batches, schema=schema_of(relation, numbered=True)).combine_chunks()
     found = table.to_batches()
     return found[0] if found else batch_from_rows(relation, [], numbered=True)
@@ -397,7 +397,7 @@ class RowsHash:
 
 def _canonical(array: Any) -> Iterator[bytes]:
     """Yield which values an array has, their lengths and their bytes: the same for equal values, however they lie."""
-    types = _pyarrow().types
+    types = load_pyarrow().types
     yield np.asarray(array.is_valid(), np.uint8).tobytes()
     if array.null_count:
         array = array.drop_null()
@@ -415,122 +415,3 @@ def _canonical(array: Any) -> Iterator[bytes]:
         yield _u8(array.buffers()[2])[int(edges[0]) : int(edges[-1])].tobytes()
     else:
         yield _fixed(array, type_.bit_width // 8).tobytes()
-
-
-# --- Parquet ------------------------------------------------------------------------------------
-
-
-class ParquetFile(NamedTuple):
-    """An open Parquet file: a ``pyarrow.RecordBatchReader``, how many rows, and of which relation it says it is."""
-
-    reader: Any
-    rows: int
-    relation: str | None
-
-
-@contextmanager
-def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
-    """Open a Parquet file whose rows are read a batch at a time.
-
-    Raises: ExtraNotInstalled, Unavailable, InvalidValue
-    """
-    pa = _pyarrow()
-    import pyarrow.parquet as parquet
-
-    try:
-        file = parquet.ParquetFile(path)
-    except OSError as error:
-        if error.errno is None:  # not the disk's, but what Parquet says of its contents
-            raise InvalidValue(field=str(path), reason="not a Parquet file") from error
-        reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or "the disk said no"
-        raise Unavailable(f"{path} cannot be read: {reason}", reason="cannot open", retryable=False) from error
-    except pa.ArrowInvalid as error:
-        raise InvalidValue(field=str(path), reason="not a Parquet file") from error
-    with file:
-        schema = file.schema_arrow
-        named = (schema.metadata or {}).get(b"relation")
-        reader = pa.RecordBatchReader.from_batches(
-            schema, _decoded(file.iter_batches(batch_size=batch_rows), str(path))
-        )
-        yield ParquetFile(reader, file.metadata.num_rows, None if named is None else named.decode("utf-8", "replace"))
-
-
-def write_parquet(path: Path, reader: Any, progress: Callable[[int], None]) -> int:
-    """Write what a reader gives to a Parquet file, batch by batch; return how many rows.
-
-    The file appears once it is whole; ``progress`` is told how many rows are written.
-
-    Raises: ExtraNotInstalled, Unavailable
-    """
-    import pyarrow.parquet as parquet
-
-    unfinished = path.with_name(f".{path.name}.part")
-    rows = 0
-    try:
-        try:
-            with parquet.ParquetWriter(unfinished, reader.schema, compression="zstd") as writer:
-                for batch in reader:
-                    writer.write_batch(batch)
-                    rows += batch.num_rows
-                    progress(rows)
-            unfinished.replace(path)
-        except OSError as error:
-            reason = error.strerror or "the disk said no"
-            raise Unavailable(f"{path} cannot be written: {reason}", reason="cannot write", retryable=False) from error
-    finally:
-        with suppress(OSError):  # whole, it is there no more
-            unfinished.unlink()
-    return rows
-
-
-def parquet_writer(sink: Any, relation: Relation) -> Any:
-    """Return what writes record batches of a relation to a file object, each as a row group of its own."""
-    _pyarrow()
-    import pyarrow.parquet as parquet
-
-    return parquet.ParquetWriter(sink, schema_of(relation), compression="zstd")
-
-
-def _decoded(batches: Iterator[Any], field: str) -> Iterator[Any]:
-    """Yield what can be read of a Parquet file. Raises: InvalidValue for what cannot."""
-    pa = _pyarrow()
-    while True:
-        try:
-            batch = next(batches, None)
-        except (pa.ArrowException, OSError) as error:
-            raise InvalidValue(
-                field=field, reason="is damaged, or not a Parquet file that this version reads"
-            ) from error
-        if batch is None:
-            return
-        yield batch
-
-
-def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterator[Any]:
-    """Yield the rows of a Parquet file object, one row group in memory at a time; lacking columns may be null.
-
-    Raises: InvalidValue for what is not Parquet, or has other columns than the relation
-    """
-    pa = _pyarrow()
-    import pyarrow.parquet as parquet
-
-    try:
-        file = parquet.ParquetFile(source)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InvalidValue(field=relation.name, reason="not a Parquet file") from error
-    with file:
-        wanted, given = schema_of(relation), set(file.schema_arrow.names)
-        unknown = sorted(given - set(wanted.names))
-        lacking = [column.name for column in relation.columns if column.name not in given and not column.nullable]
-        if len(given) < len(file.schema_arrow.names):
-            raise InvalidValue(field=relation.name, reason="has two columns of one name")
-        if unknown or lacking:
-            reason = f"has columns this version does not know: {', '.join(unknown)}" if unknown else "lacks "
-            raise InvalidValue(field=relation.name, reason=reason + ("" if unknown else ", ".join(lacking)))
-        for group in range(file.num_row_groups):
-            for batch in _decoded(file.iter_batches(batch_size=batch_rows, row_groups=[group]), relation.name):
-                arrays = [
-                    batch.column(field.name) if field.name in given else pa.nulls(batch.num_rows, field.type)
-                    for field in wanted
-                ]
-                yield pa.record_batch(arrays, names=wanted.names)

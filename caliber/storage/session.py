@@ -1,7 +1,8 @@
-"""One connection inside one transaction, as plans run on it."""
+"""One connection inside one transaction, as plans run on it, and how many did."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -26,3 +27,19 @@ class StatementSession(Protocol):
     def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
         """Run a plan and return how many rows it changed."""
         ...
+
+
+class Counter:
+    """Statements run, by thread."""
+
+    __slots__ = ("_by_thread",)
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, int] = {}
+
+    def add(self) -> None:
+        thread = threading.get_ident()
+        self._by_thread[thread] = self._by_thread.get(thread, 0) + 1
+
+    def here(self) -> int:
+        return self._by_thread.get(threading.get_ident(), 0)

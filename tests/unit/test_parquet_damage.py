@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from caliber.model.errors import InvalidValue
-from caliber.storage.arrow import open_parquet, parquet_batches
+from caliber.storage.parquet import open_parquet, parquet_batches
 from caliber.storage.whole import WHOLE
 
 CONFIG_DOCUMENT = next(relation for relation in WHOLE if relation.name == "config_document")

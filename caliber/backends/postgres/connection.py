@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import select
-import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -29,6 +27,7 @@ from caliber.backends.postgres.errors import (
     statement_error,
     translate,
 )
+from caliber.backends.postgres.ordinals import Ordinals
 from caliber.backends.postgres.wire import Binding, Value, prepared_name
 from caliber.model.errors import InternalError, InvalidConfigValue, StorageError, Unavailable
 from caliber.schema.relations import BY_NAME
@@ -36,6 +35,7 @@ from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.storage.codec import Row
 from caliber.storage.migrations import check_needed
 from caliber.storage.plan import Plan
+from caliber.storage.session import Counter
 
 BINARY: Final = 1
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -51,7 +51,6 @@ _PARAMETERS: Final = {
     "tcp_user_timeout": 50_000,
 }
 """How connections are made unless the DSN says otherwise."""
-_RESERVED_MAX: Final = 64
 _QUEUE_MAX: Final = 256
 """Commands that may wait to be sent: what they hold is in memory twice."""
 _PASSING_MAX: Final = 1_024
@@ -62,22 +61,6 @@ _READ, _WRITE = 1, 2
 
 _bindings: dict[tuple[int, str], Binding] = {}
 """How statements' values travel, for all stores of this process."""
-
-
-class Counter:
-    """Statements run, by thread."""
-
-    __slots__ = ("_by_thread",)
-
-    def __init__(self) -> None:
-        self._by_thread: dict[int, int] = {}
-
-    def add(self) -> None:
-        thread = threading.get_ident()
-        self._by_thread[thread] = self._by_thread.get(thread, 0) + 1
-
-    def here(self) -> int:
-        return self._by_thread.get(threading.get_ident(), 0)
 
 
 @dataclass(slots=True)
@@ -99,42 +82,11 @@ class Shared:
     """Where commits are told (NOTIFY), if they are."""
     vector_oid: int = 0
     vector_version: tuple[int, ...] = (0, 0)
-    ordinals: Ordinals = field(default_factory=lambda: Ordinals())
+    ordinals: Ordinals = field(default_factory=Ordinals)
     counter: Counter = field(default_factory=Counter)
     bindings: dict[str, Binding] = field(default_factory=dict)
     passing: dict[str, Binding] = field(default_factory=dict)
     """Those of statements that follow from what callers ask: as many as are likely to come again."""
-
-
-class Ordinals:
-    """Ordinals reserved for rows to come: what is inserted need not wait to learn its own.
-
-    Sequences are not transactional, so what is never used leaves a gap, as a rollback does.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._reserved: dict[str, deque[int]] = {}
-        self._step: dict[str, int] = {}
-        self.plans: dict[str, Plan] = {}
-
-    def take(self, connection: PgConnection, relation: str) -> int:
-        """Return an ordinal for a row of ``relation``; more are reserved each time they run out, up to a limit."""
-        while True:
-            with self._lock:
-                reserved = self._reserved.setdefault(relation, deque())
-                if reserved:
-                    return reserved.popleft()
-                step = min(2 * self._step.get(relation, 2), _RESERVED_MAX)
-            rows = connection.run(self.plans[relation], (step,))
-            with self._lock:
-                self._step[relation] = step
-                reserved.extend(row[0] for row in rows)
-
-    def forget(self) -> None:
-        """Give out none of those that are reserved."""
-        with self._lock:
-            self._reserved.clear()
 
 
 class Command(NamedTuple):

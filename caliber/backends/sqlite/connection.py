@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from caliber.backends.sqlite.errors import translate
 from caliber.model.errors import SchemaMismatch
 from caliber.storage.codec import Row
 from caliber.storage.plan import Plan
+from caliber.storage.session import Counter
 
 APPLICATION_ID = 0x43414C42
 """``CALB`` in the file's header, so that a file that is not ours is recognised before anything is read."""
@@ -21,22 +21,6 @@ APPLICATION_ID = 0x43414C42
 OLDEST_SQLITE = (3, 51, 3)
 SYNCHRONOUS = "FULL"
 """An acknowledged write survives the loss of power; not a knob (design, section 4)."""
-
-
-class Counter:
-    """Statements run, by thread."""
-
-    __slots__ = ("_by_thread",)
-
-    def __init__(self) -> None:
-        self._by_thread: dict[int, int] = {}
-
-    def add(self) -> None:
-        thread = threading.get_ident()
-        self._by_thread[thread] = self._by_thread.get(thread, 0) + 1
-
-    def here(self) -> int:
-        return self._by_thread.get(threading.get_ident(), 0)
 
 
 VFS: str | None = None

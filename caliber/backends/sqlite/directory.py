@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from caliber.backends.sqlite.connection import Counter, OpenOptions, SqliteConnection, check_version
+from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.model.errors import SchemaMismatch, Unavailable
 from caliber.schema.relations import DIRECTORY, SCHEMA_MIGRATION
 from caliber.storage.migrations import baseline_of, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation
+from caliber.storage.session import Counter
 from caliber.storage.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import apsw
 
 from caliber.backends.sqlite import fence as fences
 from caliber.backends.sqlite.bulk import before_all
-from caliber.backends.sqlite.connection import APPLICATION_ID, Counter, SqliteConnection, check_version
+from caliber.backends.sqlite.connection import APPLICATION_ID, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
 from caliber.backends.sqlite.schema import PLANS, checksum, clear_beside, options_for, sync_folder, take_place
@@ -34,6 +34,7 @@ from caliber.storage.migrations import baseline_of
 from caliber.storage.moved import FenceState
 from caliber.storage.moving import Key, no_store
 from caliber.storage.plan import compile_relation, plans_of, quote
+from caliber.storage.session import Counter
 
 UNFINISHED: Final = ".moving"
 _MARK: Final = "caliber_move"

@@ -18,7 +18,7 @@ from typing import Final
 import apsw
 
 from caliber.backends.sqlite.care import SqliteWhole, check_file, copy_pages, pour
-from caliber.backends.sqlite.connection import Counter, OpenOptions, SqliteConnection, check_version
+from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
 from caliber.backends.sqlite.fence import has_moved, lift, token_of
@@ -40,6 +40,7 @@ from caliber.storage.changes import RELOAD_RECORD
 from caliber.storage.memory_migrations import catalog_of
 from caliber.storage.moved import MOVED, MOVING
 from caliber.storage.plan import Plan, compile_relation, plans_of, quote
+from caliber.storage.session import Counter
 from caliber.storage.whole import RowsDigest, columns_of, records_of, whole_of
 
 _LEAP: Final = 1_000_000_000

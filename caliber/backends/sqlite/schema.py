@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from caliber.backends.sqlite.connection import (
     APPLICATION_ID,
-    Counter,
     OpenOptions,
     SqliteConnection,
     check_version,
@@ -27,6 +26,7 @@ from caliber.storage.changes import UPSERT, pack_changes
 from caliber.storage.memory_migrations import declared_in, first_memories, stored_memories
 from caliber.storage.migrations import MIGRATIONS, baseline_of, check_needed, check_versions
 from caliber.storage.plan import RelationPlans, compile_relation, plans_of
+from caliber.storage.session import Counter
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig, StorageConfig

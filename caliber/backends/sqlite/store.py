@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 
 from caliber.backends.sqlite.connection import (
-    Counter,
     SqliteConnection,
     check_version,
 )
@@ -47,7 +46,7 @@ from caliber.storage.memory_migrations import catalog_of, check_declared, declar
 from caliber.storage.moved import elsewhere
 from caliber.storage.plan import plans_of
 from caliber.storage.protocol import Ear, Follower
-from caliber.storage.session import StatementSession
+from caliber.storage.session import Counter, StatementSession
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.storage.vector_index import VectorIndexes
 

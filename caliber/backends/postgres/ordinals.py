@@ -1,0 +1,43 @@
+"""Ordinals that are reserved before the rows are written that get them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Final
+
+from caliber.storage.plan import Plan
+from caliber.storage.session import StatementSession
+
+_RESERVED_MAX: Final = 64
+
+
+class Ordinals:
+    """Ordinals reserved for rows to come: what is inserted need not wait to learn its own.
+
+    Sequences are not transactional, so what is never used leaves a gap, as a rollback does.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reserved: dict[str, deque[int]] = {}
+        self._step: dict[str, int] = {}
+        self.plans: dict[str, Plan] = {}
+
+    def take(self, connection: StatementSession, relation: str) -> int:
+        """Return an ordinal for a row of ``relation``; more are reserved each time they run out, up to a limit."""
+        while True:
+            with self._lock:
+                reserved = self._reserved.setdefault(relation, deque())
+                if reserved:
+                    return reserved.popleft()
+                step = min(2 * self._step.get(relation, 2), _RESERVED_MAX)
+            rows = connection.run(self.plans[relation], (step,))
+            with self._lock:
+                self._step[relation] = step
+                reserved.extend(row[0] for row in rows)
+
+    def forget(self) -> None:
+        """Give out none of those that are reserved."""
+        with self._lock:
+            self._reserved.clear()
