@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from caliber.model.enums import TrustLabel
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import (
@@ -40,6 +41,7 @@ class FindingKind(StrEnum):
     SCHEMA = "schema"
     REFERENCE = "reference"
     COUNTER = "counter"
+    LABEL = "label"
     VERSION = "version"
     HASH = "hash"
     EMBEDDING = "embedding"
@@ -90,6 +92,7 @@ def questions(table: Callable[[str], str], size: Callable[[str], str], catalog: 
     kept = (*_KEPT, *catalog.own)
     yield from _references(table, catalog)
     yield from _counters(table)
+    yield _labels(table)
     yield from _versions(table, kept)
     yield from _embeddings(table, size, kept)
     yield from _orphans(table, (*_LINKED, *catalog.own))
@@ -136,6 +139,24 @@ def _counters(table: Callable[[str], str]) -> Iterator[Question]:
             advice,
             f"t.{quote('turn_count')} < (SELECT count(*) {mine})",
         )
+
+
+def _labels(table: Callable[[str], str]) -> Question:
+    """Return what asks for scopes that are trusted more than a turn in them."""
+
+    def order(column: str) -> str:
+        cases = " ".join(f"WHEN '{label}' THEN {label.distrust}" for label in TrustLabel)
+        return f"CASE {column} {cases} END"
+
+    same = f"o.{quote('scope_id')} = t.{quote('scope_id')}"
+    worse = f"{order('o.' + quote('trust'))} > {order('t.' + quote('trust'))}"
+    return Question(
+        FindingKind.LABEL,
+        SCOPE,
+        "is trusted more than a turn in it",
+        "give it that label: `storage.scopes.update(id, trust=…)`; summaries and artifacts may have been made since",
+        f"EXISTS (SELECT 1 FROM {table(TURN.name)} AS o WHERE {same} AND {worse})",
+    )
 
 
 def _versions(table: Callable[[str], str], kept: Sequence[Relation]) -> Iterator[Question]:

@@ -11,6 +11,8 @@ from caliber.model.enums import TrustLabel
 
 TRUST_ORDER = " ".join(TrustLabel)
 """Every label, the most trusted first: of two, the one that stands further on is trusted less."""
+TRUST_CASES = " ".join(f"WHEN {TRUST_ORDER.index(label) + 1} THEN '{label}'" for label in TrustLabel)
+"""The label at each place of them, as a CASE says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ IRREGULAR: dict[str, Irregular] = {
     "append.scope": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="scope"),
     "append.trajectory": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="trajectory"),
     "scope.distrust": Irregular(("trust", "scope_id"), rows_of="scope"),
+    "scope.distrust_loaded": Irregular(("after",), rows_of="scope"),
     "scope.next_sequence": Irregular(("trajectory_id",), results=("sequence",)),
     "turn.by_number": Irregular(("trajectory_id", "turn_number"), rows_of="turn"),
     "artifact.active_by_hash": Irregular(

@@ -17,10 +17,11 @@ from caliber.model.entities import Event, LockToken
 from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, LockExpired, NotFound
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import ColumnType, Relation
-from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT
+from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TURN
 from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
+from caliber.storage.labels import LOWER, lowering, relabelled
 from caliber.storage.outdated import check_present, outdated
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
@@ -189,8 +190,10 @@ class UnitOfWork:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def insert(self, relation: Relation, entity: Any) -> int | None:
+    def insert(self, relation: Relation, entity: Any, *, keeps_label: bool = False) -> int | None:
         """Insert an entity and return its ordinal.
+
+        ``keeps_label``: the caller lowers the label of a turn's scope itself, with what it asks for anyway.
 
         Raises: InsertFailed or Conflict when a key or a uniqueness rule is broken; on some databases only with the
             next statement, or the commit.
@@ -198,7 +201,10 @@ class UnitOfWork:
         plans = self._plans[relation.name]
         row = plans.codec.encode(entity)
         returned = self._session.insert(plans.insert, row)
-        return self._inserted(plans, row, returned)
+        ordinal = self._inserted(plans, row, returned)
+        if relation is TURN and not keeps_label:
+            self.change(SCOPE, LOWER, *lowering(row))
+        return ordinal
 
     def insert_new(self, relation: Relation, entity: Any) -> bool:
         """Insert an entity unless a uniqueness rule says it is already there; return whether it was inserted."""
@@ -209,6 +215,8 @@ class UnitOfWork:
             if not returned:
                 return False
             self._inserted(plans, row, returned)
+            if relation is TURN:
+                self.change(SCOPE, LOWER, *lowering(row))
             return True
         return self._session.changed(plans.insert_or_ignore, row) == 1
 
@@ -218,6 +226,8 @@ class UnitOfWork:
         row = plans.codec.encode(entity)
         returned = self._session.run(plans.upsert, row)
         self._inserted(plans, row, returned)
+        if relation is TURN:
+            self.change(SCOPE, LOWER, *lowering(row))
 
     def update(self, relation: Relation, entity: Any) -> Any:
         """Write an entity that was read in this unit of work, if nobody changed it; return it as stored.
@@ -235,6 +245,10 @@ class UnitOfWork:
         place = plans.codec.version_place
         row[place] = old[place] + 1
         new = tuple(row)
+        if relation is TURN or relation is SCOPE:
+            lowers = relabelled(self._session, self._plans, relation, old, new)
+            if lowers is not None:
+                self.change(SCOPE, LOWER, *lowers)
         values = [new[plans.codec.index(name)] for name in plans.update.binds[: -len(key) - 1]]
         if self._session.changed(plans.update, (*values, *key, old[place])) != 1:
             raise Conflict(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from caliber.kernels import uuid7
 from caliber.model import states
 from caliber.model.entities import Artifact, EntityRef, Scope, Session, Trajectory, TrajectoryOutcome, Turn
-from caliber.model.enums import OutcomeStatus, ScopeStatus, TrajectoryStatus, TrustLabel, TTLKind, least_trusted
+from caliber.model.enums import OutcomeStatus, ScopeStatus, TrajectoryStatus, TrustLabel, TTLKind
 from caliber.model.errors import CircularReference, ConstraintViolation, InvalidStateTransition
 from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId
 from caliber.model.time import from_us, to_us
@@ -266,8 +266,6 @@ def close_scope(
             end_turn_id=turns[-1].turn_id if turns else scope.end_turn_id,
             summary=summary,
             summary_tokens=summary_tokens,
-            # Appending keeps the label; turns that were loaded or inserted as they are have not been counted yet.
-            trust=least_trusted(scope.trust, *(turn.trust for turn in turns)),
             artifact_ids=tuple(ArtifactId(item) for item in artifact_ids),
             checkpoint_id=None if checkpoint_id is None else CheckpointId(checkpoint_id),
         ),

@@ -186,7 +186,7 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
                 idempotency_key=turn.idempotency_key,
                 trust=trust,
             )
-            uow.insert(TURN, stored)
+            uow.insert(TURN, stored, keeps_label=True)  # the answer above has the scope's
             out.append(stored)
             sequence += 1
             number += 1

@@ -59,6 +59,7 @@ FAULTS = {
     "a reference": ("DELETE FROM {trajectory}", {("reference", "scope"): 1, ("reference", "turn"): 7}),
     "a scope's number": ("UPDATE {scope} SET next_sequence = 3", {("counter", "scope"): 1}),
     "a trajectory's count": ("UPDATE {trajectory} SET turn_count = 1", {("counter", "trajectory"): 1}),
+    "a scope's label": ("UPDATE {scope} SET trust = 'system'", {("label", "scope"): 1}),
     "a kept version": (
         "UPDATE {content_version} SET owner_version = 99",
         {("version", "content_version"): 1},

@@ -2253,6 +2253,11 @@ SELECT nextval('"tenant_a"."policy_run_ordinal_seq"'::regclass) FROM generate_se
 --   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
 UPDATE "tenant_a"."scope" SET trust = $1, version = version + 1 WHERE scope_id = $2 AND strpos('system user tool web', trust) < strpos('system user tool web', $1) RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
 
+-- scope.distrust_loaded
+--   takes: after
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+WITH loaded AS (SELECT scope_id AS of_scope, max(strpos('system user tool web', trust)) AS least FROM "tenant_a"."turn" WHERE ordinal > $1 GROUP BY scope_id), fallen AS (SELECT of_scope, least FROM "tenant_a"."scope" AS mine JOIN loaded ON of_scope = mine.scope_id WHERE strpos('system user tool web', mine.trust) < least ORDER BY of_scope FOR NO KEY UPDATE OF mine) UPDATE "tenant_a"."scope" SET trust = CASE least WHEN 1 THEN 'system' WHEN 8 THEN 'user' WHEN 13 THEN 'tool' WHEN 18 THEN 'web' END, version = version + 1 FROM fallen WHERE scope_id = of_scope AND strpos('system user tool web', trust) < least RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
+
 -- scope.next_sequence
 --   takes: trajectory_id
 --   gives: sequence

@@ -1975,6 +1975,11 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
 UPDATE scope SET trust = ?1, version = version + 1 WHERE scope_id = ?2 AND instr('system user tool web', trust) < instr('system user tool web', ?1) RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
 
+-- scope.distrust_loaded
+--   takes: after
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+WITH loaded AS (SELECT scope_id AS of_scope, max(instr('system user tool web', trust)) AS least FROM turn WHERE ordinal > ?1 GROUP BY scope_id) UPDATE scope SET trust = CASE least WHEN 1 THEN 'system' WHEN 8 THEN 'user' WHEN 13 THEN 'tool' WHEN 18 THEN 'web' END, version = version + 1 FROM loaded WHERE scope_id = of_scope AND instr('system user tool web', trust) < least RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
+
 -- scope.next_sequence
 --   takes: trajectory_id
 --   gives: sequence

@@ -24,17 +24,20 @@ from psycopg import RawCursor
 from caliber.backends.postgres.connection import PgConnection, Shared
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.errors import StatementError, lost, translate
+from caliber.backends.postgres.statements import irregular
 from caliber.backends.postgres.wire import ESCAPE, from_jsonb, json_text
 from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyColumn, CopyKind, CopyReader, CopyRows, copy_tuples
 from caliber.model.errors import CaliberError, Conflict, InvalidRow
 from caliber.model.time import from_us
 from caliber.schema.relation import Column, Relation
+from caliber.schema.relations import SCOPE, TURN
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import folded_ids, numbers_of, ordinal_column, rewritten
 from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import KEYS_A_RECORD, Tally, ahead
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.changes import pack_upserts
+from caliber.storage.codec import codec_of
 from caliber.storage.migrations import check_needed
 from caliber.storage.plan import quote
 
@@ -57,6 +60,8 @@ class Target:
     """The name of a relation's table, as statements have it."""
     sequence: Callable[[str], str]
     """The name of the sequence of a relation's ordinals, as a text that is cast to ``regclass``."""
+    lowering: str
+    """What trusts scopes no more than the turns with ordinals above a mark."""
     writer: bytes
     now: datetime
     translate: Callable[[psycopg.Error], CaliberError]
@@ -85,9 +90,10 @@ def load(
     try:
         with connection.transaction():
             limit(connection, target, "min_writer_version")
-            report = loading.run(batches)
+            loading.run(batches)
             index(loading.written)
-            return report
+            loading.lower_scopes()  # last: it locks them
+            return loading.tally.report(relation, loading.records)
     except psycopg.Error as error:
         found = loading.explained(error)
         cause = target.translate(error).__cause__
@@ -120,13 +126,15 @@ class _Loading:
         self.relation = relation
         self.tally = Tally(progress)
         self.records = 0
+        self.last = 0
+        """The ordinal before those of the load."""
         # Of every row sent: eight bytes each, so that a row can be named whatever the server says of it.
         self.ordinals = array("q")
         self.written: Sequence[int] = ()
         self.versions = array("q")
         self.references: dict[str, array[int]] = {key.column: array("Q") for key in relation.foreign_keys}
 
-    def run(self, batches: Iterable[Batch]) -> BulkReport:
+    def run(self, batches: Iterable[Batch]) -> None:
         raise NotImplementedError
 
     def columns(self) -> str:
@@ -176,9 +184,20 @@ class _Loading:
     def record(self, ordinals: Sequence[int], versions: Sequence[int]) -> None:
         """Write change records of a thousand keys each, many to a round trip."""
         self.written = ordinals
-        if not self.relation.mirrored:
+        if self.relation.mirrored:
+            self._record(self.relation.code, ordinals, versions)
+
+    def lower_scopes(self) -> None:
+        """Trust the scopes of loaded turns no more than these."""
+        if self.relation is not TURN or not self.written:
             return
-        code = self.relation.code
+        with RawCursor(self.connection) as cursor:
+            rows = cursor.execute(self.target.lowering, (self.last,)).fetchall()
+        place = codec_of(SCOPE).version_place
+        if rows:
+            self._record(SCOPE.code, [row[0] for row in rows], [row[place] for row in rows])
+
+    def _record(self, code: int, ordinals: Sequence[int], versions: Sequence[int]) -> None:
         text = (
             f"INSERT INTO {self.target.table('change')} (writer, entries, created_at)"
             " SELECT $1, entries, $3 FROM unnest($2::bytea[]) AS entries"
@@ -195,13 +214,13 @@ class _Loading:
                 cursor.execute("SELECT pg_notify($1, $2)", (self.target.channel, self.target.writer.hex()))
         self.records += len(packed)
 
-    def ask(self, last: int) -> None:
+    def ask(self) -> None:
         """Raise InvalidRow if a loaded row does not go with others."""
         if not self.relation.ordinal:
             return
         # References it checks by itself.
         for question in questions(self.relation, self.target.table, "$1", references=False):
-            wrong = self._one(question.sql, last)
+            wrong = self._one(question.sql, self.last)
             row = -1 if wrong is None else bisect_left(self.ordinals, wrong)
             if wrong is not None and row < len(self.ordinals) and self.ordinals[row] == wrong:
                 raise InvalidRow(row=row, field=question.field, reason=question.reason)
@@ -262,20 +281,19 @@ def next_ordinals(connection: Connection, sequence: str, count: int) -> Sequence
 class _Direct(_Loading):
     """Straight into the table; the first row that is there already ends it."""
 
-    def run(self, batches: Iterable[Batch]) -> BulkReport:
-        last = self.last_ordinal()
+    def run(self, batches: Iterable[Batch]) -> None:
+        self.last = self.last_ordinal()
         into = f"{self.target.table(self.relation.name)} ({self.columns()})"
         self.stream(into, batches, False, lambda batch: self.tally.add(batch, range(batch.rows)))
         self.record(self.ordinals, self.versions)
-        self.ask(last)
-        return self.tally.report(self.relation, self.records)
+        self.ask()
 
 
 class _Staged(_Loading):
     """Into a temporary table first, from there what is not there yet."""
 
-    def run(self, batches: Iterable[Batch]) -> BulkReport:
-        last = self.last_ordinal()
+    def run(self, batches: Iterable[Batch]) -> None:
+        self.last = self.last_ordinal()
         # In a session that has used temporary tables before, as a pool may lend it, their number is settled.
         with suppress(psycopg.Error), self.connection.transaction():
             self.connection.execute(f"SET LOCAL temp_buffers = '{_STAGING_BUFFERS}'")
@@ -293,8 +311,7 @@ class _Staged(_Loading):
         for batch in rows:
             start, end = bisect_left(written, batch.first_row), bisect_left(written, batch.first_row + batch.rows)
             self.tally.add(batch, [row - batch.first_row for row in written[start:end]])
-        self.ask(last)
-        return self.tally.report(self.relation, self.records)
+        self.ask()
 
     def _insert(self, table: str, names: str) -> Sequence[int]:
         """Insert what is not there yet; return the numbers of the rows written.
@@ -458,6 +475,7 @@ class PostgresBulk:
             self._dialect.schema,
             self._dialect.table,
             sequence.format,
+            irregular(self._dialect)["scope.distrust_loaded"].sql,
             os.urandom(16),
             from_us(self._clock_us()),
             self._translated,

@@ -14,7 +14,7 @@ from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import codec_of
 from caliber.storage.embedding_statements import embedding_statements
 from caliber.storage.plan import Plan, quote
-from caliber.storage.statements import IRREGULAR, TRUST_ORDER
+from caliber.storage.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
 
 _TEXTS: Final = {
     "append.scope": (
@@ -31,6 +31,15 @@ _TEXTS: Final = {
     "scope.distrust": (
         "UPDATE {scope} SET trust = $1, version = version + 1 WHERE scope_id = $2"
         f" AND strpos('{TRUST_ORDER}', trust) < strpos('{TRUST_ORDER}', $1) RETURNING {{scope_row}}"
+    ),
+    # Locked in the order of their keys, as by writers that share a transaction.
+    "scope.distrust_loaded": (
+        f"WITH loaded AS (SELECT scope_id AS of_scope, max(strpos('{TRUST_ORDER}', trust)) AS least FROM {{turn}}"
+        " WHERE ordinal > $1 GROUP BY scope_id), fallen AS (SELECT of_scope, least FROM {scope} AS mine"
+        f" JOIN loaded ON of_scope = mine.scope_id WHERE strpos('{TRUST_ORDER}', mine.trust) < least"
+        " ORDER BY of_scope FOR NO KEY UPDATE OF mine)"
+        f" UPDATE {{scope}} SET trust = CASE least {TRUST_CASES} END, version = version + 1 FROM fallen"
+        f" WHERE scope_id = of_scope AND strpos('{TRUST_ORDER}', trust) < least RETURNING {{scope_row}}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM {scope} WHERE trajectory_id = $1",
     "turn.by_number": "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND turn_number = $2",

@@ -10,8 +10,10 @@ import apsw
 from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
+from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import CaliberError, Conflict, InvalidRow, Unavailable
 from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relations import SCOPE, TURN
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import rows_of
 from caliber.storage.bulk.integrity import questions
@@ -57,6 +59,9 @@ def load(
         written, changes = _insert(connection, sql, relation, batch)
         records.add(changes)
         tally.add(batch, written)
+    if relation is TURN:
+        lowered = connection.run(STATEMENTS["scope.distrust_loaded"], (last,))
+        records.add(RowChange(SCOPE, UPSERT, row) for row in lowered)
     records.finish()
     _check(connection, relation, last, tally)
     return tally.report(relation, records.count)

@@ -7,7 +7,7 @@ from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import codec_of
 from caliber.storage.embedding_statements import embedding_statements
 from caliber.storage.plan import Plan, quote
-from caliber.storage.statements import IRREGULAR, TRUST_ORDER
+from caliber.storage.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
 
 ROW = {name: ", ".join(quote(column) for column in codec_of(relation).names) for name, relation in BY_NAME.items()}
 
@@ -27,6 +27,12 @@ _TEXTS = {
     "scope.distrust": (
         "UPDATE scope SET trust = ?1, version = version + 1 WHERE scope_id = ?2"
         f" AND instr('{TRUST_ORDER}', trust) < instr('{TRUST_ORDER}', ?1) RETURNING {ROW['scope']}"
+    ),
+    "scope.distrust_loaded": (
+        f"WITH loaded AS (SELECT scope_id AS of_scope, max(instr('{TRUST_ORDER}', trust)) AS least FROM turn"
+        " WHERE ordinal > ?1 GROUP BY scope_id)"
+        f" UPDATE scope SET trust = CASE least {TRUST_CASES} END, version = version + 1 FROM loaded"
+        f" WHERE scope_id = of_scope AND instr('{TRUST_ORDER}', trust) < least RETURNING {ROW['scope']}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
     "turn.by_number": f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND turn_number = ?2",

@@ -22,6 +22,7 @@ from caliber.schema.relations import (
     LOCK,
     SCOPE,
     TRAJECTORY,
+    TURN,
     USAGE,
 )
 from caliber.storage.changes import DELETE
@@ -147,6 +148,32 @@ def test_a_scope_is_only_ever_trusted_less(stored: TrustLabel, label: TrustLabel
         else:
             assert after == before
             assert rows == []
+
+    undone(contract_dataset.store, work)
+
+
+def test_scopes_are_trusted_as_the_least_of_loaded_turns(contract_dataset: Filled) -> None:
+    # design section 10; decision 0185: those beyond a mark count, and no label is raised
+    def load(uow: UnitOfWork, number: int, trust: TrustLabel) -> int:
+        owner = {"trajectory_id": T1, "scope_id": S1, "sequence": number, "turn_number": number}
+        turn = plain(TURN, turn_id=uid(number), trust=trust, **owner)
+        ordinal = uow.insert(TURN, turn, keeps_label=True)  # a load passes no unit of work
+        assert ordinal is not None
+        return ordinal
+
+    def work(uow: UnitOfWork) -> None:
+        before = uow.get(SCOPE, S1.bytes)
+        assert before.trust is TrustLabel.SYSTEM
+        load(uow, 101, TrustLabel.TOOL)
+        mark = load(uow, 102, TrustLabel.WEB)
+        assert uow.change(SCOPE, "scope.distrust_loaded", mark) == []
+        load(uow, 103, TrustLabel.USER)
+        rows = uow.change(SCOPE, "scope.distrust_loaded", mark)
+        after = dataclasses.replace(before, trust=TrustLabel.USER, version=before.version + 1)
+        assert [codec_of(SCOPE).decode(row) for row in rows] == [after]
+        assert [row[0] for row in uow.change(SCOPE, "scope.distrust_loaded", mark - 1)] == [rows[0][0]]
+        assert uow.get(SCOPE, S1.bytes).trust is TrustLabel.WEB
+        assert uow.change(SCOPE, "scope.distrust_loaded", mark) == [], "no label is raised"
 
     undone(contract_dataset.store, work)
 
