@@ -24,14 +24,11 @@ from caliber.events.bus import EventBus
 from caliber.kernels import estimate_tokens, uuid7
 from caliber.kernels.evaluator import open_evaluator
 from caliber.llm.deadline import deadline_passed, remaining_s, within
-from caliber.llm.protocols import Closable, EmbeddingProvider, SummarizationProvider
-from caliber.llm.registry import build_embedding_provider, build_summarization_provider, is_costly
-from caliber.llm.retry import Retry, retrying, retrying_summarization
+from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model.entities import ConfigDocument, EmbeddingSpace, Event
 from caliber.model.enums import DistanceMetric, EntityType, EventFamily, EventType, ReadConsistency
 from caliber.model.errors import (
     CaliberError,
-    DTypeError,
     InvalidConfigValue,
     ProviderNotConfigured,
     StorageError,
@@ -47,18 +44,12 @@ from caliber.runtime.filters import Filters
 from caliber.runtime.full_text import open_stored_search
 from caliber.runtime.hearing import Hearing
 from caliber.runtime.one_shots import OneShots
+from caliber.runtime.providers import Providers
 from caliber.runtime.reembedding import enter_space
 from caliber.runtime.repeating import Once, Repeating
-from caliber.runtime.space_provider import (
-    SpaceProvider,
-    StoreVectorCache,
-    Vectors,
-    check_dimensions,
-    check_provider,
-    is_of,
-)
+from caliber.runtime.space_provider import Vectors
 from caliber.runtime.stored_records import StoredRecords
-from caliber.runtime.support import PREVIOUS, long_text_rule, refusals
+from caliber.runtime.support import refusals
 from caliber.runtime.vector_index import open_index
 from caliber.schema.memories import OF_RELATION, BuiltIn
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING
@@ -70,7 +61,6 @@ from caliber.storage.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory import inputs
 
 T = TypeVar("T")
-Provider = TypeVar("Provider")
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _inherited: list[Engine] = []
@@ -98,12 +88,18 @@ class Engine:
         self.unrecorded_errors = 0
         self._closing = threading.Lock()
         self._stopped = threading.Event()
-        self._retry = Retry(config.llm_retry_config, self._stopped)
         self.store = backend(config.storage.adapter).open_store(
             config, clock_us=clock.now_us, connection_pool=connection_pool
         )
+        self._providers = Providers(
+            config,
+            self.store,
+            self._stopped,
+            clock_us=clock.now_us,
+            count_text=self.count_text,
+            truncated=self._embedding_truncated,
+        )
         self.embedder: Embedder | None = None
-        self._owned: list[Closable] = []
         self._repeating: list[Repeating | Once] = []
         try:
             resident = config.resident
@@ -175,27 +171,10 @@ class Engine:
         previous_embedding_provider: EmbeddingProvider | None,
         summarization_provider: SummarizationProvider | None,
     ) -> None:
-        config = self.config
-        durable = embedding_provider is not None
-        if embedding_provider is None and config.embedding_provider is not None:
-            embedding_provider = self._own(build_embedding_provider(config.embedding_provider, self.count_text))
-            # A small model on this machine is quicker than a look into the store.
-            durable = is_costly(config.embedding_provider)
-        if embedding_provider is not None:
-            self._open_embedder(embedding_provider, durable, previous_embedding_provider)
-        if summarization_provider is None and config.summarization_provider is not None:
-            summarization_provider = self._own(
-                build_summarization_provider(config.summarization_provider, embedding_provider, self.count_text)
-            )
-        self._summarizer: SummarizationProvider | None = None
-        if summarization_provider is not None:
-            if not isinstance(summarization_provider, SummarizationProvider):
-                raise DTypeError(
-                    field="summarization_provider",
-                    expected="a SummarizationProvider",
-                    got=type(summarization_provider).__name__,
-                )
-            self._summarizer = retrying_summarization(summarization_provider, self._retry)
+        provider, durable = self._providers.embedding(embedding_provider)
+        if provider is not None:
+            self._open_embedder(provider, durable, previous_embedding_provider)
+        self._summarizer = self._providers.summarization(summarization_provider, provider)
 
     def _has_vector(self, _: str, space_id: uuid.UUID, owner: bytes) -> bool:
         """Ask the store whether a record has a vector, where vectors are not in memory."""
@@ -205,25 +184,13 @@ class Engine:
     def _open_embedder(self, provider: EmbeddingProvider, durable: bool, previous: EmbeddingProvider | None) -> None:
         """Embed with ``provider``, and with the previous one while its space is the one that is searched."""
         config = self.config
-        check_provider(provider, "embedding_provider")
-        check_dimensions(config, provider)
         metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
         space = enter_space(self.store, self.write, self.event, provider, metric)
         open_index(self.store, config, self.memory.snapshot.space_in_use, self._embedding_failed)
-        lane = self._space_provider(provider, space, durable)
-        given = previous is not None
-        if previous is None and config.previous_embedding_provider is not None:
-            settings = config.previous_embedding_provider
-            previous = self._own(build_embedding_provider(settings, self.count_text, field=PREVIOUS))
-        earlier = None
-        if previous is not None:
-            check_provider(previous, PREVIOUS)
-            snapshot = self.memory.snapshot
-            in_use = None if snapshot.space_in_use is None else snapshot.spaces[snapshot.space_in_use]
-            settings_before = config.previous_embedding_provider
-            if in_use is not None and in_use.space_id != space.space_id and is_of(in_use, previous):
-                costly = given or (settings_before is not None and is_costly(settings_before))
-                earlier = self._space_provider(previous, in_use, costly)
+        lane = self._providers.lane(provider, space, durable=durable)
+        snapshot = self.memory.snapshot
+        in_use = None if snapshot.space_in_use is None else snapshot.spaces[snapshot.space_in_use]
+        earlier = self._providers.earlier_lane(previous, in_use, space)
         self.embedder = Embedder(
             self.store,
             self.memory,
@@ -243,33 +210,14 @@ class Engine:
         """Return the vectors to commit with records, if they get any now. Raises: as ``Embedder.prepare``."""
         return [None] * len(texts) if self.embedder is None else self.embedder.prepare(kind, texts, apart=apart)
 
-    def _space_provider(self, provider: EmbeddingProvider, space: EmbeddingSpace, durable: bool) -> SpaceProvider:
-        settings = self.config.embedding
-        return SpaceProvider(
-            retrying(provider, self._retry),
-            space,
-            long_text=long_text_rule(self.config, provider, self.count_text),
-            batch_size=settings.batch_size,
-            cache_entries=settings.cache_entries,
-            backing=StoreVectorCache(self.store, self.clock.now_us) if durable else None,
-            truncated=self._embedding_truncated,
-        )
-
     def _record_evaluator(self) -> None:
         """Put into the event log what kept compiled code from being kept: opening is slower, and nothing else."""
         for problem in () if self.evaluator.code is None else self.evaluator.code.problems:
             error = InvalidConfigValue(field="cache_dir", value=self.config.cache_dir, reason=problem)
             self.record_error("evaluator", error)
 
-    def _own(self, provider: Provider) -> Provider:
-        """Remember to close a provider that was made here; one that was passed in is its maker's."""
-        if isinstance(provider, Closable):
-            self._owned.append(provider)
-        return provider
-
     def _close_providers(self) -> None:
-        for provider in self._owned:  # first, so that the worker does not wait for an answer
-            provider.close()
+        self._providers.close()  # first, so that the worker does not wait for an answer
         if self.embedder is not None:
             self.embedder.close()
 
