@@ -29,9 +29,11 @@ from caliber.model.errors import (
     Unavailable,
 )
 from caliber.resident.memory import ResidentMemory
+from caliber.runtime import lookout
 from caliber.runtime.embedded_kinds import EmbeddedKinds
 from caliber.runtime.filling import Fill, Filler
-from caliber.runtime.reembedding import MakeEvent, Progress, Reembedded, Walk
+from caliber.runtime.lookout import Lookout
+from caliber.runtime.reembedding import MakeEvent, Progress, Reembedded
 from caliber.runtime.space_provider import Lacking, Rows, SpaceProvider, Vector, Vectors, says_something
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.changes import UPSERT
@@ -42,17 +44,8 @@ from caliber.storage.unit_of_work import RowChange, UnitOfWork
 _OWNER = codec_of(EMBEDDING).index("owner_id")
 _SPACE = codec_of(EMBEDDING).index("space_id")
 
-_PAGE_ROWS = 4_096
-"""Rows one look for missing vectors takes into memory; the next look finds the rest."""
-
 _QUEUE_MAX = 65_536
 """Records whose texts wait in memory; what comes on top is found in the store again."""
-
-_FOREIGN_S = 30.0
-"""How long another program has to embed what it wrote, before we look whether something lacks a vector."""
-
-_LOOK_SHARE = 0.01
-"""Most of the time that such looks may take, in a large store that others write to all the time."""
 
 _FILL_EVERY = 8
 """While records keep coming, how many of their batches there are to one of a space that is being filled."""
@@ -104,10 +97,7 @@ class Embedder:
         self.filler = Filler(
             store, memory, config, configured, self.embedded, embed=self._embed, write=write, event=event, failed=failed
         )
-        self._walks: dict[bytes, Walk] = {}
-        self._to_walk = {lane.key for lane in self._lanes}
-        self._look_at_s: float | None = None
-        self._looked_s = 0.0
+        self._lookout = Lookout(store, self._kinds.wanted, self._lanes)
         self._fill: Fill | None = None
         self._in_front = 0
         self._busy_steps = 0
@@ -249,18 +239,17 @@ class Embedder:
         if len(lane.queue) < _QUEUE_MAX:
             lane.queue.append(item)
         else:
-            self._to_walk.add(lane.key)
+            self._lookout.again(lane)
             self.filler.finished = False
 
     def changed_elsewhere(self) -> None:
         """Take note that another program committed: what it leaves without a vector is looked for after a while."""
-        if self._look_at_s is None:
-            self._look_at_s = time.monotonic() + max(_FOREIGN_S, self._looked_s / _LOOK_SHARE)
+        if self._lookout.later():
             self._wake.set()
 
     def loaded(self) -> None:
         """Take note that many rows were written at once: what lacks a vector is looked for now."""
-        self._look_at_s = time.monotonic()
+        self._lookout.now()
         self.start()
 
     def start(self) -> None:
@@ -282,25 +271,6 @@ class Embedder:
         if batch:
             self._embed(lane, batch)
         return len(batch)
-
-    def _look(self, lane: SpaceProvider) -> int:
-        """Queue a page of what lacks a vector in the store, whoever left it so; return how many rows are queued."""
-        walk = self._walks.get(lane.key)
-        if walk is None:
-            if lane.key not in self._to_walk:
-                return 0
-            self._to_walk.discard(lane.key)
-            self._looked_s = 0.0
-            walk = self._walks[lane.key] = Walk(self._store, lane.key, self.embedded)
-        while not lane.queue:
-            begun = time.monotonic()
-            page = walk.page(_PAGE_ROWS)
-            self._looked_s += time.monotonic() - begun
-            if page is None:
-                del self._walks[lane.key]
-                break
-            lane.queue.extend(item for item in page if item.owner not in lane.refused)
-        return len(lane.queue)
 
     def _embed(self, lane: SpaceProvider, batch: Sequence[Lacking]) -> int:
         """Store the vectors of a batch; return how many records got one.
@@ -368,11 +338,9 @@ class Embedder:
             for lane in lanes:
                 searched = not self._is_filling(lane)
                 if searched:
-                    # From the beginning: a walk under way may have passed what lacks a vector by now.
-                    self._walks.pop(lane.key, None)
-                    self._to_walk.add(lane.key)
+                    self._lookout.anew(lane)
                 try:
-                    while self._embed_queued(lane) or (searched and self._look(lane)):
+                    while self._embed_queued(lane) or (searched and self._lookout.look(lane)):
                         pass
                 except CaliberError:
                     if searched or len(lanes) == 1:
@@ -409,11 +377,9 @@ class Embedder:
         with self._draining:
             self._review()
             now = time.monotonic()
-            if self._look_at_s is not None and now >= self._look_at_s:
-                self._look_at_s = None
-                self._to_walk.update(lane.key for lane in self._lanes)
+            if self._lookout.due(now, self._lanes):
                 self.filler.finished = False
-            waits = [] if self._look_at_s is None else [self._look_at_s - now]
+            waits = [] if self._lookout.at_s is None else [self._lookout.at_s - now]
             busy = False
             for lane in self._lanes:
                 if lane.not_before_s > now:
@@ -434,7 +400,7 @@ class Embedder:
         """Embed a batch of what waits for a space; return whether there was something."""
         if self._embed_queued(lane):
             return True
-        return not self._is_filling(lane) and bool(self._look(lane))
+        return not self._is_filling(lane) and bool(self._lookout.look(lane))
 
     def _attempt(self, lane: SpaceProvider, work: Callable[[SpaceProvider], bool]) -> bool:
         """Return what ``work`` does, or that it did nothing; an outage is reported once, and asked about ever less."""
@@ -466,7 +432,7 @@ class Embedder:
         if lane.not_before_s > now:
             return [lane.not_before_s - now]
         if not self.filler.lease.held():
-            return [_FOREIGN_S]
+            return [lookout.FOREIGN_S]
         fill = self._fill = self._fill or self.filler.fill(upwards=False)
         self._attempt(lane, lambda _: self.filler.step(fill, accept_refused=False))
         return [self._pause_s or 1e-6]

@@ -61,7 +61,8 @@ _allow(
     llm__limiter="_HELD_MOST_S",
     llm__wire="_LEAST_S",
     runtime__behind="WriteBehind._make_room _RETRY_S",
-    runtime__embedder="Embedder._fill_behind _FOREIGN_S _LOOK_SHARE _REST_MAX_S",
+    runtime__embedder="Embedder._fill_behind _REST_MAX_S",
+    runtime__lookout="FOREIGN_S _LOOK_SHARE",
     runtime__full_text="_AGAIN_S _OTHERS_S",
     runtime__searching="_KEPT_MOST_MS",
 )

@@ -1,0 +1,83 @@
+"""Where records that lack a vector are looked for in the store: after what wrote them is gone, or was never here.
+
+Source: design section 4, C-245.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from caliber.runtime.reembedding import Walk
+from caliber.runtime.space_provider import SpaceProvider
+from caliber.storage.protocol import Store
+
+FOREIGN_S = 30.0
+"""How long another program has to embed what it wrote, before we look whether something lacks a vector."""
+
+_PAGE_ROWS = 4_096
+"""Rows one look for missing vectors takes into memory; the next look finds the rest."""
+
+_LOOK_SHARE = 0.01
+"""Most of the time that such looks may take, in a large store that others write to all the time."""
+
+
+class Lookout:
+    """Which spaces are still to be looked through, how far each is, and when all of them are again."""
+
+    def __init__(self, store: Store, kinds: tuple[str, ...], lanes: Iterable[SpaceProvider]) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._walks: dict[bytes, Walk] = {}
+        self._to_walk = {lane.key for lane in lanes}
+        self.at_s: float | None = None
+        """When all are looked through, on the monotonic clock; None until there is a reason."""
+        self._looked_s = 0.0
+
+    def later(self) -> bool:
+        """Have all looked through once others had their time to embed; return whether that was not so already."""
+        if self.at_s is not None:
+            return False
+        self.at_s = time.monotonic() + max(FOREIGN_S, self._looked_s / _LOOK_SHARE)
+        return True
+
+    def now(self) -> None:
+        """Have all looked through at the next step."""
+        self.at_s = time.monotonic()
+
+    def due(self, now: float, lanes: Iterable[SpaceProvider]) -> bool:
+        """Return whether the time has come, and if so have these looked through."""
+        if self.at_s is None or now < self.at_s:
+            return False
+        self.at_s = None
+        self._to_walk.update(lane.key for lane in lanes)
+        return True
+
+    def again(self, lane: SpaceProvider) -> None:
+        """Have a space looked through once more, when the look under way is over."""
+        self._to_walk.add(lane.key)
+
+    def anew(self, lane: SpaceProvider) -> None:
+        """Have a space looked through from the beginning."""
+        # A walk under way may have passed what lacks a vector by now.
+        self._walks.pop(lane.key, None)
+        self._to_walk.add(lane.key)
+
+    def look(self, lane: SpaceProvider) -> int:
+        """Queue a page of what lacks a vector in the store, whoever left it so; return how many rows are queued."""
+        walk = self._walks.get(lane.key)
+        if walk is None:
+            if lane.key not in self._to_walk:
+                return 0
+            self._to_walk.discard(lane.key)
+            self._looked_s = 0.0
+            walk = self._walks[lane.key] = Walk(self._store, lane.key, self._kinds)
+        while not lane.queue:
+            begun = time.monotonic()
+            page = walk.page(_PAGE_ROWS)
+            self._looked_s += time.monotonic() - begun
+            if page is None:
+                del self._walks[lane.key]
+                break
+            lane.queue.extend(item for item in page if item.owner not in lane.refused)
+        return len(lane.queue)
