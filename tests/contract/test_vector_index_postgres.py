@@ -17,8 +17,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
+from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
+import caliber
 from caliber.access.visibility import NoteMask
 from caliber.backends.postgres import vector_index as module
 from caliber.backends.postgres.vector_plans import Space, index_name, nearest_plan
@@ -355,3 +357,45 @@ def test_what_keeps_an_index_from_being_made_keeps_nobody_out(pg: PostgresBacken
 def test_a_store_searched_in_memory_has_no_index(pg: PostgresBackend) -> None:
     memory = pg.open()
     assert [space.index for space in memory.storage.embedding_spaces.report()] == [None]
+
+
+def test_a_declared_memory_has_an_index_of_its_own(pg: PostgresBackend) -> None:
+    # C-135: made where the memory came after the space, asked by searches, and gone after it
+    provider = CountingEmbeddings()
+    options: dict[str, Any] = {"search__mode": "backend", "embedding__embed_memories": "commit"}
+    options |= {"search__weights": {"vector": 1.0, "keyword": 0.0, "graph": 0.0, "importance": 0.0}}
+
+    def indexes() -> list[str]:
+        found = pg.ask(f"SELECT indexname::text FROM pg_indexes WHERE schemaname = '{pg._schema}'")
+        return sorted(name.rpartition("_")[2] for (name,) in found if name.startswith("vector_"))
+
+    pg.open(pg.config(**options), embedding_provider=provider).close()
+    assert indexes() == ["artifact", "note", "scope", "turn"]
+    settings = pg.config(memories=[FACT, STEP], **options)
+    caliber.migrate(settings)
+    memory = pg.open(settings, embedding_provider=provider)
+    assert indexes() == ["artifact", "m64", "note", "scope", "turn"], "and none where nothing is embedded"
+    facts, indexed = memory.memory("fact"), memory._engine.store.vector_index
+    rows = [
+        {"subject": "rare" if at % 60 == 7 else "often", "kind": "claim", "content": f"fact number {at}"}
+        for at in range(300)
+    ]
+    made = facts.insert_many(rows)
+    (space,) = memory._engine.memory.snapshot.spaces.values()
+    vector = np.asarray(provider.embed_batch(["fact number 7"])[0], np.float32)
+    filters = encoded_filter(memory._engine.store.catalog.by_name["memory_fact"], {})
+    assert filters is not None
+    with memory._engine.store.read() as session:
+        near = Near("memory_fact", vector.tobytes(), "[]", int(NOW.timestamp()) * 1_000_000, filters, 10)
+        rows_found = indexed.nearest(session, space, near)
+    assert rows_found is not None, "the index was asked"
+    assert 10 <= len(rows_found) < 40
+    assert facts.search("fact number 7", limit=3).hits[0].id == made[7].record_id
+    assert {hit.id for hit in facts.search("fact number 7", {"subject": "rare"}, limit=9).hits} == {
+        record.record_id for record in made if record.subject == "rare"
+    }
+    memory.close()
+    caliber.migrate(pg.config(**options), drop=["fact", "step"])
+    memory = pg.open(pg.config(**options), embedding_provider=provider)
+    memory.storage.rebuild_search()
+    assert indexes() == ["artifact", "note", "scope", "turn"]

@@ -122,6 +122,10 @@ class PostgresVectorIndex:
         with self._read() as session:
             found = self._found(session, space.space_id)
             rows = {kind: self._count(session, space, kind) for kind in self._kinds}
+        names = {index_name(space.space_id, relation) for relation in self._kinds.values()}
+        for name in found.keys() - names:  # of a memory that is gone
+            with self._connection() as raw:
+                raw.execute(drop_index(name, self._dialect))
         options = {part.strip() for part in self._options(method).split(",")}
         for kind, relation in self._kinds.items():
             name = index_name(space.space_id, relation)
