@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import click
@@ -41,7 +43,8 @@ def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
 
     config = settings.load()
     plan = plan_migration(config, drop=drop)
-    applied = [] if only_plan else migrate_store(config, drop=drop)
+    with _words_anew(settings) as told:
+        applied = [] if only_plan else migrate_store(config, drop=drop, progress=told)
     document = {
         "store": config.storage.shown,
         "applied": applied,
@@ -64,6 +67,24 @@ def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
             settings.out.say(line)
 
     settings.out.result(document, human)
+
+
+@contextmanager
+def _words_anew(settings: Settings) -> Iterator[Callable[[int, int], None]]:
+    """Yield what shows how far full text is, from the first that is told on: most migrations write none anew."""
+    with ExitStack() as shown:
+        advances: list[Callable[[int], None]] = []
+        before = 0
+
+        def told(done: int, total: int) -> None:
+            nonlocal before
+            if not advances:
+                bar = settings.out.progress("writing full text anew", total, "texts")
+                advances.append(shown.enter_context(bar))
+            advances[0](done - before)
+            before = done
+
+        yield told
 
 
 @db.command("maintain", short_help="Apply retention now.")

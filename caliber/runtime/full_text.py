@@ -78,7 +78,7 @@ def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -
         store.close()
 
 
-def complete_full_text(config: CaliberConfig) -> int | None:
+def complete_full_text(config: CaliberConfig, progress: Progress | None = None) -> int | None:
     """Make the full text of a store anew if it is not complete, as after a migration that changed what is searched.
 
     Return how many texts it holds; None for a store that has none, or a complete one.
@@ -90,7 +90,7 @@ def complete_full_text(config: CaliberConfig) -> int | None:
             return None
         store.full_text.keep(indexer_of)
         indexer = indexer_of(state.analyzer) or WordIndexer(config.search.keyword.language)
-        return store.full_text.rebuild(indexer)
+        return store.full_text.rebuild(indexer, progress)
     finally:
         store.close()
 

@@ -26,6 +26,7 @@ from caliber.runtime.full_text import complete_full_text
 from caliber.runtime.schedules import Scheduler
 from caliber.runtime.upkeep import maintain
 from caliber.storage.care import Stages
+from caliber.storage.full_text import Progress
 from caliber.storage.protocol import ConnectionPool, Store
 from caliber.trajectory import inputs
 
@@ -57,17 +58,20 @@ def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = 
     backend(settings.storage.adapter).create(settings, exist_ok=exist_ok, clock_us=SystemClock().now_us)
 
 
-def migrate(config: ConfigSource, *, tenant: str | None = None, drop: Sequence[str] = ()) -> list[int]:
+def migrate(
+    config: ConfigSource, *, tenant: str | None = None, drop: Sequence[str] = (), progress: Progress | None = None
+) -> list[int]:
     """Bring a store up to this version's schema and the declared memories; return the schema versions applied.
 
     ``drop`` names what goes: ``NAME`` of a memory, with its records, or ``NAME.FIELD``. Nothing else is removed.
+    ``progress`` is told how many texts are indexed, and of how many, where full text has to be made anew for it.
 
     Raises: as ``create``; SchemaMismatch for a declaration that what is there cannot become; InvalidValue.
     """
     settings = _of_tenant(config_of(config), tenant)
     applied = backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us, drop=names_of(drop))
     if settings.memories or drop:
-        complete_full_text(settings)
+        complete_full_text(settings, progress)
     return applied
 
 

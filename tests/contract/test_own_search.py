@@ -188,7 +188,9 @@ def test_migrations_take_the_index_along(backend: Any) -> None:  # C-130
         assert sound(memory)
         memory.memory("place").insert(title="a bay", story="full of walrus")
         assert [hit.kind for hit in memory.search("walrus").hits] == ["note"]
-    caliber.migrate(settings(PLACE))  # a text becomes searchable: what is there is indexed by it
+    told: list[tuple[int, int]] = []
+    caliber.migrate(settings(PLACE), progress=lambda *done: told.append(done))
+    assert told[-1] == (2, 2), "a text becomes searchable: what is there is indexed by it"
     with backend.open(settings(PLACE)) as memory:
         assert sound(memory)
         assert [hit.kind for hit in memory.memory("place").search("walrus").hits] == ["place"]

@@ -53,8 +53,9 @@ def said(result: Any) -> list[tuple[str, str]]:
     return [(hit.kind, hit.content) for hit in result.hits]
 
 
-def test_records_are_found_by_words_alone_and_among_others(backend: Any, start: Any) -> None:
-    memory = opened(backend)
+@pytest.mark.parametrize("mode", ["resident", "backend"])
+def test_records_are_found_by_words_alone_and_among_others(backend: Any, start: Any, mode: str) -> None:
+    memory = opened(backend, search__mode=mode)
     agent = start(memory)
     places = memory.memory("place")
     harbour = places.insert(title="The old harbour", story="zebra crossings everywhere", rank=1)
