@@ -213,6 +213,7 @@ def test_retention_removes_what_is_over_and_nothing_else(backend: Any, start: An
     old = memory.assemble_context(agent.trajectory_id)
     memory.flush()
     memory.storage.notes.update(note.note_id, content="changed")
+    memory.flush()  # its new vector too, which the worker makes
     clock.advance(ms=3 * day)
     young = memory.assemble_context(agent.trajectory_id)
     report = memory.maintain()
