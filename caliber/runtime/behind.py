@@ -46,6 +46,8 @@ class WriteBehind:
         self._urgent = False
         self._failure: CaliberError | None = None
         self._attempts = 0
+        self._taken = 0  # batches
+        self._kept = 0  # the newest of them that is on disk, and with it all that was queued before it was taken
         self._thread: threading.Thread | None = None
         self.windows_written = 0
         self.window_bytes = 0
@@ -152,16 +154,21 @@ class WriteBehind:
     # --- writing out -----------------------------------------------------------------------------
 
     def flush(self, timeout_ms: int | None = None) -> None:
-        """Return once everything queued before this call is on disk.
+        """Return once everything queued before this call is on disk, whatever others go on queueing.
 
         Raises: Unavailable when writing failed, or when ``timeout_ms`` passed.
         """
+        self._drain(timeout_ms, to_the_end=False)
+
+    def _drain(self, timeout_ms: int | None, *, to_the_end: bool) -> None:
         until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         with self._condition:
             attempts = self._attempts
-            while self._size() or self._busy:
-                self._urgent = True
-                self._condition.notify_all()
+            wanted = self._taken + 1 if self._size() else self._taken
+            while self._kept < wanted or (to_the_end and (self._size() or self._busy)):
+                if self._taken < wanted or to_the_end or not self._busy:
+                    self._urgent = True
+                    self._condition.notify_all()
                 if self._stop and not (self._thread is not None and self._thread.is_alive()):
                     self._raise_failure()
                     raise Unavailable("the handle is closed", reason="closed", retryable=False)
@@ -176,7 +183,7 @@ class WriteBehind:
     def close(self, timeout_ms: int) -> None:
         """Write out what is queued, within ``timeout_ms``, and stop."""
         try:
-            self.flush(timeout_ms)
+            self._drain(timeout_ms, to_the_end=True)
         finally:
             with self._condition:
                 self._stop = True
@@ -208,6 +215,7 @@ class WriteBehind:
                 claims, self._claims = self._claims, []
                 self._writing, self._windows = self._windows, {}
                 self._busy = True
+                self._taken += 1
                 self._urgent = False
                 self._condition.notify_all()
             failure: CaliberError | None
@@ -224,7 +232,9 @@ class WriteBehind:
             with self._condition:
                 self._attempts += 1
                 self._failure = failure
-                if failure is not None:
+                if failure is None:
+                    self._kept = self._taken
+                else:
                     # Nothing is lost by a failure: it goes back to the front and is tried again.
                     self._events = events + self._events
                     self._claims = claims + self._claims

@@ -76,6 +76,31 @@ def test_a_fault_while_writing_behind_is_told_and_made_good(backend: Any, start:
     assert memory.storage.context_windows.get(window.window_id)
 
 
+def test_flushing_does_not_wait_for_what_others_go_on_queueing(backend: Any, start: Any, monkeypatch: Any) -> None:
+    """While each batch is written somebody queues more: the queue never runs dry, and what was there before is kept."""
+    memory = backend.open(write_behind__flush_interval_ms=60_000)
+    agent = start(memory)
+    memory.flush()
+    window = memory.assemble_context(agent.trajectory_id)
+    behind = memory._engine.behind
+    batches: list[bool] = []
+
+    class Store:
+        def write(self, work: Any) -> Any:
+            batches.append(True)
+            if len(batches) < 100:  # somebody who never stops, except for this test to end
+                behind.event(memory._engine.event("notify"))
+            return memory._engine.store.write(work)
+
+    monkeypatch.setattr(behind, "_store", Store())
+    behind.flush()
+    assert memory.storage.context_windows.get(window.window_id)
+    assert len(batches) < 10
+    memory.flush()
+    memory.close()
+    assert behind.waiting() == 0, "closing waits for everything"
+
+
 def test_a_lock_that_cannot_be_widened_is_kept(memory: caliber.Caliber) -> None:  # C-364
     mine = memory.agents.acquire("file", holder="a", lease_ms=60_000, mode="shared")
     memory.agents.acquire("file", holder="b", lease_ms=60_000, mode="shared")
