@@ -6,10 +6,12 @@ Source: docs/decisions/0162, 0183.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from caliber.storage.full_text import Memories, packed_memories, text_table_of
-from caliber.storage.memory_steps import MemoryStep
+
+if TYPE_CHECKING:
+    from caliber.storage.memory_steps import MemoryStep
 
 
 class TextStep(NamedTuple):
