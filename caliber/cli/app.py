@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from caliber.cli.settings import DISTRIBUTION, PROGRAM, Settings, shared_options
+from caliber.model.hints import did_you_mean
 
 # Name -> module:command, and the line in the help. Written here so that help imports nothing.
 _COMMANDS: dict[str, tuple[str, str]] = {
@@ -57,11 +58,9 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"there is no command {args[0]!r}{meant}", ctx)
+            hint = did_you_mean(args[0], self.list_commands(ctx), mark="'")
+            unknown = f"there is no command {args[0]!r}"
+            raise click.UsageError(f"{unknown}; {hint}" if hint else unknown, ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

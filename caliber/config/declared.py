@@ -7,7 +7,6 @@ Source: C-122, C-139 to C-146, C-160, C-183, K-058 to K-060, K-068, K-072.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
@@ -23,6 +22,7 @@ from caliber.config.policies import PolicyAction, PolicyConfig, PolicyTarget
 from caliber.config.secret import LiteralDsn
 from caliber.model.enums import Trigger
 from caliber.model.errors import ConfigError
+from caliber.model.hints import did_you_mean
 from caliber.schema.memory_types import FieldType, RetentionKind
 
 S = TypeVar("S", bound=Section)
@@ -94,8 +94,8 @@ def _known(memories: Any) -> dict[str, None]:
 
 def _unknown(what: str, got: str, known: Iterable[str]) -> str:
     names = list(known)
-    near = difflib.get_close_matches(got, names, n=1)
-    return f"there is no {what} {got}; " + (f"did you mean `{near[0]}`?" if near else f"there are {', '.join(names)}")
+    hint = did_you_mean(got, names, f"there are {', '.join(names)}")
+    return f"there is no {what} {got}; {hint}"
 
 
 # --- names ---------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from caliber.model.errors import (
     MissingRequired,
     ProviderNotSupported,
 )
+from caliber.model.hints import did_you_mean
 
 Location = tuple[int | str, ...]
 
@@ -185,10 +186,8 @@ def _unknown(location: Location, root: type[BaseModel]) -> str:
     section = section_at(location[:-1], root)
     if section is None:
         return "there is no such knob"
-    import difflib
-
-    near = difflib.get_close_matches(str(location[-1])[:NAME_CHARS], section.model_fields, n=1)
-    return f"there is no such knob; did you mean {near[0]}?" if near else "there is no such knob"
+    hint = did_you_mean(str(location[-1])[:NAME_CHARS], section.model_fields, mark="")
+    return f"there is no such knob; {hint}" if hint else "there is no such knob"
 
 
 def section_at(location: Location, root: type[BaseModel]) -> type[BaseModel] | None:

@@ -6,13 +6,13 @@ Source: C-161 to C-165; docs/decisions/0170.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 from caliber.model.errors import DTypeError, InvalidValue
+from caliber.model.hints import did_you_mean
 from caliber.schema.memories import BuiltIn
 from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate
 from caliber.schema.relation import Column, ColumnType
@@ -116,10 +116,8 @@ def column_of(memory: BuiltIn, name: str, field: str) -> Column:
 def unknown(name: str, known: Iterable[str]) -> str:
     """Return what to say of a field that there is not."""
     names = tuple(dict.fromkeys(known))
-    meant = difflib.get_close_matches(name, names, 1)
-    return (
-        f"there is no such field; did you mean {meant[0]}?" if meant else f"there is no such field: {', '.join(names)}"
-    )
+    hint = did_you_mean(name, names, mark="")
+    return f"there is no such field; {hint}" if hint else f"there is no such field: {', '.join(names)}"
 
 
 def order_of(memory: BuiltIn, order_by: str | None) -> Column | None:

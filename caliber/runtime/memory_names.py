@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from caliber.model.access import Principal
 from caliber.model.errors import InvalidValue
+from caliber.model.hints import did_you_mean
 from caliber.runtime.memories import Memory
 from caliber.schema.memories import BUILT_IN
 from caliber.trajectory import inputs
@@ -28,7 +28,6 @@ def memory(engine: Engine, principal: Principal, reader: Reader, name: str) -> M
     declared = engine.store.catalog.memories
     if name not in declared:
         names = (*BUILT_IN, *declared)
-        meant = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(names)}"
+        hint = did_you_mean(name, names, f"there are {', '.join(names)}", mark="")
         raise InvalidValue(field="name", reason=f"no memory is called that; {hint}")
     return Records(engine, principal, reader, declared[name])

@@ -6,11 +6,11 @@ Source: C-139 to C-141, C-164, C-183, K-058 to K-060.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from caliber.model.errors import InternalError
+from caliber.model.hints import did_you_mean
 from caliber.schema.indexing import INDEXES, OWN_INDEXES, index_faults
 from caliber.schema.memories import BUILT_IN, BuiltIn
 from caliber.schema.memory_types import Field, FieldType, MemoryType
@@ -88,8 +88,7 @@ def _unbound(memory: str, bound: BuiltIn, item: Field) -> str:
         return "" if item.type is FieldType.EMBEDDING else f"{item.name} is a vector: declare it as embedding"
     column = bound.column(item.name)
     if column is None:
-        near = difflib.get_close_matches(item.name, bound.fields, n=1)
-        known = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(bound.fields)}"
+        known = did_you_mean(item.name, bound.fields, f"it has {', '.join(bound.fields)}")
         return f"every store has the memory {memory}, and it has no field {item.name}; {known}"
     if column.type not in _KINDS[item.type]:
         return f"{item.name} of {memory} is {_said(column)}, not {item.type}"

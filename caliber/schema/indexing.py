@@ -5,10 +5,10 @@ Source: C-139 to C-141, K-058.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
 
+from caliber.model.hints import did_you_mean
 from caliber.schema.memory_types import FieldType, IndexType, MemoryType
 
 Fits: TypeAlias = Mapping[IndexType, tuple[FieldType, ...]]
@@ -40,8 +40,7 @@ def index_faults(memory: MemoryType, fits: Fits) -> Iterator[tuple[int, str]]:
     for at, index in enumerate(memory.indexes):
         kind = kinds.get(index.field)
         if kind is None:
-            near = difflib.get_close_matches(index.field, kinds, n=1)
-            known = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(kinds)}"
+            known = did_you_mean(index.field, kinds, f"it has {', '.join(kinds)}")
             yield at, f"{memory.name} has no field {index.field}; {known}"
         elif kind not in fits[index.type]:
             fitting = [other.value for other in IndexType if kind in fits[other]]

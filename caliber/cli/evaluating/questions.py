@@ -6,7 +6,6 @@ A question is ``{"query": ..., "expected": [...]}``; what is expected is a recor
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 from caliber.cli.failures import Mistake
 from caliber.cli.json_lines import json_object
+from caliber.model.hints import did_you_mean
 
 KEYS: Final = ("query", "expected", "kinds", "filter", "as_of")
 MAX_BYTES: Final = 64 << 20
@@ -134,9 +134,8 @@ def _toml_questions(path: Path) -> Iterator[tuple[str, Callable[[], Mapping[str,
 def _question(place: str, data: Mapping[str, Any]) -> Question:
     for key in data:
         if key not in KEYS:
-            near = difflib.get_close_matches(key, KEYS, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(KEYS)}"
-            raise BadQuestion(f"unknown key {key!r}{meant}")
+            hint = did_you_mean(key, KEYS, f"there are {', '.join(KEYS)}", mark="'")
+            raise BadQuestion(f"unknown key {key!r}; {hint}")
     query = data.get("query")
     if not isinstance(query, str) or not query.strip():
         raise BadQuestion("query must be a text that is not empty")
