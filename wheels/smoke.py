@@ -66,7 +66,7 @@ def memory(folder: Path) -> None:
     config = caliber.profiles.reference(
         folder / "smoke.db",
         embedding_provider={"provider_type": "hash", "model": "hash", "dimensions": 32},
-        **{"vector.dimensions": 32},
+        **{"vector.dimensions": 32, "search.keyword.similar_words": "none"},  # those need the extra embed
     )
     caliber.create(config)
     agent = caliber.EntityRef(caliber.EntityType.AGENT, uuid.UUID(int=1))

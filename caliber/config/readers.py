@@ -217,7 +217,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "search.keyword.lend_near": ("search.candidates", "search.legs"),
     "search.keyword.lend_far": ("search.candidates", "search.legs"),
     "search.keyword.lend_answer": ("search.candidates", "search.legs"),
-    "search.keyword.similar_words": ("search.searcher",),
+    "search.keyword.similar_words": ("runtime.support", "search.searcher"),
     "search.keyword.similar_min": ("search.searcher",),
     "search.keyword.similar_max": ("search.legs",),
     "search.keyword.query_words_max": ("search.searcher",),

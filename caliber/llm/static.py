@@ -118,11 +118,11 @@ class StaticEmbeddingProvider(LocalEmbedding):
             return self._model
 
 
-def static_model_folder() -> Path:
-    """Return where the model's files are. Raises: ExtraNotInstalled."""
+def static_model_folder(feature: str = _FEATURE) -> Path:
+    """Return where the model's files are. Raises: ExtraNotInstalled, naming the feature that needs them."""
     spec = importlib.util.find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("tokenizers") is None:
-        raise ExtraNotInstalled(feature=_FEATURE, extra="embed")
+        raise ExtraNotInstalled(feature=feature, extra="embed")
     return Path(spec.submodule_search_locations[0])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,11 @@ DIMENSIONS = 128
 _WORD_START = "\u2581"
 
 
+def word_model_folder() -> Path:
+    """Return where the model's files are. Raises: ExtraNotInstalled."""
+    return static_model_folder("search.keyword.similar_words")
+
+
 class WordVectors:
     """Vectors of stems: the mean of the model's own whole words with that stem, else of the stem's tokens.
 
@@ -32,7 +38,7 @@ class WordVectors:
 
     def __init__(self, stem: Callable[[str], str]) -> None:
         self._stem = stem
-        self._folder = static_model_folder()
+        self._folder = word_model_folder()
         self._lock = threading.Lock()
         self._loaded: tuple[StaticModel, dict[str, list[int]]] | None = None
 

@@ -15,6 +15,7 @@ from caliber.kernels.evaluator import refusal
 from caliber.llm.protocols import CountingEmbedding, EmbeddingProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.llm.texts import LongText, LongTextMode, TokenCounter
+from caliber.llm.word_vectors import word_model_folder
 from caliber.model.errors import (
     CaliberError,
     IncompatibleOptions,
@@ -68,6 +69,11 @@ def refusals(config: CaliberConfig) -> list[CaliberError]:
         found.append(evaluator)
     try:
         estimator_of(config)
+    except CaliberError as error:
+        found.append(error)
+    try:
+        if config.search.keyword.similar_words != "none":
+            word_model_folder()
     except CaliberError as error:
         found.append(error)
     return found

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
+from support.configs import config
+
 from caliber.kernels import Vocabulary
+from caliber.llm import static
 from caliber.llm.word_vectors import WordVectors
+from caliber.runtime.support import refusals
 from caliber.search.similar import SimilarTerms
 from caliber.search.words import Analyzer
 
@@ -37,3 +42,15 @@ def test_grown_and_made_at_once_are_alike() -> None:
     for (terms, near), (expected, how_near) in zip(found, at_once, strict=True):
         assert terms.tolist() == expected.tolist()
         assert near.tobytes() == how_near.tobytes()
+
+
+def test_a_configuration_whose_similar_words_need_what_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # design section 7: `caliber check` says what would keep every command from opening the store
+    real = static.importlib.util.find_spec
+    assert refusals(config("store.db")) == []
+    monkeypatch.setattr(
+        static.importlib.util, "find_spec", lambda name, *rest: None if name == "wordllama" else real(name, *rest)
+    )
+    (refused,) = refusals(config("store.db"))
+    assert str(refused) == "search.keyword.similar_words needs the extra 'embed': pip install 'caliber-memory[embed]'"
+    assert refusals(config("store.db", search__keyword__similar_words="none")) == []
