@@ -111,7 +111,7 @@ def _section(
         stores = {other.section.__name__ for other in knobs}
         only = f" ({'SQLite' if kinds <= {'StorageConfig', 'SqliteSource', 'SqliteDirectory'} else 'PostgreSQL'})"
         seed = f", has {_cell(explaining.shown(facts['seed'], facts['unit']))}" if facts["seed"] is not None else ""
-        value = explaining.value_at(base, one.path)
+        value = profiles.value_at(base, one.path)
         modules = "<br>".join(module.removeprefix("caliber.") for module in found.get(one.path, ()))
         cells = [
             f"`{name}`{only if len(stores) > len(kinds) else ''}",

@@ -102,7 +102,7 @@ def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
         raise wrong("--explain", key, reason)
     one = _of_the_store(known[path], config)
     data = None if config is None else config.to_mapping()
-    value = value_at(data, key)
+    value = profiles.value_at(data, key)
     in_profiles = _profile_values(key, config)
     given_by = tuple(name for name, given in in_profiles.items() if value is not None and given == value)
     facts = about(one.field)
@@ -176,7 +176,7 @@ def _profile_values(key: str, config: CaliberConfig | None) -> dict[str, Any]:
         made = _profiles("sqlite", embed_provider())
     else:
         made = _profiles(config.storage.adapter, config.embedding_provider)
-    values = {name: value_at(data, key) for name, data in made.items()}
+    values = {name: profiles.value_at(data, key) for name, data in made.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -196,10 +196,3 @@ def _profiles(adapter: str, provider: ProviderConfig | None) -> dict[str, dict[s
         except MultipleErrors:  # such as a provider without dimensions: no profile is made for it
             continue
     return out
-
-
-def value_at(data: Any, path: str) -> Any:
-    """Return what stands at a dotted path of nested data, or None."""
-    for part in path.split("."):
-        data = data.get(part) if isinstance(data, Mapping) else None
-    return data

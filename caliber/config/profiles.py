@@ -105,7 +105,7 @@ def reasons(profile: str, config: CaliberConfig) -> dict[str, str]:
     changes = AGENT_PROFILES[profile].changes
     values = _values(changes, config.token_budget, vectors=config.embedding_provider is not None)
     data = config.to_mapping()
-    return {path: changes[path].why for path, value in values.items() if _at(data, path) == value}
+    return {path: changes[path].why for path, value in values.items() if value_at(data, path) == value}
 
 
 def _agent(profile: AgentProfile, path: str | os.PathLike[str], overrides: dict[str, Any]) -> CaliberConfig:
@@ -124,7 +124,8 @@ def _values(changes: Mapping[str, Change], budget: int, *, vectors: bool) -> dic
     return out
 
 
-def _at(data: Any, path: str) -> Any:
+def value_at(data: Any, path: str) -> Any:
+    """Return what stands at a dotted path of nested data, or None."""
     for part in path.split("."):
         data = data.get(part) if isinstance(data, Mapping) else None
     return data

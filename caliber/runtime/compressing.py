@@ -219,7 +219,9 @@ class Compressor:
         trust = trust_of_all((record.trust for record in records), TrustLabel.WEB)
         if relation is NOTE:
             new: Any = self._note(records, summary, trust)
-            return Group(relation, records, scope_id, new, self._vector("note", embedded_text(new.entity, summary)))
+            return Group(
+                relation, records, scope_id, new, self._engine.vector("note", embedded_text(new.entity, summary))
+            )
         if relation in (TURN, ARTIFACT):
             new = artifact_ops.check_artifact(
                 self._engine.count_bytes,
@@ -228,16 +230,15 @@ class Compressor:
                 extraction_method=ExtractionMethod.INFERRED,
                 trust=trust,
             )
-            return Group(relation, records, scope_id, new, self._vector("artifact", summary))
+            return Group(relation, records, scope_id, new, self._engine.vector("artifact", summary))
         new = self._own(relation, records, summary, trust)
-        return Group(relation, records, scope_id, new, self._vector(relation.name, self._embedded(relation, new)))
+        return Group(
+            relation, records, scope_id, new, self._engine.vector(relation.name, self._embedded(relation, new))
+        )
 
     def _embedded(self, relation: Relation, record: Any) -> str:
         memory = self._engine.store.catalog.memory_of(relation.name)
         return "" if memory is None or memory.embedded is None else getattr(record, memory.embedded) or ""
-
-    def _vector(self, kind: str, text: str) -> Vectors | None:
-        return self._engine.vectors(kind, [text])[0]
 
     def _note(self, notes: Sequence[Note], summary: str, trust: TrustLabel) -> NewNote:
         newest = notes[-1]

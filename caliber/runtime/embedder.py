@@ -26,7 +26,6 @@ from caliber.model.errors import (
     Conflict,
     DimensionMismatch,
     EmbeddingFailed,
-    Unavailable,
 )
 from caliber.resident.memory import ResidentMemory
 from caliber.runtime import lookout
@@ -39,6 +38,7 @@ from caliber.schema.relations import EMBEDDING
 from caliber.storage.changes import UPSERT
 from caliber.storage.codec import codec_of
 from caliber.storage.protocol import Store
+from caliber.storage.session import store_closed
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
 _OWNER = codec_of(EMBEDDING).index("owner_id")
@@ -477,7 +477,7 @@ class Embedder:
 
     def _check_fillable(self, lane: SpaceProvider) -> None:
         if self._stopped.is_set():
-            raise Unavailable("the store was closed; open it again", reason="closed", retryable=False)
+            raise store_closed()
         self._review()
         if lane not in self._lanes:
             raise _retired_elsewhere(lane)

@@ -210,6 +210,10 @@ class Engine:
         """Return the vectors to commit with records, if they get any now. Raises: as ``Embedder.prepare``."""
         return [None] * len(texts) if self.embedder is None else self.embedder.prepare(kind, texts, apart=apart)
 
+    def vector(self, kind: str, text: str) -> Vectors | None:
+        """As ``vectors``, of one record."""
+        return self.vectors(kind, [text])[0]
+
     def _record_evaluator(self) -> None:
         """Put into the event log what kept compiled code from being kept: opening is slower, and nothing else."""
         for problem in () if self.evaluator.code is None else self.evaluator.code.problems:

@@ -248,7 +248,7 @@ class PolicyEngine:
             return
         if trigger is Trigger.SCOPE_CLOSE and action.target is PolicyTarget.TURN_BUFFER:
             step.summary = summary
-            step.summary_vector = self._engine.vectors("scope", [summary])[0]
+            step.summary_vector = self._engine.vector("scope", summary)
             return
         new = artifact_ops.check_artifact(
             self._engine.count_bytes,

@@ -298,7 +298,7 @@ class Records(Memory):
         said = self._own.embedded is not None and self._own.embedded in values
         text = (values[self._own.embedded] or "") if said else ""  # type: ignore[index]
         with self._engine.within(deadline_ms):
-            vectors = self._engine.vectors(self._relation.name, [text])[0] if said else None
+            vectors = self._engine.vector(self._relation.name, text) if said else None
 
             def work(uow: UnitOfWork) -> Any:
                 uow.guard(guard)

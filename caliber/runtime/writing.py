@@ -38,7 +38,7 @@ from caliber.model.enums import (
 )
 from caliber.runtime.engine import Engine
 from caliber.runtime.retaining import Retaining
-from caliber.runtime.space_provider import Vectors, attach, embedded_text
+from caliber.runtime.space_provider import attach, embedded_text
 from caliber.runtime.support import bounded
 from caliber.runtime.tasks import Tasks
 from caliber.storage.steps import Steps, in_steps
@@ -288,7 +288,7 @@ class Writing:
         )
         wanted = inputs.as_uuid(scope_id, "scope_id")
         text = new.content.decode("utf-8", "replace")
-        vector = self._vector("artifact", text)
+        vector = self._engine.vector("artifact", text)
 
         def work(uow: UnitOfWork) -> Artifact:
             uow.guard(guard)
@@ -365,7 +365,7 @@ class Writing:
         )
         note_ops.check_validity(new.valid_from, new.valid_until)
         text = embedded_text(new.entity, new.content)
-        vector = self._vector("note", text)
+        vector = self._engine.vector("note", text)
 
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
@@ -377,10 +377,6 @@ class Writing:
             return note
 
         return engine.write(work, deadline_ms=deadline_ms)
-
-    def _vector(self, kind: str, text: str) -> Vectors | None:
-        """Return the vectors to commit with a record, or None when it gets none now. Raises: LlmError kinds."""
-        return self._engine.vectors(kind, [text])[0]
 
     def _visible_to(self) -> tuple[str, ...] | None:
         visibility = self._engine.config.access.default_visibility

@@ -6,6 +6,7 @@ the newest schema at once; ``migrate`` brings an older one up to it; ``open`` do
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ class MigrationStep:
 MIGRATIONS: dict[int, MigrationStep] = {
     1: MigrationStep("baseline", min_reader_version=1, min_writer_version=1),
 }
+
+
+def checksum_of(statements: Sequence[str]) -> bytes:
+    """Return what a schema version's statements are known by."""
+    return hashlib.sha256("\n".join(statements).encode()).digest()
 
 
 def baseline_of(checksum: bytes, at_us: int, epoch: str | None = None) -> Migration:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from caliber.model.errors import Unavailable
 from caliber.storage.codec import Row
 from caliber.storage.plan import Plan
 
@@ -43,3 +44,8 @@ class Counter:
 
     def here(self) -> int:
         return self._by_thread.get(threading.get_ident(), 0)
+
+
+def store_closed() -> Unavailable:
+    """Return what whoever uses a store hears after it was closed."""
+    return Unavailable("the store is closed; open it again", reason="closed", retryable=False)

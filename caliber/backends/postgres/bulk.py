@@ -8,6 +8,7 @@ Source: design sections 3 and 4; C-195, K-106; docs/decisions/0102.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from array import array
@@ -23,7 +24,7 @@ from psycopg import RawCursor
 
 from caliber.backends.postgres.connection import PgConnection, Shared
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.errors import StatementError, lost, translate
+from caliber.backends.postgres.errors import translate_driver
 from caliber.backends.postgres.statements import irregular
 from caliber.backends.postgres.wire import ESCAPE, from_jsonb, json_text
 from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyColumn, CopyKind, CopyReader, CopyRows, copy_tuples
@@ -478,16 +479,10 @@ class PostgresBulk:
             irregular(self._dialect)["scope.distrust_loaded"].sql,
             os.urandom(16),
             from_us(self._clock_us()),
-            self._translated,
+            functools.partial(translate_driver, store=self._shared.store),
             self._lock_timeout_ms,
             self._shared.channel,
         )
-
-    def _translated(self, error: psycopg.Error) -> CaliberError:
-        if error.sqlstate is None:
-            return lost(self._shared.store, error)
-        said = StatementError(error.sqlstate, error.diag.message_primary or "", error.diag.constraint_name)
-        return translate(said, self._shared.store)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -503,7 +498,7 @@ class PostgresBulk:
                 lent.rest()  # no COPY while it works
                 yield lent
             except psycopg.Error as error:
-                failed = self._translated(error)
+                failed = translate_driver(error, self._shared.store)
             else:
                 return
         raise failed

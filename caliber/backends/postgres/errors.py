@@ -131,6 +131,15 @@ def _rule(error: StatementError) -> str:
     return f"{kind} {error.constraint}" if error.constraint else kind
 
 
+def translate_driver(error: psycopg.Error, store: str) -> CaliberError:
+    """Return an error of the driver, used directly, as one of ours."""
+    if error.sqlstate is None:
+        return lost(store, error)
+    return translate(
+        StatementError(error.sqlstate, error.diag.message_primary or "", error.diag.constraint_name), store
+    )
+
+
 def lost(store: str, cause: BaseException | None = None) -> Unavailable:
     """Return the error of a connection that went away."""
     error = Unavailable(

@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from caliber.backends.postgres.connection import PgConnection
-from caliber.backends.postgres.pool import DOUBT_S
+from caliber.backends.postgres.pool import Lending
 from caliber.model.errors import CaliberError, DTypeError, InvalidValue, Unavailable
 from caliber.storage.protocol import ConnectionPool
 
@@ -30,7 +30,7 @@ _OURS: Final[dict[str, Any]] = {
 """How the driver itself is to behave where it is used directly; put back before others use the connection."""
 
 
-class LentPool:
+class LentPool(Lending):
     """Lends what another pool lends, in the state that this room's code expects. As ``Pool``."""
 
     def __init__(
@@ -40,14 +40,11 @@ class LentPool:
         *,
         timeout_ms: int,
     ) -> None:
+        super().__init__()
         self._lender = lender
         self._wrap = wrap
         self._timeout_s = timeout_ms / 1_000
         self._known: dict[psycopg.Connection[Any], PgConnection] = {}
-        self._closed = False
-        self._doubted_until = 0.0
-        self.made = 0
-        self.replaced = 0
 
     @contextmanager
     def connection(self, *, deadline: float | None = None, ask: bool = False) -> Iterator[PgConnection]:
@@ -76,11 +73,6 @@ class LentPool:
                     raw.close()
         finally:
             self._give_back(connection)
-
-    def check_open(self) -> None:
-        """Raise Unavailable when the store was closed."""
-        if self._closed:
-            raise Unavailable("the store is closed; open it again", reason="closed", retryable=False)
 
     def close(self) -> None:
         """Take no more connections; the pool itself is its maker's."""
@@ -116,10 +108,6 @@ class LentPool:
             connection.close()
             self._lender.putconn(connection.raw)
         raise Unavailable("the pool handed in lends only dead connections; try again", reason="connection lost")
-
-    def _doubt(self) -> None:
-        self.replaced += 1
-        self._doubted_until = time.monotonic() + DOUBT_S
 
     def _ask_lender(self, until: float) -> psycopg.Connection[Any]:
         try:

@@ -21,7 +21,7 @@ from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk import for_server, from_server, joined
 from caliber.backends.postgres.connection import connect
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.errors import StatementError, lost, translate
+from caliber.backends.postgres.errors import translate_driver
 from caliber.backends.postgres.full_text_plans import state_table
 from caliber.backends.postgres.memories import catalog_in
 from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED, own
@@ -34,7 +34,7 @@ from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import CHANGE, MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
 from caliber.storage import arrow
-from caliber.storage.migrations import baseline_of
+from caliber.storage.migrations import baseline_of, checksum_of
 from caliber.storage.moved import FenceState
 from caliber.storage.moving import Key, no_store
 from caliber.storage.plan import compile_relation, plans_of, quote
@@ -185,18 +185,12 @@ class PostgresReplica:
             opened.pg.exit_pipeline_mode()  # where there can be no COPY
             yield opened.raw
         except psycopg.Error as error:
-            failed = self._translated(error)
+            failed = translate_driver(error, self._shared.store)
         else:
             return
         finally:
             opened.close()
         raise failed from failed.__cause__
-
-    def _translated(self, error: psycopg.Error) -> CaliberError:
-        if error.sqlstate is None:
-            return lost(self._shared.store, error)
-        said = StatementError(error.sqlstate, error.diag.message_primary or "", error.diag.constraint_name)
-        return translate(said, self._shared.store)
 
     @property
     def _dialect(self) -> PostgresDialect:
@@ -330,7 +324,7 @@ class PostgresReplica:
                     for statement in self._references(relation):
                         connection.execute(statement.encode())
                 self._go_on_from(connection, numbers)
-                self._record(connection, epoch, schemas.checksum([*statements, *own_tables]))
+                self._record(connection, epoch, checksum_of([*statements, *own_tables]))
                 connection.execute(f"COMMENT ON SCHEMA {quote(self._schema)} IS NULL".encode())
             for relation in catalog.relations:
                 connection.execute(f"ANALYZE {self._dialect.table(relation.name)}".encode())

@@ -10,25 +10,42 @@ from typing import Final
 
 from caliber.backends.postgres.connection import PgConnection
 from caliber.model.errors import CaliberError, Unavailable
+from caliber.storage.session import store_closed
 
 DOUBT_S: Final = 1.0
 """How long after one connection broke the others are asked before they are used: mostly they break together."""
 
 
-class Pool:
+class Lending:
+    """What whoever lends connections knows of them: how many there were, and whether they are to be trusted now."""
+
+    def __init__(self) -> None:
+        self._closed = False
+        self._doubted_until = 0.0
+        self.made = 0
+        self.replaced = 0
+
+    def check_open(self) -> None:
+        """Raise Unavailable when the store was closed."""
+        if self._closed:
+            raise store_closed()
+
+    def _doubt(self) -> None:
+        self.replaced += 1
+        self._doubted_until = time.monotonic() + DOUBT_S
+
+
+class Pool(Lending):
     """At most ``size`` connections. They are made by the thread that needs one, so it hears why one cannot be."""
 
     def __init__(self, make: Callable[[], PgConnection], *, size: int, timeout_ms: int) -> None:
+        super().__init__()
         self._make = make
         self._timeout_s = timeout_ms / 1_000
         self._size = size
         self._places = threading.BoundedSemaphore(size)
         self._lock = threading.Lock()
         self._idle: list[PgConnection] = []
-        self._closed = False
-        self._doubted_until = 0.0
-        self.made = 0
-        self.replaced = 0
 
     @contextmanager
     def connection(self, *, deadline: float | None = None, ask: bool = False) -> Iterator[PgConnection]:
@@ -76,15 +93,6 @@ class Pool:
                 return connection
             self._doubt()
             connection.close()
-
-    def _doubt(self) -> None:
-        self.replaced += 1
-        self._doubted_until = time.monotonic() + DOUBT_S
-
-    def check_open(self) -> None:
-        """Raise Unavailable when the pool was closed."""
-        if self._closed:
-            raise Unavailable("the store is closed; open it again", reason="closed", retryable=False)
 
     def _give_back(self, connection: PgConnection) -> None:
         try:

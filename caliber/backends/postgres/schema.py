@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -19,7 +18,7 @@ from caliber.schema.memory_types import MemoryType
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION, TENANT
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.memory_migrations import first_memories
-from caliber.storage.migrations import MIGRATIONS, baseline_of, check_versions
+from caliber.storage.migrations import MIGRATIONS, baseline_of, check_versions, checksum_of
 from caliber.storage.plan import RelationPlans, compile_relation, plans_of, quote
 
 OLDEST_SERVER: Final = 140_000
@@ -89,7 +88,7 @@ def create(
         if not _exists(connection, schema):
             connection.command(f"CREATE SCHEMA {quote(schema)}")
         connection.exchange(*(simple(statement) for statement in (*statements, *own_statements)))
-        _record(connection, plans, baseline_of(checksum(statements), clock_us()))
+        _record(connection, plans, baseline_of(checksum_of(statements), clock_us()))
         plan = plans[MEMORY_TYPE.name]
         for memory in memories:
             connection.run(plan.insert, plan.codec.encode(memory))
@@ -122,7 +121,7 @@ def migrate(shared: Shared, schema: str, *, clock_us: Callable[[], int], lock_ti
                 Migration(
                     schema_version=version,
                     name=step.name,
-                    checksum=checksum(statements),
+                    checksum=checksum_of(statements),
                     min_reader_version=step.min_reader_version,
                     min_writer_version=step.min_writer_version,
                     epoch=applied[0].epoch,
@@ -175,11 +174,6 @@ def require_store(connection: PgConnection, schema: str, store: str) -> Postgres
 
 
 _NO_VECTOR: Final = "the database has no pgvector; CREATE EXTENSION vector there (its package must be on the server)"
-
-
-def checksum(statements: Sequence[str]) -> bytes:
-    """Return what a schema version's statements are known by."""
-    return hashlib.sha256("\n".join(statements).encode()).digest()
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from caliber.backends.postgres.telling import Teller, channel_of, prefix_of
 from caliber.backends.postgres.vector_index import PostgresVectorIndex
 from caliber.backends.postgres.writer import Limits, PostgresWriter
 from caliber.model.enums import ContextPersistence
-from caliber.model.errors import InternalError, InvalidConfigValue, MissingRequired, TransactionFailed, Unavailable
+from caliber.model.errors import InternalError, InvalidConfigValue, MissingRequired, TransactionFailed
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation
@@ -43,7 +43,7 @@ from caliber.storage.memory_steps import MigrationPlan, Wanted
 from caliber.storage.moved import elsewhere
 from caliber.storage.plan import Plan, plans_of, quote
 from caliber.storage.protocol import ConnectionPool, Ear, Follower
-from caliber.storage.session import StatementSession
+from caliber.storage.session import StatementSession, store_closed
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.storage.vector_index import VectorIndexes
 
@@ -396,4 +396,4 @@ class PostgresStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable("the store is closed; open it again", reason="closed", retryable=False)
+            raise store_closed()

@@ -19,7 +19,7 @@ from caliber.backends.sqlite.bulk import before_all
 from caliber.backends.sqlite.connection import APPLICATION_ID, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
-from caliber.backends.sqlite.schema import PLANS, checksum, clear_beside, options_for, sync_folder, take_place
+from caliber.backends.sqlite.schema import PLANS, clear_beside, options_for, sync_folder, take_place
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig
 from caliber.model.errors import CaliberError, Conflict, StorageError, Unavailable
@@ -30,7 +30,7 @@ from caliber.storage import arrow
 from caliber.storage.bulk.columns import values_of
 from caliber.storage.codec import dump_json
 from caliber.storage.memory_migrations import catalog_of
-from caliber.storage.migrations import baseline_of
+from caliber.storage.migrations import baseline_of, checksum_of
 from caliber.storage.moved import FenceState
 from caliber.storage.moving import Key, no_store
 from caliber.storage.plan import compile_relation, plans_of, quote
@@ -256,7 +256,7 @@ class SqliteReplica:
             if dangling:
                 raise StorageError(f"a row of {dangling[0][0]} refers to nothing", reason="verification")
             self._go_on_from(connection, numbers, catalog)
-            row = baseline_of(checksum(statements), self._clock_us(), epoch)
+            row = baseline_of(checksum_of(statements), self._clock_us(), epoch)
             plans = PLANS[SCHEMA_MIGRATION.name]
             connection.run(plans.insert, plans.codec.encode(row))
             connection.command(f"DROP TABLE {_MARK}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import uuid
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.changes import UPSERT, pack_changes
 from caliber.storage.memory_migrations import declared_in, first_memories, stored_memories
-from caliber.storage.migrations import MIGRATIONS, baseline_of, check_needed, check_versions
+from caliber.storage.migrations import MIGRATIONS, baseline_of, check_needed, check_versions, checksum_of
 from caliber.storage.plan import RelationPlans, compile_relation, plans_of
 from caliber.storage.session import Counter
 
@@ -85,11 +84,6 @@ def _exists(file: Path) -> bool:
         ) from error
 
 
-def checksum(statements: list[str]) -> bytes:
-    """Return what a schema version's statements are known by."""
-    return hashlib.sha256("\n".join(statements).encode()).digest()
-
-
 def baseline(connection: SqliteConnection, now_us: int, declared: Sequence[MemoryType]) -> bool:
     """Create every relation and record the schema version, in one transaction; return whether nothing was there.
 
@@ -103,7 +97,7 @@ def baseline(connection: SqliteConnection, now_us: int, declared: Sequence[Memor
             return False  # another process was first
         for statement in statements:
             connection.command(statement)
-        row = baseline_of(checksum(statements), now_us)
+        row = baseline_of(checksum_of(statements), now_us)
         plans = PLANS[SCHEMA_MIGRATION.name]
         connection.run(plans.insert, plans.codec.encode(row))
         for statement in (line for name in own if name not in PLANS for line in own[name].create):
@@ -325,7 +319,7 @@ def _apply(connection: SqliteConnection, options: OpenOptions, version: int, now
         row = Migration(
             version,
             step.name,
-            checksum(statements),
+            checksum_of(statements),
             step.min_reader_version,
             step.min_writer_version,
             applied[0].epoch,

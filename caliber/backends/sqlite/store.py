@@ -33,7 +33,7 @@ from caliber.backends.sqlite.schema import (
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.enums import ContextPersistence
-from caliber.model.errors import IncompatibleOptions, Unavailable
+from caliber.model.errors import IncompatibleOptions
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
@@ -46,7 +46,7 @@ from caliber.storage.memory_migrations import catalog_of, check_declared, declar
 from caliber.storage.moved import elsewhere
 from caliber.storage.plan import plans_of
 from caliber.storage.protocol import Ear, Follower
-from caliber.storage.session import Counter, StatementSession
+from caliber.storage.session import Counter, StatementSession, store_closed
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.storage.vector_index import VectorIndexes
 
@@ -309,4 +309,4 @@ class SqliteStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable("the store is closed; open it again", reason="closed", retryable=False)
+            raise store_closed()

@@ -16,7 +16,7 @@ from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.backends.sqlite.full_text import FullTextWriter
 from caliber.backends.sqlite.schema import check_allowed
 from caliber.model.enums import Durability
-from caliber.model.errors import CaliberError, Conflict, Unavailable
+from caliber.model.errors import CaliberError, Conflict
 from caliber.schema.catalog import Catalog
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row
@@ -24,6 +24,7 @@ from caliber.storage.full_text import texts_of
 from caliber.storage.group import Batch, GroupWriter, Request, copy_for, is_own
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.protocol import Follower
+from caliber.storage.session import store_closed
 from caliber.storage.steps import finish
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
 
@@ -64,7 +65,7 @@ class SqliteWriter(GroupWriter):
 
     def _check_usable(self) -> None:
         if self._connection.closed:
-            raise Unavailable("the store was closed; open it again", reason="closed", retryable=False)
+            raise store_closed()
 
     def bulk(self, work: Callable[[SqliteConnection, Callable[[Sequence[RowChange]], object]], T]) -> T:
         """Run ``work`` in a transaction of its own; it gets what writes a change record, and holds no rows itself.
@@ -74,7 +75,7 @@ class SqliteWriter(GroupWriter):
         with self.exclusive():
             connection = self._connection
             if connection.closed:
-                raise Unavailable("the store was closed; open it again", reason="closed", retryable=False)
+                raise store_closed()
             try:
                 connection.command("BEGIN IMMEDIATE")
                 check_allowed(self._connection, self._store, "min_writer_version")
