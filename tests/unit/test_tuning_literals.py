@@ -79,7 +79,7 @@ _allow(
     backends__postgres__patience="_RACES_MAX",
     backends__postgres__writer="_OUTCOME_WAIT_S",
     llm__deadline="_LONGEST_S",
-    runtime__behind="WriteBehind.close WriteBehind.flush",
+    runtime__behind="WriteBehind._drain WriteBehind.close",
     runtime__embedder="Embedder.close",
     runtime__forgetting__service="_WAIT_MS",
     runtime__forgetting__store="_WAIT_MS",
