@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER, config
+from support.crowds import until
 from support.model_server import (
     CERTIFICATE,
     WRONG_CERTIFICATE,
@@ -111,6 +112,7 @@ def test_no_error_and_no_log_holds_the_key(
     provider = embeddings(server, kind, http={"timeout_ms": 400 if name == "late" else 10_000})
     with pytest.raises(CaliberError) as caught:
         provider.embed("a")
+    until(lambda: bool(server.asked))  # it may come to read after the request has been given up
     assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
     shown = seen(caught.value) + "\n".join(record.getMessage() + repr(record.args) for record in caplog.records)
     assert "openai" in shown or "voyage" in shown
@@ -128,6 +130,7 @@ def test_no_error_of_a_language_model_holds_the_key(server: ModelServer, name: s
         language_model(
             server, "anthropic", http={"timeout_ms": 400 if name == "late" else 10_000}
         ).verify_contradiction("a", "b")
+    until(lambda: bool(server.asked))
     assert server.asked[0].headers["x-api-key"] == KEY
     assert server.asked[0].headers["anthropic-version"]
     assert KEY not in seen(caught.value)
@@ -242,9 +245,7 @@ def test_no_event_and_no_file_holds_the_key(server: ModelServer, tmp_path: Path)
             assert window.status == "degraded"
             assert KEY not in repr(window)
             assert KEY not in repr(memory.search(f"words {number}"))
-            until = time.monotonic() + 10  # for the worker's first failure
-            while "refused" not in repr(list(memory.storage.events.all())) and time.monotonic() < until:
-                time.sleep(0.01)
+            until(lambda: "refused" in repr(list(memory.storage.events.all())))  # the worker's first failure
         memory.close_scope(scope.scope_id)
         events = list(memory.storage.events.all())
         assert "refused" in repr(events)
@@ -309,7 +310,12 @@ def test_requests_over_tls_end_in_time_and_when_closed() -> None:
         provider = embeddings(server, http={"trusted": str(CERTIFICATE), "timeout_ms": 500})
         with pytest.raises(RequestFailed, match="no answer within 500 ms"):
             provider.embed("a")
-        assert (provider.embed("b") == vector_of("b")).all()
+        for _ in range(50):  # a busy machine may need longer for an answer too
+            with contextlib.suppress(RequestFailed):
+                assert (provider.embed("b") == vector_of("b")).all()
+                break
+        else:
+            pytest.fail("it is of no use any more")
         provider.close()
 
 
@@ -353,7 +359,7 @@ def test_a_proxy_of_an_encrypted_service_sees_no_key(monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name, raising=False)
     with serving(tls=CERTIFICATE) as server, serving() as proxy:
         monkeypatch.setenv("https_proxy", proxy.endpoint)
-        way = {"proxy": "environment", "trusted": str(CERTIFICATE), "timeout_ms": 2_000}
+        way = {"proxy": "environment", "trusted": str(CERTIFICATE), "timeout_ms": 30_000}
         provider = embeddings(server, http=way)
         assert (provider.embed("a") == vector_of("a")).all()
         assert proxy.tunnels == [server.endpoint.removeprefix("https://")]
