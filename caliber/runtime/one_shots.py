@@ -2,8 +2,9 @@
 
 A row waits in ``pending_injection``, and in memory, where a window finds it without a statement. Which window takes it
 is decided under one lock against the newest boundary, so that of windows assembled at once one has it; the row is
-removed in the transaction that keeps the window. Of other processes, one that has not heard of that yet may take it,
-too. Source: K-065; docs/decisions/0167.
+removed in the transaction that keeps the window. A window that is kept before the call returns is not kept, and made
+again, where another process was first; one that is kept behind may have what another process's has, too.
+Source: K-065; docs/decisions/0167.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import hashlib
 import threading
 import uuid
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -51,20 +53,23 @@ class OneShots:
         """Return what the next window of a trajectory would take, and leave it."""
         return self._claim(trajectory_id, take=False).rules
 
-    def claim(self, trajectory_id: uuid.UUID) -> Claim:
-        """Take what waits for the next window of a trajectory; nobody else in this process gets it."""
+    def claim(self, trajectory_id: uuid.UUID, gone: Set[tuple[bytes, int]] = frozenset()) -> Claim:
+        """Take what waits for the next window of a trajectory; nobody else in this process gets it.
+
+        ``gone`` are rows that another process took, whatever memory says.
+        """
         if not self._memory.snapshot[_NAME].count():
             return NO_CLAIM
-        return self._claim(trajectory_id, take=True)
+        return self._claim(trajectory_id, take=True, gone=gone)
 
-    def _claim(self, trajectory_id: uuid.UUID, *, take: bool) -> Claim:
+    def _claim(self, trajectory_id: uuid.UUID, *, take: bool, gone: Set[tuple[bytes, int]] = frozenset()) -> Claim:
         with self._lock:
             pending = self._memory.snapshot[_NAME]
             rows, rules = [], {}
             for number in pending.group("trajectory_id", trajectory_id.bytes).tolist():
                 row: PendingInjection = self._memory.entity(pending, number)
                 key = row.injection_id.bytes
-                if self._taken.get(key) == row.version:
+                if self._taken.get(key) == row.version or (key, row.version) in gone:
                     continue
                 rows.append((key, row.version))
                 rules[row.origin] = OneShot(
@@ -101,6 +106,29 @@ def spend(uow: UnitOfWork, claim: Claim) -> None:
         except Conflict:
             continue
         uow.delete(PENDING_INJECTION, row)
+
+
+def spend_all(uow: UnitOfWork, claim: Claim) -> bool:
+    """Remove what a window took, if all of it is as it was when it was taken; else nothing, and return False.
+
+    Raises: Conflict when somebody else removes it at this moment; then the transaction must not stand
+    """
+    rows = [uow.find(PENDING_INJECTION, key) for key, _ in claim.rows]
+    if any(row is None or row.version != version for row, (_, version) in zip(rows, claim.rows, strict=True)):
+        return False
+    for row in rows:
+        uow.delete(PENDING_INJECTION, uow.update(PENDING_INJECTION, row))  # a deletion does not look at versions
+    return True
+
+
+def stands(claim: Claim, keep: Callable[[], bool]) -> bool:
+    """Return whether ``keep`` kept a window: not when others were quicker to take what it took."""
+    try:
+        return keep()
+    except Conflict:
+        if not claim.rows:
+            raise
+        return False
 
 
 def ask_for(uow: UnitOfWork, trajectory_id: uuid.UUID, memory: str, mode: InjectionMode, origin: str) -> bool:

@@ -52,7 +52,7 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
-from caliber.runtime.one_shots import Claim, spend
+from caliber.runtime.one_shots import Claim, spend_all, stands
 from caliber.runtime.rule_rows import RuleRows
 from caliber.runtime.searching import NO_PROVIDER, Deadline, Searching, for_embedding, in_one_space, query_vector
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
@@ -108,17 +108,22 @@ class Reader:
         with engine.within(deadline_ms if alone else for_embedding(deadline_ms)):
             snapshot, (vector, without) = in_one_space(engine, consistency, ask)
         deadline.check("the query was embedded")
-        claim = engine.one_shots.claim(trajectory_id)
-        try:
-            assembled = self._assemble(
-                snapshot, trajectory_id, budget, query, vector, without, as_of, extra_sections, claim.rules
-            )
-            deadline.check("the window was assembled")
-            self._left_behind(assembled, trajectory_id, claim)
-        except BaseException:
+        gone: frozenset[tuple[bytes, int]] = frozenset()
+        while True:
+            claim = engine.one_shots.claim(trajectory_id, gone)
+            try:
+                assembled = self._assemble(
+                    snapshot, trajectory_id, budget, query, vector, without, as_of, extra_sections, claim.rules
+                )
+                deadline.check("the window was assembled")
+                if self._left_behind(assembled, trajectory_id, claim):
+                    return assembled.window
+                engine.snapshot(ReadConsistency.LATEST)  # others took what it had: the next window is to know
+            except BaseException:
+                engine.one_shots.give_back(claim)
+                raise
             engine.one_shots.give_back(claim)
-            raise
-        return assembled.window
+            gone |= frozenset(claim.rows)
 
     def assemble_only(self, trajectory_id: uuid.UUID, max_tokens: int) -> ContextWindow:
         """Assemble without a query, leaving nothing behind: what a checkpoint keeps."""
@@ -207,7 +212,8 @@ class Reader:
             now_us=now,
         )
 
-    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim) -> None:
+    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim) -> bool:
+        """Keep a window and what it leaves behind; return whether it stands, as what it took was still there."""
         engine = self._engine
         config = engine.config
         window = assembled.window
@@ -217,11 +223,14 @@ class Reader:
             if config.write_behind.window_durability is WindowDurability.COMMIT:
                 stored = build()
 
-                def work(uow: UnitOfWork) -> None:
+                def work(uow: UnitOfWork) -> bool:
+                    if not spend_all(uow, claim):
+                        return False
                     uow.insert_new(CONTEXT_WINDOW, stored)
-                    spend(uow, claim)
+                    return True
 
-                engine.store.write(work)
+                if not stands(claim, lambda: engine.store.write(work)):
+                    return False
                 engine.one_shots.settled(claim)
             else:
                 engine.behind.window(window.window_id, build, claim)
@@ -242,6 +251,7 @@ class Reader:
                 at_us=at_us,
             )
         )
+        return True
 
     def stored_window(self, window_id: uuid.UUID) -> StoredWindow:
         """Return a persisted window, also one that is not on disk yet. Raises: NotFound."""

@@ -384,3 +384,57 @@ def test_of_two_handles_on_one_store_one_takes_it_once_the_other_has_heard(
     second.flush()
     assert names(second.assemble_context(again, consistency="latest")) == []
     assert first._engine.memory.verify() == []
+
+
+KEPT_AT_ONCE = {**LATE, "write_behind__window_durability": "commit", "resident__feed_poll_ms": 600_000}
+"""Windows are kept before the call returns; a handle hears of another when it looks."""
+
+
+def test_of_two_handles_that_have_not_heard_of_each_other_one_takes_it_where_windows_are_kept_at_once(
+    backend: Any, opened: Any, start: Any
+) -> None:
+    # K-065, decision 0167: several processes
+    backend.needs("sharing")
+    first, second = opened(**KEPT_AT_ONCE), opened(**KEPT_AT_ONCE)
+    other = start(first).trajectory_id
+    task = begun(first, start)
+    assert names(second.assemble_context(other, consistency="latest")) == ["once_note"]
+    waits = second._engine.memory.snapshot["pending_injection"]
+    assert names(first.assemble_context(task)) == ["once_note"]
+    assert second._engine.memory.snapshot["pending_injection"] is waits, "it has not heard"
+    again = second.assemble_context(task)
+    assert names(again) == []
+    assert names(second.assemble_context(task)) == []
+    # What was not returned was not kept.
+    assert second.storage.context_windows.count() == 4
+    assert second.replay(again.window_id).text == again.text
+    assert second.storage.pending_injections.count() == 0
+    for memory in (first, second):
+        assert memory.assemble_context(task, consistency="latest")
+        assert memory._engine.memory.verify() == []
+
+
+def test_of_two_handles_at_once_one_takes_it_where_windows_are_kept_at_once(
+    backend: Any, opened: Any, start: Any
+) -> None:
+    # K-065, decision 0167: whoever loses the race makes its window again
+    backend.needs("sharing")
+    both = [opened(**KEPT_AT_ONCE) for _ in range(2)]
+    tasks = [begun(both[0], start) for _ in range(6)]
+    at_once = threading.Barrier(2)
+    found: list[dict[Any, list[str]]] = [{}, {}]
+
+    def assemble(at: int) -> None:
+        both[at].search("tests", limit=1, consistency="latest")
+        for task in tasks:
+            at_once.wait(30)
+            found[at][task] = names(both[at].assemble_context(task))
+
+    threads = [threading.Thread(target=assemble, args=(at,)) for at in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [sorted((found[0][task], found[1][task])) for task in tasks] == [[[], ["once_note"]]] * len(tasks)
+    assert both[0].storage.context_windows.count() == 2 * len(tasks)
+    assert both[0].storage.pending_injections.count() == 0
