@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from caliber.model.entities import Event
 from caliber.model.enums import EventType
 
 Subscriber = Callable[[Event], None]
+Sight = Callable[[Event], Event | None]
+"""Gives of an event what a subscriber may hear; None of what it may not hear of at all."""
 
 
 class FailureSink(Protocol):
     """Who is told when a subscriber raises."""
 
     def __call__(self, event: Event, error: Exception) -> None: ...
+
+
+class _Entry(NamedTuple):
+    event_type: str | None
+    elsewhere: bool
+    subscriber: Subscriber
+    sight: Sight | None
 
 
 class EventBus:
@@ -27,17 +36,22 @@ class EventBus:
 
     def __init__(self, failed: FailureSink) -> None:
         self._lock = threading.Lock()
-        self._subscribers: tuple[tuple[str | None, bool, Subscriber], ...] = ()
+        self._subscribers: tuple[_Entry, ...] = ()
         self._failed = failed
 
     def subscribe(
-        self, subscriber: Subscriber, *, event_type: str | None = None, elsewhere: bool = False
+        self,
+        subscriber: Subscriber,
+        *,
+        event_type: str | None = None,
+        elsewhere: bool = False,
+        sight: Sight | None = None,
     ) -> Callable[[], None]:
         """Call ``subscriber`` for each event, or each of one type; return what ends the subscription.
 
-        ``elsewhere`` adds those of other processes, where the store hears of them.
+        ``elsewhere`` adds those of other processes, where the store hears of them. Without ``sight`` all is heard.
         """
-        entry = (event_type, elsewhere, subscriber)
+        entry = _Entry(event_type, elsewhere, subscriber, sight)
         with self._lock:
             self._subscribers = (*self._subscribers, entry)
 
@@ -49,15 +63,28 @@ class EventBus:
 
     def publish(self, event: Event) -> None:
         """Tell everyone who asked."""
-        for event_type, _, subscriber in self._subscribers:
-            if event_type is None or event_type == event.event_type:
-                self.deliver(subscriber, event)
+        for entry in self._subscribers:
+            if entry.event_type is None or entry.event_type == event.event_type:
+                self._tell(entry, event)
 
     def publish_from_elsewhere(self, event: Event) -> None:
         """Tell those who asked for other processes' events too; of missed ones, whatever type they asked for."""
-        for event_type, elsewhere, subscriber in self._subscribers:
-            if elsewhere and (event_type in (None, event.event_type) or event.event_type == EventType.EVENTS_MISSED):
-                self.deliver(subscriber, event)
+        missed = event.event_type == EventType.EVENTS_MISSED
+        for entry in self._subscribers:
+            if entry.elsewhere and (missed or entry.event_type in (None, event.event_type)):
+                self._tell(entry, event)
+
+    def _tell(self, entry: _Entry, event: Event) -> None:
+        """Tell one subscriber what it may hear; where that cannot be found out, nothing."""
+        heard: Event | None = event
+        if entry.sight is not None:
+            try:
+                heard = entry.sight(event)
+            except Exception as error:
+                self._failed(event, error)
+                return
+        if heard is not None:
+            self.deliver(entry.subscriber, heard)
 
     def deliver(self, subscriber: Subscriber, event: Event) -> None:
         """Call one subscriber; what it raises goes to the failure sink."""
@@ -70,3 +97,28 @@ class EventBus:
     def idle(self) -> bool:
         """Whether nobody listens."""
         return not self._subscribers
+
+
+class Subscriptions:
+    """The bus as one principal hears it."""
+
+    __slots__ = ("_bus", "_sight")
+
+    def __init__(self, bus: EventBus, sight: Sight | None) -> None:
+        self._bus = bus
+        self._sight = sight
+
+    def subscribe(
+        self, subscriber: Subscriber, *, event_type: str | None = None, elsewhere: bool = False
+    ) -> Callable[[], None]:
+        """Call ``subscriber`` for each event that the principal may hear; see ``EventBus.subscribe``."""
+        return self._bus.subscribe(subscriber, event_type=event_type, elsewhere=elsewhere, sight=self._sight)
+
+    def deliver(self, subscriber: Subscriber, event: Event) -> None:
+        """Call one subscriber; see ``EventBus.deliver``."""
+        self._bus.deliver(subscriber, event)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody listens."""
+        return self._bus.idle

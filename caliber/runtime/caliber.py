@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from caliber.agents.locks import LockService
 from caliber.config import CaliberConfig
-from caliber.events.bus import EventBus
+from caliber.events.bus import Subscriptions
 from caliber.model.access import Principal
 from caliber.model.entities import (
     EntityRef,
@@ -199,9 +199,9 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         return self._engine.locks
 
     @property
-    def events(self) -> EventBus:
-        """The event bus of this process."""
-        return self._engine.bus
+    def events(self) -> Subscriptions:
+        """The event bus of this process, as the principal hears it."""
+        return Subscriptions(self._engine.bus, self._reader.hearing)
 
     @property
     def storage(self) -> Tables:
@@ -281,6 +281,7 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
 
         With ``elsewhere`` also for the commits of other processes, in their order, on another thread: such an event has
         ids, not its payload. After an outage an event ``events_missed`` comes first, whatever ``event_type`` says.
+        Of what the principal may not read it hears nothing: notes, others' windows, audit events; an admin hears all.
 
         Raises: DTypeError; with ``elsewhere`` MissingRequired (no ``storage.feed_dsn``), IncompatibleOptions (SQLite).
         """
@@ -289,7 +290,7 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
             raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
         if elsewhere:
             self._engine.store.check_hears()
-        return self._engine.bus.subscribe(subscriber, event_type=event_type, elsewhere=elsewhere)
+        return self.events.subscribe(subscriber, event_type=event_type, elsewhere=elsewhere)
 
     def flush(self) -> None:
         """Return once nothing is behind: vectors made, usage counts, events and windows on disk."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.hearing import hearing_of
 from caliber.access.visibility import NoteMask
 from caliber.config import CaliberConfig
 from caliber.context import (
@@ -62,6 +63,8 @@ from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 
 _RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}
+_MORE = 4
+"""By how much more events are read where some of them may not be heard of."""
 _COUNTED = (SectionType.NOTES, SectionType.ARTIFACTS)
 
 
@@ -73,6 +76,7 @@ class Reader:
         self._principal = principal
         self._notes = NoteMask(principal)
         self.searching = Searching(engine, principal, self._notes)
+        self.hearing = hearing_of(principal, self._sees_note)
 
     # --- windows ---------------------------------------------------------------------------------
 
@@ -361,6 +365,11 @@ class Reader:
 
     # --- the event log ---------------------------------------------------------------------------
 
+    def _sees_note(self, note_id: uuid.UUID) -> bool:
+        """Return whether a note is there and may be read."""
+        found = self._engine.memory.snapshot.locate(note_id.bytes)
+        return found is not None and self._notes.allows(*found)
+
     def trace(self, trajectory_id: uuid.UUID, event_type: EventType | str | None, limit: int | None) -> list[Event]:
         """Return a trajectory's events, newest first, those of a moment ago included."""
         engine = self._engine
@@ -369,16 +378,24 @@ class Reader:
         if engine.snapshot()["trajectory"].find(trajectory_id.bytes) < 0:
             raise NotFound(entity_type="trajectory", id=trajectory_id)
         engine.behind.flush()
+        path = "list_by_trajectory"
+        by: tuple[bytes | str, ...] = (trajectory_id.bytes,)
+        if event_type is not None:
+            name = str(event_type)
+            if not name.startswith("caliber_"):
+                name = inputs.as_enum(event_type, EventType, "event_type").value
+            path, by = "list_by_trajectory_and_type", (trajectory_id.bytes, name)
         plans = engine.store.plans["event"]
-        with engine.store.read() as session:
-            if event_type is None:
-                rows = session.run(plans.lists["list_by_trajectory"], (trajectory_id.bytes, count))
-            else:
-                name = str(event_type)
-                if not name.startswith("caliber_"):
-                    name = inputs.as_enum(event_type, EventType, "event_type").value
-                rows = session.run(plans.lists["list_by_trajectory_and_type"], (trajectory_id.bytes, name, count))
-        return [plans.codec.decode(row) for row in rows]
+        asked = count
+        while True:
+            with engine.store.read() as session:
+                rows = session.run(plans.lists[path], (*by, asked))
+            events = [plans.codec.decode(row) for row in rows]
+            if self.hearing is not None:
+                events = [heard for event in events if (heard := self.hearing(event)) is not None]
+            if len(events) >= count or len(rows) < asked:
+                return events[:count]
+            asked *= _MORE  # what may not be heard of takes no place
 
 
 def _owners_used(window: ContextWindow) -> Iterator[tuple[str, uuid.UUID]]:

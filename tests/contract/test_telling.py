@@ -15,7 +15,9 @@ from support.configs import USER
 
 import caliber
 from caliber.backends.postgres.telling import named_channel, prefix_of
+from caliber.model.access import Principal
 from caliber.model.entities import Event, LockToken
+from caliber.model.enums import AgentRole, PrincipalKind
 from caliber.model.errors import DTypeError, IncompatibleOptions, LockExpired, MissingRequired
 
 from .conftest import DSN, PostgresBackend
@@ -113,6 +115,21 @@ def test_events_from_elsewhere_are_true_when_heard(pg: PostgresBackend) -> None:
     stop()
     with pytest.raises(MissingRequired, match="DSN that leads to the database"):
         stranger.on_event(hear, elsewhere=True)
+
+
+def test_of_others_notes_a_subscriber_hears_what_its_principal_may_read(pg: PostgresBackend) -> None:
+    # Decision 0186: memory has taken the commit over before it is asked who may read the note
+    one, other = listening(pg), listening(pg)
+    planner = other.acting_as(Principal(PrincipalKind.AGENT, "planner", AgentRole.ORCHESTRATOR))
+    worker = one.acting_as(Principal(PrincipalKind.AGENT, "worker", AgentRole.EXECUTOR))
+    heard: dict[str, list[Any]] = {"admin": [], "worker": []}
+    one.on_event(lambda event: heard["admin"].append(event.subject_id), event_type="note_create", elsewhere=True)
+    worker.on_event(lambda event: heard["worker"].append(event.subject_id), event_type="note_create", elsewhere=True)
+    made = {"entity": "e", "entity_type": "t", "note_type": "fact", "confidence": 0.5}
+    hidden = planner.add_note(content="for orchestrators", **made).note_id
+    shared = other.add_note(content="for everybody", **made).note_id
+    until(lambda: len(heard["admin"]) == 2 and heard["worker"], "it never heard")
+    assert heard == {"admin": [hidden, shared], "worker": [shared]}
 
 
 def test_a_transaction_of_many_events_is_told_in_parts(pg: PostgresBackend) -> None:
