@@ -247,6 +247,15 @@ def _opened(config: Any, network: bool) -> Iterator[Finding]:
                 f"{waiting:,} records wait for their vector",
                 "they get it while a program has the store open",
             )
+        triggers = found["behind"]["triggers_waiting"]
+        if triggers:
+            yield Finding(
+                area,
+                HINT,
+                f"{triggers:,} triggers wait for their actions",
+                "a program that has the store open does them, every policy_engine.schedule_poll_ms; or"
+                " `caliber policies --run`",
+            )
 
 
 def _answers(memory: Any, config: Any, network: bool) -> Iterator[Finding]:

@@ -34,9 +34,17 @@ class PolicyEngineConfig(Section):
         "How often an open store looks for what is due by schedule; 0 never does.", "C-238", unit="ms", ge=0
     )
     schedule_attempts_max: Int = knob(
-        "How often an action on a schedule is tried, at one look after the other, while what stops it may pass.",
+        "How often an action on a schedule is tried, at one look after the other, while what stops it may pass; and how"
+        " often a trigger that was left behind is taken up.",
         "C-229",
         ge=1,
+    )
+    trigger_takeover_ms: Duration = knob(
+        "How long after task_start or turn its actions count as left behind by a process that died, and are done at the"
+        " next look for what is due: longer than providers take for them, retries included.",
+        "C-229",
+        unit="ms",
+        gt=0,
     )
 
 

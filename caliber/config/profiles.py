@@ -329,6 +329,7 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "time_zone": "UTC",
             "schedule_poll_ms": 15 * SECOND,
             "schedule_attempts_max": 3,
+            "trigger_takeover_ms": 5 * MINUTE,
         },
         "policies": _policies(),
         "memories": [],

@@ -309,7 +309,8 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "policy_engine.on_error": ("runtime.policies", "runtime.schedules"),
     "policy_engine.time_zone": ("runtime.schedules",),
     "policy_engine.schedule_poll_ms": ("runtime.opening",),
-    "policy_engine.schedule_attempts_max": ("runtime.schedules",),
+    "policy_engine.schedule_attempts_max": ("runtime.left_triggers", "runtime.schedules"),
+    "policy_engine.trigger_takeover_ms": ("runtime.left_triggers",),
     "policies": ("runtime.policies", "runtime.schedules"),
     "memories": (
         "context.plan",

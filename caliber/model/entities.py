@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from caliber.model.enums import (
+    AgentRole,
     ArtifactType,
     DistanceMetric,
     EdgeRelation,
@@ -25,8 +26,10 @@ from caliber.model.enums import (
     LockMode,
     NoteType,
     OutcomeStatus,
+    PrincipalKind,
     SpaceState,
     TrajectoryStatus,
+    Trigger,
     TrustLabel,
     TTLKind,
     TurnRole,
@@ -424,6 +427,28 @@ class PolicyRun:
     covered_at: datetime
     due_at: datetime | None = None
     actions_done: int = 0
+    attempts: int = 0
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTrigger:
+    """What the start of a task or a turn set off, until its actions are done. Source: C-229, C-235.
+
+    ``principal_…`` is who set it off. Who took it up last did so at ``begun_at`` and raised ``version``; only the
+    holder of that version may do it. ``attempts`` counts those who took it up after the one that stored it.
+    """
+
+    trigger_id: uuid.UUID
+    trajectory_id: TrajectoryId
+    scope_id: ScopeId | None
+    trigger: Trigger
+    principal_kind: PrincipalKind
+    principal_id: str
+    principal_role: AgentRole | None
+    principal_admin: bool
+    created_at: datetime
+    begun_at: datetime
     attempts: int = 0
     version: int = 1
 

@@ -10,7 +10,7 @@ from caliber.kernels.jit.code import CompiledCode
 from caliber.runtime import spaces
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text
-from caliber.schema.relations import ARTIFACT, NOTE
+from caliber.schema.relations import ARTIFACT, NOTE, PENDING_TRIGGER
 
 _PAGE = 1_000
 
@@ -49,6 +49,7 @@ def stats(engine: Engine) -> dict[str, Any]:
             "unrecorded_errors": engine.unrecorded_errors,
             "windows_written": behind.windows_written,
             "bytes_a_window": behind.window_bytes // written,
+            "triggers_waiting": records[PENDING_TRIGGER.name],
             "embeddings_waiting": 0 if embedder is None else embedder.waiting(),
         },
         "embedding_spaces": spaces.in_short(engine),

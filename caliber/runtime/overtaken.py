@@ -20,7 +20,10 @@ def erasures(engine: Engine) -> int:
     return count
 
 
-def check_erasures(uow: UnitOfWork, before: int | None) -> None:
-    """Refuse to write what was made of sources that were read before an erasure. Raises: Changed."""
-    if before is not None and uow.count(ERASURE) != before:
+def check_erasures(uow: UnitOfWork, before: int | None, now: int | None = None) -> None:
+    """Refuse to write what was made of sources that were read before an erasure; ``now`` is how many there are.
+
+    Raises: Changed.
+    """
+    if before is not None and (uow.count(ERASURE) if now is None else now) != before:
         raise Changed(entity_type=ERASURE.name, reason="something was forgotten while a provider was asked about it")

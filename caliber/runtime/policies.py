@@ -10,138 +10,49 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from caliber.config.injection import InjectionKind, InjectionMode
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
 from caliber.llm.protocols import ExtractionTurn
 from caliber.model.access import Principal
-from caliber.model.entities import Artifact, Event, Note, Scope, Trajectory, Turn
+from caliber.model.entities import Artifact, Event, Note, PendingTrigger, Turn
 from caliber.model.enums import (
     ArtifactType,
     EntityType,
     EventType,
     ExtractionMethod,
-    OutcomeStatus,
     Trigger,
     TrustLabel,
 )
-from caliber.model.errors import CaliberError, LockExpired, Unavailable
+from caliber.model.errors import CaliberError, Conflict, LockExpired, Unavailable
 from caliber.model.windows import ContextWindow
 from caliber.pcp.checkpoints import build_state, insert_checkpoint
-from caliber.runtime.compressing import Compression, Compressor, Group, compressions
+from caliber.runtime.compressing import Compression, Compressor, Group
 from caliber.runtime.engine import Engine
 from caliber.runtime.inheriting import trust_of_all, trust_of_extracted
 from caliber.runtime.one_shots import ask_for, drop
 from caliber.runtime.overtaken import check_erasures
-from caliber.runtime.policy_notes import Changed, NoteMaker, PreparedNote, Source
+from caliber.runtime.policy_notes import Changed, NoteMaker, PreparedNote
+from caliber.runtime.policy_steps import (
+    COMPRESS,
+    Applied,
+    Declared,
+    Prepared,
+    Step,
+    StepFailed,
+    Subject,
+    declared_actions,
+)
 from caliber.runtime.pruning import own_relation, prune_in_range
 from caliber.runtime.retaining import record_taken
 from caliber.runtime.space_provider import Vectors, attach
+from caliber.runtime.triggers import take
 from caliber.schema.relations import TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory.artifacts import NewArtifact
 
 T = TypeVar("T")
-_COMPRESS = "compress"
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """An action, and where it is declared: which policy, which of its rules, which of the rule's actions."""
-
-    policy: str
-    rule: int
-    step: int
-    action: ActionConfig | Compression
-
-    @property
-    def kind(self) -> str:
-        """What is done, in a word."""
-        return _COMPRESS if isinstance(self.action, Compression) else self.action.action.value
-
-    @property
-    def origin(self) -> str:
-        """Its name: the same for as long as its policy is declared like this."""
-        return f"{self.policy}[{self.rule}][{self.step}]"
-
-
-@dataclass(slots=True)
-class Step:
-    """What one action came to, before anything is written."""
-
-    declared: Declared
-    took_s: float = 0.0
-    error: CaliberError | None = None
-    summary: str | None = None
-    summary_vector: Vectors | None = None
-    artifacts: list[tuple[NewArtifact, Vectors | None]] = field(default_factory=list)
-    notes: list[PreparedNote] = field(default_factory=list)
-    checkpoint: tuple[str, bytes] | None = None
-    groups: list[Group] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Prepared:
-    """The actions of one trigger, in their order; ``checkpoint`` is one that no policy asked for."""
-
-    trigger: Trigger
-    steps: list[Step] = field(default_factory=list)
-    checkpoint: tuple[str, bytes] | None = None
-
-    @property
-    def summarized(self) -> Step | None:
-        """The step whose summary is that of the closing scope: the last that made one."""
-        made = [step for step in self.steps if step.error is None and step.summary is not None]
-        return made[-1] if made else None
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether a checkpoint is made."""
-        return self.checkpoint is not None or any(step.checkpoint and step.error is None for step in self.steps)
-
-
-@dataclass(slots=True)
-class Applied:
-    """What the actions of one trigger wrote."""
-
-    artifacts: list[Artifact] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    checkpoint_id: uuid.UUID | None = None
-    pruned: int = 0
-    versions: dict[uuid.UUID, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What a trigger is about: a trajectory, and the scope that is closing or the last one.
-
-    ``erased`` is how often something had been erased before all this was read; None where nobody is told of it.
-    """
-
-    trajectory: Trajectory
-    scopes: list[Scope]
-    scope: Scope | None
-    turns: list[Turn]
-    outcome: OutcomeStatus | None = None
-    outcome_summary: str | None = None
-    erased: int | None = None
-
-    @property
-    def source(self) -> Source:
-        """What notes are drawn from."""
-        return Source(self.trajectory, self.scopes, self.turns, self.outcome_summary)
-
-
-class StepFailed(Exception):
-    """An action could not be written; what was written of its transaction is gone with it."""
-
-    def __init__(self, step: Step, error: CaliberError) -> None:
-        super().__init__(str(error))
-        self.step = step
-        self.error = error
 
 
 class PolicyEngine:
@@ -155,19 +66,7 @@ class PolicyEngine:
         self._assemble = assemble
         self.notes = NoteMaker(engine, principal)
         self._compressor = Compressor(engine)
-        self._actions: dict[Trigger, list[Declared]] = {trigger: [] for trigger in Trigger}
-        for policy in engine.config.policies:
-            for place, rule in enumerate(policy.rules):
-                declared = [Declared(policy.name, place, step, action) for step, action in enumerate(rule.actions)]
-                self._actions[rule.on].extend(declared)
-        for memory in engine.config.memories:
-            for place, when in enumerate(memory.inject_on):
-                mode = InjectionMode(kind=InjectionKind.FULL)
-                action = ActionConfig(action=PolicyAction.INJECT, target=memory.name, mode=mode)
-                self._actions[when.on].append(Declared(f"memory {memory.name}", place, 0, action))
-        for trigger, actions in self._actions.items():
-            found = compressions(engine.config.memories, trigger)
-            actions.extend(Declared(item.policy, 0, 0, item) for item in found)
+        self._actions = declared_actions(engine.config)
 
     def actions(self, trigger: Trigger) -> list[Declared]:
         """Return the actions of a trigger in the order they were declared."""
@@ -175,13 +74,13 @@ class PolicyEngine:
 
     # --- preparing -------------------------------------------------------------------------------
 
-    def prepare(self, trigger: Trigger, subject: Subject) -> Prepared:
+    def prepare(self, trigger: Trigger, subject: Subject, waiting: PendingTrigger | None = None) -> Prepared:
         """Do all that needs a provider; nothing is written but the event of an action that stops everything.
 
         Raises: what a provider raised, when ``policy_engine.on_error`` is abort; at closing a scope, when
-            ``close.on_llm_failure`` is fail.
+            ``close.on_llm_failure`` is fail. Of what waits also: what stops the store and may pass; Overtaken.
         """
-        prepared = Prepared(trigger)
+        prepared = Prepared(trigger, waiting)
         for declared in self._actions[trigger]:
             step, begun = Step(declared), time.monotonic()
             prepared.steps.append(step)
@@ -191,6 +90,8 @@ class PolicyEngine:
                 else:
                     self._prepare_action(trigger, declared.action, subject, prepared, step)
             except CaliberError as error:
+                if waiting is not None and isinstance(error, Conflict | Unavailable) and error.retryable:
+                    raise  # it waits on, and is done when that has passed
                 step.error = error
             step.took_s = time.monotonic() - begun
             if step.error is not None and self._must_stop(trigger, declared):
@@ -200,15 +101,24 @@ class PolicyEngine:
 
     def _must_stop(self, trigger: Trigger, declared: Declared) -> bool:
         config = self._engine.config
-        if trigger is Trigger.SCOPE_CLOSE and declared.kind in (PolicyAction.SUMMARIZE, _COMPRESS):
+        if trigger is Trigger.SCOPE_CLOSE and declared.kind in (PolicyAction.SUMMARIZE, COMPRESS):
             return config.close.on_llm_failure == "fail"
         return config.policy_engine.on_error == "abort"
 
     def _stop(self, prepared: Prepared, step: Step, subject: Subject) -> None:
-        """Record that nothing of a trigger is done because of one action; that fails where nothing can be written."""
+        """Record that nothing of a trigger is done because of one action, and will be.
+
+        Where nothing can be written, what waits is left to be done later on. Raises: Overtaken.
+        """
         skipped = len(self._actions[prepared.trigger]) - 1
+
+        def work(uow: UnitOfWork) -> None:
+            if prepared.waiting is not None:
+                take(uow, prepared.waiting)
+            self._record(uow, prepared, step, subject, skipped=skipped)
+
         try:
-            self._engine.write(lambda uow: self._record(uow, prepared.trigger, step, subject, skipped=skipped))
+            self._engine.write(work)
         except CaliberError as error:
             self._engine.record_error(f"the event of a policy on {prepared.trigger.value}", error)
 
@@ -326,9 +236,10 @@ class PolicyEngine:
     def apply(self, uow: UnitOfWork, subject: Subject, prepared: Prepared) -> Applied:
         """Write what was prepared, action by action, all but the closing scope's summary; return what came of it.
 
-        Raises: Changed when a note was changed meanwhile, or something was forgotten; StepFailed.
+        Raises: Changed when a note was changed meanwhile, or something was forgotten; StepFailed; Overtaken.
         """
-        check_erasures(uow, subject.erased)
+        erased = None if prepared.waiting is None else take(uow, prepared.waiting)
+        check_erasures(uow, subject.erased, erased)
         applied = Applied()
         trajectory_id = subject.trajectory.trajectory_id
         if prepared.trigger is Trigger.TASK_END and self._engine.one_shots.waiting(trajectory_id):
@@ -344,7 +255,7 @@ class PolicyEngine:
                     if error.retryable:
                         raise
                     raise StepFailed(step, error) from error
-            self._record(uow, prepared.trigger, step, subject, begun=begun, **counts)
+            self._record(uow, prepared, step, subject, begun=begun, **counts)
         if prepared.checkpoint is not None:
             applied.checkpoint_id = self.apply_checkpoint(uow, subject, prepared.checkpoint)
         return applied
@@ -438,7 +349,7 @@ class PolicyEngine:
     def _record(
         self,
         uow: UnitOfWork,
-        trigger: Trigger,
+        prepared: Prepared,
         step: Step,
         subject: Subject,
         *,
@@ -448,7 +359,7 @@ class PolicyEngine:
         """Write the event of an action in this very transaction: what the log says was done was done."""
         declared = step.declared
         payload: dict[str, Any] = {
-            "trigger": trigger.value,
+            "trigger": prepared.trigger.value,
             "policy": declared.policy,
             "rule": declared.rule,
             "step": declared.step,
@@ -456,6 +367,8 @@ class PolicyEngine:
             "outcome": "done" if step.error is None else "failed",
             **counts,
         }
+        if prepared.waiting is not None and prepared.waiting.attempts:
+            payload["attempt"] = prepared.waiting.attempts + 1
         if step.error is not None:
             payload |= {"error": step.error.kind, "message": str(step.error)[:500]}
             failed = {name: payload[name] for name in ("trigger", "error", "message")}

@@ -28,6 +28,7 @@ from caliber.model.schedules import ScheduledRule
 from caliber.model.time import from_us, to_us
 from caliber.runtime.compressing import Compression, Compressor, Group, compressions
 from caliber.runtime.engine import Engine
+from caliber.runtime.left_triggers import LeftTriggers
 from caliber.runtime.policy_notes import Changed
 from caliber.runtime.pruning import prune_everywhere
 from caliber.runtime.retaining import Retaining, record_taken
@@ -93,12 +94,13 @@ class Scheduler:
         self.rules = rules_of(engine.config)
         self._retaining = Retaining(engine)
         self._compressor = Compressor(engine)
+        self._left = LeftTriggers(engine)
 
     @property
     def has_work(self) -> bool:
         """Whether there is anything that can come due."""
         sweeps = self._retaining.sweeps and self._engine.config.retention.sweep_every_ms > 0
-        return bool(self.rules) or sweeps
+        return bool(self.rules) or sweeps or self._left.has_work
 
     # --- when ------------------------------------------------------------------------------------
 
@@ -145,8 +147,10 @@ class Scheduler:
     def look(self) -> int:
         """Run what is due, unless another process is at it; return how many actions were done.
 
-        When it is time, what is too old or too much by the retention of memories goes after them. A rule
-        that is seen for the first time is due from now on. Raises: StorageError kinds.
+        What other processes left behind of ``task_start`` and ``turn`` comes first; when it is time, what is too old or
+        too much by the retention of memories goes last. A rule that is seen for the first time is due from now on.
+
+        Raises: StorageError kinds.
         """
         self._engine.check_open()
         now, runs = self._engine.clock.now_us(), self._runs()
@@ -160,12 +164,15 @@ class Scheduler:
             elif self.due_us(rule, run, now) is not None:
                 due.append(rule)
         sweeps = self._sweep_is_due(runs.get(_SWEEP), now)
-        if not due and not sweeps:
+        left = bool(self._left.found())
+        if not due and not sweeps and not left:
             return 0
         done = 0
 
         def work(lease: _Lease) -> None:
             nonlocal done
+            if left:
+                done += self._left.take_up(lease.renewed)
             for rule in due:
                 done += self._run(rule, lease)
             if sweeps:
@@ -313,6 +320,11 @@ class _Lease:
         """Take it, or take it again. Raises: LockAcquisitionFailed while somebody else has it."""
         lock = self._locks.acquire(LEASE, holder=self._holder)
         self.token = LockToken(lock.resource, lock.token)
+
+    def renewed(self) -> LockToken:
+        """Take it again and return what it is guarded by now. Raises: as ``take``."""
+        self.take()
+        return self.token
 
 
 class _Step:

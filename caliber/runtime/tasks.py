@@ -5,6 +5,7 @@ Source: C §4.2, K-043 to K-049, K-093.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import uuid
 from collections.abc import Callable
@@ -12,7 +13,16 @@ from typing import TypeVar
 
 from caliber.model import states
 from caliber.model.access import Principal
-from caliber.model.entities import EntityRef, LockToken, Note, Scope, Trajectory, TrajectoryOutcome, Turn
+from caliber.model.entities import (
+    EntityRef,
+    LockToken,
+    Note,
+    PendingTrigger,
+    Scope,
+    Trajectory,
+    TrajectoryOutcome,
+    Turn,
+)
 from caliber.model.enums import EntityType, EventType, OutcomeStatus, RecoveryFrequency, TrajectoryStatus, Trigger
 from caliber.model.errors import (
     CaliberError,
@@ -22,14 +32,18 @@ from caliber.model.errors import (
     NotFound,
     Unavailable,
 )
+from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.windows import ContextWindow
 from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.engine import Engine
 from caliber.runtime.overtaken import check_erasures, erasures
-from caliber.runtime.policies import PolicyEngine, Prepared, Subject
+from caliber.runtime.policies import PolicyEngine
 from caliber.runtime.policy_notes import Changed
+from caliber.runtime.policy_steps import Prepared, Subject
 from caliber.runtime.retaining import Retaining
 from caliber.runtime.space_provider import attach
+from caliber.runtime.triggers import WAITING, Overtaken, in_hand, set_off
+from caliber.runtime.triggers import end as end_waiting
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
@@ -139,7 +153,7 @@ class Tasks:
         """Open a trajectory with scope 0 and run the task_start policies."""
         dag = self._engine.config.pcp.context_dag
 
-        def work(uow: UnitOfWork) -> Trajectory:
+        def work(uow: UnitOfWork) -> tuple[Trajectory, PendingTrigger | None]:
             trajectory, scope = lifecycle.start_trajectory(
                 uow,
                 goal=goal,
@@ -152,11 +166,11 @@ class Tasks:
             )
             self._emit(uow, EventType.TRAJECTORY_START, trajectory.trajectory_id)
             self._emit(uow, EventType.SCOPE_OPEN, trajectory.trajectory_id, scope)
-            return trajectory
+            return trajectory, self._set_off(uow, Trigger.TASK_START, trajectory.trajectory_id)
 
-        trajectory = self._engine.write(work, deadline_ms=deadline_ms)
-        if self.policies.actions(Trigger.TASK_START):
-            self._after("policies on task_start", lambda: self._run(Trigger.TASK_START, trajectory.trajectory_id))
+        trajectory, waiting = self._engine.write(work, deadline_ms=deadline_ms)
+        if waiting is not None:
+            self.carry_out(waiting)
         return trajectory
 
     def _emit(
@@ -177,19 +191,40 @@ class Tasks:
         )
         uow.emit(event)
 
-    def _run(self, trigger: Trigger, trajectory_id: uuid.UUID, scope_id: uuid.UUID | None = None) -> None:
-        """Run a trigger's policies in a transaction of their own, on one scope or on the current one."""
+    def _set_off(
+        self, uow: UnitOfWork, trigger: Trigger, trajectory_id: TrajectoryId, scope_id: ScopeId | None = None
+    ) -> PendingTrigger | None:
+        """Let a trigger's policies wait for the end of this transaction; nothing is written where there are none."""
+        if not self.policies.actions(trigger):
+            return None
+        return set_off(uow, trigger, trajectory_id, scope_id, self._principal)
+
+    def carry_out(self, waiting: PendingTrigger) -> int:
+        """Run a trigger's policies in a transaction of their own; return how many actions were done.
+
+        What stops the store for longer leaves them waiting: whoever looks for what is due takes them up.
+        """
+        done = 0
 
         def attempt() -> None:
-            erased, snapshot = self._erased(trigger), self._snapshot()
-            scopes = self.scopes_of(snapshot, trajectory_id)
-            named = next((scope for scope in scopes if scope.scope_id == scope_id), None)
-            scope = named or self.current_scope(snapshot, trajectory_id)
-            subject = self.subject(snapshot, trajectory_id, scope, all_turns=False, erased=erased)
-            prepared = self.policies.prepare(trigger, subject)
-            self.policies.write(prepared, subject, lambda uow: self.policies.apply(uow, subject, prepared))
+            nonlocal done
+            done = self._run(waiting)
 
-        self._retry(attempt)
+        with in_hand(waiting), contextlib.suppress(Overtaken):
+            self._after(f"policies on {waiting.trigger.value}", lambda: self._retry(attempt))
+        return done
+
+    def _run(self, waiting: PendingTrigger) -> int:
+        """Run a trigger's policies on what is there now, in its scope or the current one. Raises: Overtaken."""
+        trigger, trajectory_id = waiting.trigger, waiting.trajectory_id
+        erased, snapshot = self._erased(trigger), self._snapshot()
+        scopes = self.scopes_of(snapshot, trajectory_id)
+        named = next((scope for scope in scopes if scope.scope_id == waiting.scope_id), None)
+        scope = named or self.current_scope(snapshot, trajectory_id)
+        subject = self.subject(snapshot, trajectory_id, scope, all_turns=False, erased=erased)
+        prepared = self.policies.prepare(trigger, subject, waiting)
+        self.policies.write(prepared, subject, lambda uow: self.policies.apply(uow, subject, prepared))
+        return sum(step.error is None for step in prepared.steps)
 
     def _after(self, what: str, task: Callable[[], object]) -> None:
         """Do what follows a write that stands: it may not make the call raise, as if nothing had been written.
@@ -206,10 +241,14 @@ class Tasks:
         except CaliberError as error:
             self._engine.record_error(what, error)
 
-    def after_append(self, turn: Turn) -> None:
+    def appended(self, uow: UnitOfWork, turn: Turn) -> PendingTrigger | None:
+        """Let the turn policies wait, in the transaction that appends."""
+        return self._set_off(uow, Trigger.TURN, turn.trajectory_id, turn.scope_id)
+
+    def after_append(self, turn: Turn, waiting: PendingTrigger | None) -> None:
         """Run the turn policies on the turn's scope, and checkpoint when every turn is to have one (C-235, C-253)."""
-        if self.policies.actions(Trigger.TURN):
-            self._after("policies on turn", lambda: self._run(Trigger.TURN, turn.trajectory_id, turn.scope_id))
+        if waiting is not None:
+            self.carry_out(waiting)
         if self._frequency is RecoveryFrequency.PER_TURN:
             self._after("the checkpoint of a turn", lambda: self.checkpoint(turn.trajectory_id))
 
@@ -279,6 +318,8 @@ class Tasks:
             )
         except InvalidStateTransition as error:  # since it was looked at above; nothing of this stays
             raise Changed(entity_type="scope", id=current.scope_id, reason="somebody else closed it") from error
+        if self.policies.actions(Trigger.TURN):
+            end_waiting(self._engine, uow, "list_by_scope", closed.scope_id.bytes, "the scope was closed")
         _check_turns(closed, subject.scope)  # as it was when it was written: writers may not wait for each other
         vector = None if summarized is None else summarized.summary_vector
         if summary is not None:
@@ -336,6 +377,8 @@ class Tasks:
                     raise Changed(
                         entity_type="trajectory", id=trajectory_id, reason="a sub-trajectory was started meanwhile"
                     )
+                if any(self.policies.actions(trigger) for trigger in WAITING):
+                    end_waiting(self._engine, uow, "list_by_trajectory", trajectory_id.bytes, "the task ended")
                 notes = self.policies.apply(uow, subject, prepared).notes
                 done, session = lifecycle.finish_trajectory(
                     uow, trajectory_id, status=status, summary=summary, notes=[note.note_id for note in notes]

@@ -38,6 +38,8 @@ def maintain(engine: Engine) -> dict[str, int]:
         events = before(retention.events_ms)
         if events is not None:
             out["events"] = uow.execute("event.prune", events)
+            # What nobody's policies are about any more is kept as long as the log that would tell of it.
+            out["triggers"] = uow.execute("trigger.prune", events)
         changes = before(retention.changes_ms)
         if changes is not None:
             out["changes"] = uow.execute("change.prune", changes, retention.changes_keep_rows)

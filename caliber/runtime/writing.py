@@ -18,6 +18,7 @@ from caliber.model.entities import (
     Event,
     LockToken,
     Note,
+    PendingTrigger,
     Scope,
     Session,
     ToolCall,
@@ -229,18 +230,18 @@ class Writing:
             texts = [embedded_text(turn.name, turn.content.decode("utf-8", "replace")) for turn in new]
             vectors = engine.embedder.prepare("turn", texts)
 
-        def work(uow: UnitOfWork) -> Steps[tuple[list[Turn], bool]]:
+        def work(uow: UnitOfWork) -> Steps[tuple[list[Turn], bool, PendingTrigger | None]]:
             uow.guard(guard)
             stored = yield from turn_ops.append_turns(uow, scope_id, new)
             appended = bool(uow.changes)  # turns that were there already change nothing
             if vectors is not None:
                 for turn, text, vector in zip(stored, texts, vectors, strict=True):
                     attach(uow, "turn", turn.turn_id, text, vector)
-            return stored, appended
+            return stored, appended, self._tasks.appended(uow, stored[0]) if appended else None
 
-        stored, appended = engine.write(in_steps(work), deadline_ms=deadline_ms)
+        stored, appended, waiting = engine.write(in_steps(work), deadline_ms=deadline_ms)
         if appended:
-            self._tasks.after_append(stored[0])
+            self._tasks.after_append(stored[0], waiting)
         return stored
 
     # --- artifacts ---------------------------------------------------------------------------------

@@ -101,6 +101,11 @@ _TEXTS = {
         " last_accessed_at = max(last_accessed_at, excluded.last_accessed_at), version = version + 1"
         f" RETURNING {ROW['usage']}"
     ),
+    # With it comes what its actions have to know before they write: how often something was erased by now.
+    "trigger.take": (
+        "DELETE FROM pending_trigger WHERE trigger_id = ?1 AND version = ?2 RETURNING (SELECT count(*) FROM erasure)"
+    ),
+    "trigger.prune": "DELETE FROM pending_trigger WHERE created_at < ?1",
     "checkpoint.prune": (
         "DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal NOT IN (SELECT ordinal FROM checkpoint"
         " WHERE trajectory_id = ?1 ORDER BY created_at DESC, ordinal DESC LIMIT ?2)"

@@ -11,6 +11,7 @@ from caliber.schema.relations.runtime import (
     ERASURE,
     EVENT,
     LOCK,
+    PENDING_TRIGGER,
     POLICY_RUN,
     SCHEMA_MIGRATION,
 )
@@ -38,6 +39,7 @@ RELATIONS: tuple[Relation, ...] = (
     CHANGE,
     ERASURE,
     POLICY_RUN,
+    PENDING_TRIGGER,
     CONFIG_DOCUMENT,
     MEMORY_TYPE,
     SCHEMA_MIGRATION,
@@ -72,6 +74,7 @@ __all__ = [
     "MIRRORED",
     "NOTE",
     "PENDING_INJECTION",
+    "PENDING_TRIGGER",
     "POLICY_RUN",
     "RELATIONS",
     "SCHEMA_MIGRATION",

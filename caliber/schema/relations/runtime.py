@@ -1,4 +1,7 @@
-"""lock, event, change, policy_run and others of the runtime. Source: C-238, C-395, C-398, K-036, K-037, K-205."""
+"""lock, event, change, policy_run, pending_trigger and others of the runtime.
+
+Source: C-229, C-238, C-395, C-398, K-036, K-037, K-205.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from caliber.model.entities import ConfigDocument, Erasure, Event, Lock, PolicyRun
-from caliber.model.enums import EntityType, ErasureKind, EventFamily, LockMode
+from caliber.model.entities import ConfigDocument, Erasure, Event, Lock, PendingTrigger, PolicyRun
+from caliber.model.enums import AgentRole, EntityType, ErasureKind, EventFamily, LockMode, PrincipalKind, Trigger
 from caliber.schema.relation import (
     AccessPath,
+    ForeignKey,
     Relation,
     blob,
+    boolean,
     enum,
     instant,
     integer,
@@ -171,6 +176,38 @@ POLICY_RUN = Relation(
         version(),
     ),
     paths=(AccessPath("list_all", (), ("ordinal",)),),
+)
+
+PENDING_TRIGGER = Relation(
+    name="pending_trigger",
+    plural="pending_triggers",
+    entity=PendingTrigger,
+    code=47,
+    comment="What the start of a task or a turn set off; the transaction of its actions removes it.",
+    versioned=True,
+    key=("trigger_id",),
+    columns=(
+        uuid_("trigger_id"),
+        uuid_("trajectory_id"),
+        uuid_("scope_id", nullable=True),
+        enum("trigger", Trigger),
+        enum("principal_kind", PrincipalKind),
+        text("principal_id"),
+        enum("principal_role", AgentRole, nullable=True),
+        boolean("principal_admin"),
+        instant("created_at"),
+        instant("begun_at"),
+        integer("attempts", check=(0, None)),
+        version(),
+    ),
+    foreign_keys=(
+        ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
+        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+    ),
+    paths=(
+        AccessPath("list_by_trajectory", ("trajectory_id",), ("trigger_id",)),
+        AccessPath("list_by_scope", ("scope_id",), ("trigger_id",), where=(("scope_id", False),)),
+    ),
 )
 
 CONFIG_DOCUMENT = Relation(
