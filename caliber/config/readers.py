@@ -311,11 +311,11 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "policy_engine.schedule_poll_ms": ("runtime.opening",),
     "policy_engine.schedule_attempts_max": ("runtime.left_triggers", "runtime.schedules"),
     "policy_engine.trigger_takeover_ms": ("runtime.left_triggers",),
-    "policies": ("runtime.policies", "runtime.schedules"),
+    "policies": ("runtime.policy_steps", "runtime.schedules"),
     "memories": (
         "context.plan",
         "context.rules",
-        "runtime.policies",
+        "runtime.policy_steps",
         "runtime.retaining",
         "runtime.schedules",
         "storage.memory_migrations",

@@ -1,7 +1,7 @@
 """Triggers that a process left behind, as one that is killed does: the runner of schedules takes them up.
 
 Taking up raises the version of what waits, so whoever was at it before, and wakes up, writes nothing any more. Actions
-are those of this configuration, done as whoever set them off, on what is there now. Source: C-229, C-238; decision 0187.
+are those of this configuration, done as whoever set them off, on what is there now. Source: C-229, C-238; 0187.
 """
 
 from __future__ import annotations

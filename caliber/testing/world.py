@@ -118,6 +118,8 @@ def _before_all(relation: Relation, name: str) -> Any:
     kind = relation.column(name).type
     if kind in (ColumnType.INT, ColumnType.INSTANT):
         return entities.INT64_MIN
+    if kind is ColumnType.UUID:
+        return bytes(16)
     return "" if kind in (ColumnType.TEXT, ColumnType.ENUM) else b""
 
 

@@ -107,6 +107,7 @@ _allow(
     runtime__forgetting__proving="_PAGE",
     runtime__retaining="_BATCHES",
     runtime__spaces="_BATCH_ROWS",
+    runtime__left_triggers="_PAGE",
     runtime__tables="_PAGE",
     search__full_text="_WORDS_KEPT",
     search__stored="_WORDS_KEPT",
