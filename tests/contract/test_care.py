@@ -118,7 +118,7 @@ def expected(memory: caliber.Caliber, view: View, adapter: str) -> list[dict[str
     """Return a view's rows from the store's own plans."""
     relation = BY_NAME[view.relation]
     plans = memory._engine.store.plans[view.relation]
-    first = {ColumnType.INT: -(2**63), ColumnType.BYTES: b""}
+    first = {ColumnType.INT: -(2**63), ColumnType.BYTES: b"", ColumnType.UUID: bytes(16)}
     start = (-1,) if relation.ordinal else tuple(first.get(relation.column(name).type, "") for name in relation.key)
     with memory._engine.store.read() as session:
         rows = session.run(plans.page, (*start, 10_000))

@@ -17,6 +17,7 @@ from caliber.model import AgentRole, EventType, Principal, PrincipalKind
 from caliber.model.errors import CaliberError, Conflict, LockAcquisitionFailed
 from caliber.model.time import FixedClock
 from caliber.runtime.schedules import Scheduler
+from caliber.runtime.tasks import Tasks
 from support.configs import USER, policy
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place
 from support.memories import FACT
@@ -161,6 +162,21 @@ def by_itself(config: CaliberConfig, place: Place) -> str:
     clock.advance(ms=3 * HOUR_MS)
     # What looks every millisecond is waited for as long as it may take; what never looks is given a moment.
     return "told" if heard.wait(20 if config.policy_engine.schedule_poll_ms else 0.05) else "silent"
+
+
+def taken_up(config: CaliberConfig, place: Place) -> int:
+    """How many actions are done half an hour after a turn whose process went no further than storing it."""
+    clock, carry_out = clock_at(1), Tasks.carry_out
+    memory = place.open(config, clock=clock)
+    scope = memory.current_scope(memory.start_trajectory("test", initiator=USER).trajectory_id)
+    assert scope is not None
+    Tasks.carry_out = lambda *_: 0  # type: ignore[assignment,method-assign]
+    try:
+        memory.append_turn(scope.scope_id, role="user", content="said")
+    finally:
+        Tasks.carry_out = carry_out  # type: ignore[method-assign]
+    clock.advance(ms=HOUR_MS // 2)
+    return memory.run_due()
 
 
 def tries(config: CaliberConfig, place: Place) -> list[str]:
@@ -373,6 +389,14 @@ CASES: tuple[Case, ...] = (
         (2, ["to_retry", "failed"]),
         (3, ["to_retry", "to_retry", "failed"]),
         policies=scheduled(PRUNE),
+        policy_engine__schedule_poll_ms=0,
+    ),
+    case(
+        "policy_engine.trigger_takeover_ms",
+        taken_up,
+        ("20m", 1),
+        ("40m", 0),
+        policies=[policy("turn", NOTIFY)],
         policy_engine__schedule_poll_ms=0,
     ),
     # --- how long records stay

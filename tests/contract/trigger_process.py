@@ -1,0 +1,80 @@
+"""A process that says something, starts a task or does what another left, and is killed on the way.
+
+Told in JSON: the store, its knobs, the time, what it does (``turn``, ``task_start`` or ``due``), the scope to speak in,
+and where it is to be killed: while it stores what sets a trigger off, or takes it up (``storing``), as soon as that is
+committed (``before``), while it writes an action's event (``in`` and which), or as soon as that is told (``after``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+class Clock:
+    def __init__(self, now_us: int) -> None:
+        self._now_us = now_us
+
+    def now_us(self) -> int:
+        return self._now_us
+
+
+def dies(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    from support.configs import USER, config
+    from support.providers import ScriptedSummarizer
+
+    import caliber
+    from caliber.runtime.tasks import Tasks
+    from caliber.schema.relations import PENDING_TRIGGER
+    from caliber.storage.unit_of_work import UnitOfWork
+
+    path, knobs, now_us, does, scope, where, at = json.loads(sys.argv[1])
+    memory = caliber.open(config(path, **knobs), clock=Clock(now_us), summarization_provider=ScriptedSummarizer())
+    log, seen = UnitOfWork.log, [0]
+
+    def counting(self: UnitOfWork, event: Any, publish: Any) -> None:
+        here = seen[0] == at
+        seen[0] += 1
+        log(self, event, (lambda _: dies()) if here and where == "after" else publish)
+        if here and where == "in":
+            dies()
+
+    def dying(name: str) -> None:
+        call = getattr(UnitOfWork, name)
+
+        def writes(self: UnitOfWork, relation: Any, entity: Any) -> Any:
+            written = call(self, relation, entity)
+            if relation is PENDING_TRIGGER:
+                dies()
+            return written
+
+        setattr(UnitOfWork, name, writes)
+
+    if where == "storing":
+        dying("insert")
+        dying("update")
+    elif where == "before":
+        Tasks.carry_out = dies  # type: ignore[assignment,method-assign]
+    else:
+        UnitOfWork.log = counting  # type: ignore[method-assign]
+    if does == "turn":
+        memory.append_turn(scope, role="user", content="KEEP this")
+    elif does == "task_start":
+        memory.start_trajectory("is killed", initiator=USER)
+    else:
+        memory.run_due()
+    memory.close()
+
+
+if __name__ == "__main__":
+    main()
