@@ -227,7 +227,7 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         return Scheduler(self._engine).state()
 
     def run_due(self) -> int:
-        """Run what is due by schedule, unless another process is at it; return how many actions were done.
+        """Run what is due by schedule, or was left by who died, unless another is at it; return how many actions.
 
         An open store does so by itself every ``policy_engine.schedule_poll_ms``.
         """

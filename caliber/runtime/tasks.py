@@ -241,9 +241,9 @@ class Tasks:
         except CaliberError as error:
             self._engine.record_error(what, error)
 
-    def appended(self, uow: UnitOfWork, turn: Turn) -> PendingTrigger | None:
+    def appended(self, uow: UnitOfWork, trajectory_id: TrajectoryId, scope_id: ScopeId) -> PendingTrigger | None:
         """Let the turn policies wait, in the transaction that appends."""
-        return self._set_off(uow, Trigger.TURN, turn.trajectory_id, turn.scope_id)
+        return self._set_off(uow, Trigger.TURN, trajectory_id, scope_id)
 
     def after_append(self, turn: Turn, waiting: PendingTrigger | None) -> None:
         """Run the turn policies on the turn's scope, and checkpoint when every turn is to have one (C-235, C-253)."""

@@ -37,6 +37,7 @@ from caliber.model.enums import (
     TrustLabel,
     TurnRole,
 )
+from caliber.model.ids import ScopeId
 from caliber.runtime.engine import Engine
 from caliber.runtime.retaining import Retaining
 from caliber.runtime.space_provider import attach, embedded_text
@@ -237,7 +238,10 @@ class Writing:
             if vectors is not None:
                 for turn, text, vector in zip(stored, texts, vectors, strict=True):
                     attach(uow, "turn", turn.turn_id, text, vector)
-            return stored, appended, self._tasks.appended(uow, stored[0]) if appended else None
+            if not appended:
+                return stored, False, None
+            # Of several, the first may have been there already, in another scope.
+            return stored, True, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 
         stored, appended, waiting = engine.write(in_steps(work), deadline_ms=deadline_ms)
         if appended:

@@ -1730,6 +1730,82 @@ SELECT 1 FROM "tenant_a"."policy_run" WHERE "rule_id" = $1 FOR UPDATE;
 --   gives: ordinal, rule_id, covered_at, due_at, actions_done, attempts, version
 SELECT "ordinal", "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "tenant_a"."policy_run" ORDER BY "ordinal";
 
+-- ===== pending_trigger
+
+CREATE TABLE "tenant_a"."pending_trigger" (
+  "trigger_id" UUID NOT NULL,
+  "trajectory_id" UUID NOT NULL,
+  "scope_id" UUID,
+  "trigger" TEXT NOT NULL CHECK ("trigger" IN ('task_start', 'task_end', 'scope_close', 'turn', 'schedule')),
+  "principal_kind" TEXT NOT NULL CHECK ("principal_kind" IN ('human', 'agent', 'system')),
+  "principal_id" TEXT NOT NULL,
+  "principal_role" TEXT CHECK ("principal_role" IN ('orchestrator', 'optimizer', 'reviewer', 'executor')),
+  "principal_admin" BOOLEAN NOT NULL,
+  "created_at" TIMESTAMPTZ NOT NULL,
+  "begun_at" TIMESTAMPTZ NOT NULL,
+  "attempts" BIGINT NOT NULL CHECK ("attempts" >= 0),
+  "version" BIGINT NOT NULL CHECK ("version" >= 1),
+  PRIMARY KEY ("trigger_id"),
+  FOREIGN KEY ("trajectory_id") REFERENCES "tenant_a"."trajectory" ("trajectory_id") ON DELETE CASCADE,
+  FOREIGN KEY ("scope_id") REFERENCES "tenant_a"."scope" ("scope_id") ON DELETE CASCADE
+);
+
+CREATE INDEX "ix_pending_trigger_list_by_trajectory" ON "tenant_a"."pending_trigger" ("trajectory_id", "trigger_id");
+
+CREATE INDEX "ix_pending_trigger_list_by_scope" ON "tenant_a"."pending_trigger" ("scope_id", "trigger_id") WHERE "scope_id" IS NOT NULL;
+
+COMMENT ON TABLE "tenant_a"."pending_trigger" IS 'What the start of a task or a turn set off; the transaction of its actions removes it.';
+
+-- pending_trigger.insert
+--   takes: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+INSERT INTO "tenant_a"."pending_trigger" ("trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+
+-- pending_trigger.insert_or_ignore
+--   takes: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+INSERT INTO "tenant_a"."pending_trigger" ("trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT DO NOTHING;
+
+-- pending_trigger.upsert
+--   takes: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+INSERT INTO "tenant_a"."pending_trigger" ("trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT ("trigger_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "trigger" = excluded."trigger", "principal_kind" = excluded."principal_kind", "principal_id" = excluded."principal_id", "principal_role" = excluded."principal_role", "principal_admin" = excluded."principal_admin", "created_at" = excluded."created_at", "begun_at" = excluded."begun_at", "attempts" = excluded."attempts", "version" = excluded."version";
+
+-- pending_trigger.get
+--   takes: trigger_id
+--   gives: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+SELECT "trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version" FROM "tenant_a"."pending_trigger" WHERE "trigger_id" = $1;
+
+-- pending_trigger.update
+--   takes: trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version, trigger_id, version
+UPDATE "tenant_a"."pending_trigger" SET "trajectory_id" = $1, "scope_id" = $2, "trigger" = $3, "principal_kind" = $4, "principal_id" = $5, "principal_role" = $6, "principal_admin" = $7, "created_at" = $8, "begun_at" = $9, "attempts" = $10, "version" = $11 WHERE "trigger_id" = $12 AND "version" = $13;
+
+-- pending_trigger.delete
+--   takes: trigger_id
+DELETE FROM "tenant_a"."pending_trigger" WHERE "trigger_id" = $1;
+
+-- pending_trigger.count
+--   takes: nothing
+--   gives: count
+SELECT count(*) FROM "tenant_a"."pending_trigger";
+
+-- pending_trigger.page
+--   takes: trigger_id, limit
+--   gives: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+SELECT "trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version" FROM "tenant_a"."pending_trigger" WHERE "trigger_id" > $1 ORDER BY "trigger_id" LIMIT $2;
+
+-- pending_trigger.lock
+--   takes: trigger_id
+--   gives: found
+SELECT 1 FROM "tenant_a"."pending_trigger" WHERE "trigger_id" = $1 FOR UPDATE;
+
+-- pending_trigger.list_by_trajectory
+--   takes: trajectory_id
+--   gives: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+SELECT "trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version" FROM "tenant_a"."pending_trigger" WHERE "trajectory_id" = $1 ORDER BY "trigger_id";
+
+-- pending_trigger.list_by_scope
+--   takes: scope_id
+--   gives: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+SELECT "trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version" FROM "tenant_a"."pending_trigger" WHERE "scope_id" = $1 AND "scope_id" IS NOT NULL ORDER BY "trigger_id";
+
 -- ===== config_document
 
 CREATE TABLE "tenant_a"."config_document" (
@@ -2144,7 +2220,7 @@ SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM genera
 
 -- erase.hold
 --   takes: nothing
-LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."note", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."policy_run", "tenant_a"."config_document", "tenant_a"."memory_type" IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."note", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."policy_run", "tenant_a"."pending_trigger", "tenant_a"."config_document", "tenant_a"."memory_type" IN SHARE ROW EXCLUSIVE MODE;
 
 -- erasure.reserve
 --   takes: count
@@ -2317,6 +2393,15 @@ SELECT 'index ' || c.relname || ' is not valid; REINDEX it' FROM pg_index AS i J
 --   takes: count
 --   gives: ordinal
 SELECT nextval('"tenant_a"."trajectory_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
+-- trigger.prune
+--   takes: older_than
+DELETE FROM "tenant_a"."pending_trigger" WHERE created_at < $1;
+
+-- trigger.take
+--   takes: trigger_id, version
+--   gives: erasures
+DELETE FROM "tenant_a"."pending_trigger" WHERE trigger_id = $1 AND version = $2 RETURNING (SELECT count(*) FROM "tenant_a"."erasure");
 
 -- turn.by_number
 --   takes: trajectory_id, turn_number

@@ -1562,6 +1562,75 @@ SELECT "ordinal", "rule_id", "covered_at", "due_at", "actions_done", "attempts",
 --   gives: ordinal, rule_id, covered_at, due_at, actions_done, attempts, version
 SELECT "ordinal", "rule_id", "covered_at", "due_at", "actions_done", "attempts", "version" FROM "policy_run" ORDER BY "ordinal";
 
+-- ===== pending_trigger
+
+CREATE TABLE "pending_trigger" (
+  "trigger_id" BLOB NOT NULL CHECK (length("trigger_id") = 16),
+  "trajectory_id" BLOB NOT NULL CHECK (length("trajectory_id") = 16),
+  "scope_id" BLOB CHECK (length("scope_id") = 16),
+  "trigger" TEXT NOT NULL CHECK ("trigger" IN ('task_start', 'task_end', 'scope_close', 'turn', 'schedule')),
+  "principal_kind" TEXT NOT NULL CHECK ("principal_kind" IN ('human', 'agent', 'system')),
+  "principal_id" TEXT NOT NULL,
+  "principal_role" TEXT CHECK ("principal_role" IN ('orchestrator', 'optimizer', 'reviewer', 'executor')),
+  "principal_admin" INTEGER NOT NULL CHECK ("principal_admin" IN (0, 1)),
+  "created_at" INTEGER NOT NULL,
+  "begun_at" INTEGER NOT NULL,
+  "attempts" INTEGER NOT NULL CHECK ("attempts" >= 0),
+  "version" INTEGER NOT NULL CHECK ("version" >= 1),
+  PRIMARY KEY ("trigger_id"),
+  FOREIGN KEY ("trajectory_id") REFERENCES "trajectory" ("trajectory_id") ON DELETE CASCADE,
+  FOREIGN KEY ("scope_id") REFERENCES "scope" ("scope_id") ON DELETE CASCADE
+) STRICT;
+
+CREATE INDEX "ix_pending_trigger_list_by_trajectory" ON "pending_trigger" ("trajectory_id", "trigger_id");
+
+CREATE INDEX "ix_pending_trigger_list_by_scope" ON "pending_trigger" ("scope_id", "trigger_id") WHERE "scope_id" IS NOT NULL;
+
+-- pending_trigger.insert
+--   takes: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+INSERT INTO "pending_trigger" ("trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12);
+
+-- pending_trigger.insert_or_ignore
+--   takes: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+INSERT INTO "pending_trigger" ("trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT DO NOTHING;
+
+-- pending_trigger.upsert
+--   takes: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+INSERT INTO "pending_trigger" ("trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT ("trigger_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "trigger" = excluded."trigger", "principal_kind" = excluded."principal_kind", "principal_id" = excluded."principal_id", "principal_role" = excluded."principal_role", "principal_admin" = excluded."principal_admin", "created_at" = excluded."created_at", "begun_at" = excluded."begun_at", "attempts" = excluded."attempts", "version" = excluded."version";
+
+-- pending_trigger.get
+--   takes: trigger_id
+--   gives: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+SELECT "trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version" FROM "pending_trigger" WHERE "trigger_id" = ?1;
+
+-- pending_trigger.update
+--   takes: trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version, trigger_id, version
+UPDATE "pending_trigger" SET "trajectory_id" = ?1, "scope_id" = ?2, "trigger" = ?3, "principal_kind" = ?4, "principal_id" = ?5, "principal_role" = ?6, "principal_admin" = ?7, "created_at" = ?8, "begun_at" = ?9, "attempts" = ?10, "version" = ?11 WHERE "trigger_id" = ?12 AND "version" = ?13;
+
+-- pending_trigger.delete
+--   takes: trigger_id
+DELETE FROM "pending_trigger" WHERE "trigger_id" = ?1;
+
+-- pending_trigger.count
+--   takes: nothing
+--   gives: count
+SELECT count(*) FROM "pending_trigger";
+
+-- pending_trigger.page
+--   takes: trigger_id, limit
+--   gives: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+SELECT "trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version" FROM "pending_trigger" WHERE "trigger_id" > ?1 ORDER BY "trigger_id" LIMIT ?2;
+
+-- pending_trigger.list_by_trajectory
+--   takes: trajectory_id
+--   gives: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+SELECT "trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version" FROM "pending_trigger" WHERE "trajectory_id" = ?1 ORDER BY "trigger_id";
+
+-- pending_trigger.list_by_scope
+--   takes: scope_id
+--   gives: trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id, principal_role, principal_admin, created_at, begun_at, attempts, version
+SELECT "trigger_id", "trajectory_id", "scope_id", "trigger", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "begun_at", "attempts", "version" FROM "pending_trigger" WHERE "scope_id" = ?1 AND "scope_id" IS NOT NULL ORDER BY "trigger_id";
+
 -- ===== config_document
 
 CREATE TABLE "config_document" (
@@ -1984,6 +2053,15 @@ WITH loaded AS (SELECT scope_id AS of_scope, max(instr('system user tool web', t
 --   takes: trajectory_id
 --   gives: sequence
 SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1;
+
+-- trigger.prune
+--   takes: older_than
+DELETE FROM pending_trigger WHERE created_at < ?1;
+
+-- trigger.take
+--   takes: trigger_id, version
+--   gives: erasures
+DELETE FROM pending_trigger WHERE trigger_id = ?1 AND version = ?2 RETURNING (SELECT count(*) FROM erasure);
 
 -- turn.by_number
 --   takes: trajectory_id, turn_number
