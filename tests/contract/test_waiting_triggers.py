@@ -125,7 +125,7 @@ def test_what_a_process_left_is_done_once_it_is_old_enough_as_who_set_it_off(
     assert memory.verify() == []
 
 
-@EVERYWHERE
+@HERE
 def test_what_is_done_leaves_no_row(opened: Any, start: Any) -> None:
     memory = opened(*ON_TURN, policy("task_start", BEGUN, name="starting"))
     agent = start(memory)
@@ -136,8 +136,7 @@ def test_what_is_done_leaves_no_row(opened: Any, start: Any) -> None:
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-@pytest.mark.parametrize("durability", ["commit", "group"])
-def test_waiting_costs_no_round_trip(opened: Any, start: Any, durability: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_costs_no_round_trip(opened: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # docs/decisions/0094: the row travels with the turn, and its removal brings what was asked for anyway
     trips: list[list[bytes]] = []
     exchange, here = PgConnection.exchange, threading.get_ident()
@@ -148,7 +147,7 @@ def test_waiting_costs_no_round_trip(opened: Any, start: Any, durability: str, m
             trips.append([command.arguments[0] for command in sent if command.kind == "send_query_prepared"])
         return exchange(self, *commands)
 
-    agent = start(opened(*ON_TURN, storage__durability=durability))
+    agent = start(opened(*ON_TURN, storage__durability="commit"))
     for _ in range(4):
         agent.say("said")  # until what is prepared once is prepared
     with monkeypatch.context() as patch:
@@ -237,7 +236,7 @@ def test_a_policy_of_others_is_left_to_them_and_goes_with_the_log(
 
 
 @pytest.mark.parametrize("on_error", ["abort", "continue"])
-@EVERYWHERE
+@HERE
 def test_what_failed_for_good_is_not_done_again(
     opened: Any, start: Any, clock: SetClock, summarizer: ScriptedSummarizer, on_error: str
 ) -> None:
