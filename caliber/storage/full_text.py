@@ -9,8 +9,10 @@ Source: K-170, K-171, P-039; design, sections 3 and 5; docs/decisions/0081.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from caliber.schema.catalog import Catalog
@@ -134,6 +136,35 @@ def unpacked_memories(kept: str) -> dict[int, tuple[str, ...]]:
 def holds(memories: Memories, relations: Iterable[Relation]) -> bool:
     """Return whether an index of these memories holds what relations are searched by."""
     return all(memories.get(code) == fields for code, fields in memories_of(relations).items())
+
+
+def may_be_indexed(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return the relations of a store whose texts an index may hold, as others may have declared since."""
+    return TEXTS + catalog.own
+
+
+def to_index(memories: Memories, relations: Iterable[Relation]) -> list[Relation] | None:
+    """Return relations as an index of ``memories`` holds them, without those of which it holds nothing.
+
+    None where one is indexed by what is not known here: a field that others declared since.
+    """
+    out = []
+    for relation in relations:
+        if relation.code < FIRST_CODE:
+            out.append(relation)
+            continue
+        fields = memories.get(relation.code)
+        if fields is None:
+            continue
+        if not all(relation.has(name) and relation.column(name).type is ColumnType.TEXT for name in fields):
+            return None
+        out.append(relation if fields == relation.searched else _searched_by(relation, fields))
+    return out
+
+
+@functools.lru_cache(maxsize=512)
+def _searched_by(relation: Relation, fields: tuple[str, ...]) -> Relation:
+    return replace(relation, searched=fields, _by_name={})
 
 
 def text_table(relation: Relation) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from caliber.model.errors import SchemaMismatch
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ColumnType, Relation
+from caliber.storage.full_text import Memories, memories_of, texts_of
 from caliber.storage.memory_migrations import catalog_of
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
@@ -34,6 +35,29 @@ def gone_memories(session: StatementSession, plans: Mapping[str, RelationPlans],
         if now is None or not _columns(relation) <= _columns(now):
             lost.add(relation.name)
     return frozenset(lost)
+
+
+def indexed_now(
+    session: StatementSession, plans: Mapping[str, RelationPlans], texts: Sequence[Relation]
+) -> tuple[Memories, list[Relation]]:
+    """Return the memories that an index of this store is to hold, and the relations among ``texts`` as they still are.
+
+    Others may have added memories, changed what they are searched by, or taken a field from them.
+    """
+    present = catalog_of(session, plans)
+    known = []
+    for relation in texts:
+        now = present.by_code.get(relation.code)
+        if now is not None and now.searched == relation.searched and _columns(relation) <= _columns(now):
+            known.append(relation)
+    return memories_of(texts_of(present)), known
+
+
+def check_indexed(session: StatementSession, plans: Mapping[str, RelationPlans], texts: Sequence[Relation]) -> None:
+    """Refuse to make an index that would not hold what others declared. Raises: SchemaMismatch."""
+    memories, known = indexed_now(session, plans, texts)
+    if len(known) < len(texts) or memories != memories_of(texts):
+        raise outdated()
 
 
 def _columns(relation: Relation) -> set[tuple[str, ColumnType]]:

@@ -14,7 +14,8 @@ from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
 import caliber
-from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind, ResultStatus
+from caliber.backends import backend as backend_module
+from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind, ResultStatus, SystemClock
 from caliber.model.errors import SchemaMismatch
 from caliber.runtime.full_text import check_full_text
 from caliber.runtime.opening import plan_migration
@@ -189,6 +190,10 @@ def test_migrations_take_the_index_along(backend: Any) -> None:  # C-130
         memory.memory("place").insert(title="a bay", story="full of walrus")
         assert [hit.kind for hit in memory.search("walrus").hits] == ["note"]
     told: list[tuple[int, int]] = []
+    module = backend_module(settings(PLACE).storage.adapter)
+    module.migrate(settings(PLACE), clock_us=SystemClock().now_us)  # and killed before what is there is indexed
+    with pytest.raises(SchemaMismatch, match="not complete"):
+        backend.open(settings(PLACE))
     caliber.migrate(settings(PLACE), progress=lambda *done: told.append(done))
     assert told[-1] == (2, 2), "a text becomes searchable: what is there is indexed by it"
     with backend.open(settings(PLACE)) as memory:
@@ -214,28 +219,46 @@ def test_migrations_take_the_index_along(backend: Any) -> None:  # C-130
         assert memory._engine.store.full_text.state() is None
 
 
-def test_who_has_the_store_open_cannot_spoil_what_is_searched(backend: Any) -> None:
+def test_who_has_the_store_open_keeps_the_index_as_it_is_now(backend: Any) -> None:
     backend.needs("sharing")
+    plain = {**PLACE, "indexes": []}
     title_only = {**PLACE, "indexes": PLACE["indexes"][:1]}
-    old, asking = (backend.open(memories=[title_only], search__mode=mode) for mode in ("backend", "backend"))
+    more = {**PLACE, "fields": [*PLACE["fields"], {"name": "more", "type": "text", "optional": True}]}
+    more["indexes"] = [*PLACE["indexes"], {"field": "more", "type": "gin"}]
+    knobs = {"search__mode": "backend", "search__weights": WORDS, "embedding_provider": None}
+    oldest = backend.open(memories=[plain], **knobs)
+    caliber.migrate(backend.config(memories=[title_only], **knobs))
+    old = backend.open(memories=[title_only], **knobs)
     old.memory("place").insert(title="a bay", story="walrus")
-    caliber.migrate(backend.config(memories=[PLACE], search__mode="backend"))
-    new = backend.open(memories=[PLACE], search__mode="backend")
-    assert len(new.memory("place").search("walrus").hits) == 1
+    caliber.migrate(backend.config(memories=[PLACE], **knobs))
+    new = backend.open(memories=[PLACE], **knobs)
+    assert len(new.search("walrus").hits) == 1
     with pytest.raises(SchemaMismatch, match="open it again"):
-        asking.memory("place").search("bay")
-    assert asking.search("bay", kinds=["note"]).hits == ()
-    old.memory("place").insert(title="another bay", story="seals")  # by the words of its title alone
+        old.memory("place").search("bay")
+    assert old.search("bay", kinds=["note"]).hits == ()
+    old.memory("place").insert(title="another bay", story="seals")
+    oldest.memory("place").insert(title="one more bay", story="seals")  # it knows of no words that are searched
+    assert len(new.search("seals").hits) == 2
+    assert sound(new)
+    assert old.verify() == oldest.verify() == []
+    caliber.migrate(backend.config(memories=[more], **knobs))
+    newer = backend.open(memories=[more], **knobs)
+    assert len(newer.search("seals").hits) == 2
+    new.memory("place").insert(title="the last bay")  # it knows nothing of another field, and says so
     with pytest.raises(SchemaMismatch, match=r"not complete.*rebuild-search"):
-        new.search("seals")
-    new.storage.rebuild_search()
-    assert {hit.content for hit in new.search("seals", kinds=["place"]).hits if "keyword" in hit.found_by} == {
-        "another bay\nseals"
-    }
+        newer.search("bay")
+    with pytest.raises(SchemaMismatch, match="open it again"):
+        new.storage.rebuild_search()
+    newer.storage.rebuild_search()
+    assert len(newer.search("bay").hits) == 4
+    caliber.migrate(backend.config(memories=[plain | {"fields": more["fields"]}], **knobs))
+    newer.memory("place").insert(title="an unsearched bay")
+    assert newer._engine.store.full_text.state().memories == {}
+    assert newer._engine.store.full_text.state().complete
     caliber.migrate(backend.config(), drop=["place"])
     with pytest.raises(SchemaMismatch, match="open it again"):
-        new.memory("place").search("seals")
-    assert new.search("seals", kinds=["note"]).hits == ()
+        newer.memory("place").search("seals")
+    assert newer.search("seals", kinds=["note"]).hits == ()
 
 
 def test_rules_choose_by_relevance_where_records_are_not_in_memory(backend: Any, start: Any) -> None:

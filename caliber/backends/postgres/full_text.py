@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from caliber.backends.postgres.connection import PgConnection, simple
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.full_text_plans import FullTextPlans, drop_texts, full_text_plans
+from caliber.backends.postgres.full_text_plans import FullTextPlans, drop_texts, full_text_plans, kind_plans
 from caliber.backends.postgres.full_text_statements import full_text_statements
 from caliber.backends.postgres.patience import Transaction, patiently
 from caliber.kernels import uuid7
@@ -31,14 +31,15 @@ from caliber.storage.full_text import (
     TextEntry,
     TextIndexer,
     differences,
-    holds,
     memories_of,
     packed_memories,
     text_table,
     text_table_of,
+    to_index,
     unindexed,
     unpacked_memories,
 )
+from caliber.storage.outdated import check_indexed, indexed_now
 from caliber.storage.plan import RelationPlans
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange
@@ -57,11 +58,17 @@ class FullTextWriter:
     """Keeps the index in the write transactions of one store. Safe to share between threads."""
 
     def __init__(self, dialect: PostgresDialect, texts: tuple[Relation, ...]) -> None:
+        """``texts`` are all that an index may hold: what it does hold is asked of the store."""
+        self._dialect = dialect
         self._texts = {relation.name: relation for relation in texts}
         self._plans = full_text_plans(dialect, texts)
         self._indexer_of: IndexerOf = _nobody
         self._known: dict[str, TextIndexer | None] = {}
         self._memories: dict[str, Memories] = {}
+
+    def may_index(self, relation: Relation) -> bool:
+        """Return whether an index may hold texts of a relation."""
+        return relation.name in self._texts
 
     def keep(self, indexer_of: IndexerOf) -> None:
         """Say who makes entries."""
@@ -75,11 +82,13 @@ class FullTextWriter:
             known[name] = self._indexer_of(name)
         return known[name]
 
-    def can_index(self, indexer: TextIndexer | None, memories: str, relations: Iterable[Relation]) -> bool:
-        """Return whether entries can be made as an index has them; ``memories`` as the store keeps them."""
-        if memories not in self._memories:
-            self._memories = {memories: unpacked_memories(memories)}
-        return indexer is not None and holds(self._memories[memories], relations)
+    def to_index(self, memories: str, relations: Iterable[Relation]) -> list[Relation] | None:
+        """Return relations as an index holds them (see ``storage.full_text``); ``memories`` as the store keeps them."""
+        known = self._memories.get(memories)
+        if known is None:
+            known = unpacked_memories(memories)
+            self._memories = {memories: known}
+        return to_index(known, relations)
 
     def written(self, connection: PgConnection, kept: str | None, changes: Sequence[RowChange]) -> None:
         """Bring the index up to the changes of the transaction under way; ``kept`` says of what rules and memories."""
@@ -90,10 +99,13 @@ class FullTextWriter:
         last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in texts}
         if not last:
             return
-        changed = [relation for name, relation in texts.items() if any(of == name for of, _ in last)]
+        named = {name for name, _ in last}
         analyzer, _, memories = kept.partition(" ")
         indexer = self.indexer(analyzer)
-        if indexer is None or not self.can_index(indexer, memories, changed):
+        changed = self.to_index(memories, (relation for name, relation in texts.items() if name in named))
+        if changed == []:
+            return
+        if changed is None or indexer is None:
             connection.later(self._plans.spoil, ())
             return
         for relation in changed:
@@ -110,7 +122,7 @@ class FullTextWriter:
             digests[change.row[0]] = digest
             if digest is not None:
                 texts.append(change.row)
-        plan = self._plans.of[relation.name]
+        plan = kind_plans(relation, self._dialect)
         said = [digest.hex() if digest is not None else "" for digest in digests.values()]
         # Nothing is asked: what says the same stays, and what stays is not entered again.
         connection.later(plan.forget, (_texts(digests), dump_json(said)))
@@ -128,7 +140,7 @@ class FullTextWriter:
             dump_json([entry.digest.hex() for _, entry in found]),
             dump_json([entry.tokens for _, entry in found]),
         )
-        connection.later(self._plans.of[relation.name].enter, parameters)
+        connection.later(kind_plans(relation, self._dialect).enter, parameters)
 
 
 def _texts(numbers: Iterable[int]) -> str:
@@ -211,6 +223,7 @@ class PostgresFullText:
         state = self.state(connection)
         if unless_there and state is not None:
             return None
+        check_indexed(connection, self._plans, self._texts)
         connection.exchange(*(simple(text) for text in (*self._drop(state), *own.create)))
         connection.run(own.begin, (name, build, packed_memories(memories_of(self._texts))))
         return sum(int(connection.run(self._plans[relation.name].count, ())[0][0]) for relation in self._texts)
@@ -224,7 +237,7 @@ class PostgresFullText:
         """
         if not connection.run(self._own.built_by, (build,)):
             return None
-        connection.command(self._own.of[relation.name].lock)
+        connection.command(kind_plans(relation, self._dialect).lock)
         rows = connection.run(self._plans[relation.name].page, (last, _BATCH_ROWS))
         wanted = [row for row in rows if indexer.digest(relation, row) is not None]
         self._writer.enter(connection, indexer, relation, wanted)
@@ -237,13 +250,14 @@ class PostgresFullText:
                 return []
             if state.analyzer != indexer.name or not state.complete:
                 return ["full text is not complete, or was made by other rules; run `caliber db rebuild-search`"]
-            if state.memories != memories_of(self._texts):
+            memories, texts = indexed_now(session, self._plans, self._texts)
+            if state.memories != memories:
                 return ["full text does not hold every memory; run `caliber db rebuild-search`"]
             session.run(self._own.unhurried, ())
-            return [fault for relation in self._texts for fault in self._check_kind(session, indexer, relation)]
+            return [fault for relation in texts for fault in self._check_kind(session, indexer, relation)]
 
     def _check_kind(self, session: StatementSession, indexer: TextIndexer, relation: Relation) -> list[str]:
-        kind, of = relation.name, self._own.of[relation.name]
+        kind, of = relation.name, kind_plans(relation, self._dialect)
         found = differences(session, indexer, relation, self._plans[kind].page, of.entries, _BATCH_ROWS)
         return found + unindexed(session, kind, of.unlike)
 
@@ -255,13 +269,16 @@ class PostgresFullText:
         Asked for at its end, so that nobody who makes an index waits for all of a load: an index that was begun before
         is found here, and whoever begins one later waits for these rows.
         """
-        if relation.name not in self._own.of or not ordinals:
+        if not ordinals or not self._writer.may_index(relation):
             return
         state = connection.run(self._own.state, ())
         if not state:
             return
         indexer = self._writer.indexer(state[0][0])
-        if indexer is None or not self._writer.can_index(indexer, state[0][2], (relation,)):
+        indexed = self._writer.to_index(state[0][2], (relation,))
+        if indexed == []:
+            return
+        if indexed is None or indexer is None:
             connection.run(self._own.spoil, ())
             return
         plan = self._plans[relation.name].get_many
@@ -269,7 +286,7 @@ class PostgresFullText:
         for start in range(0, len(ordinals), _BATCH_ROWS):
             some = list(ordinals[start : start + _BATCH_ROWS])
             rows = connection.run(plan, (dump_json(some),))
-            self._writer.enter(connection, indexer, relation, rows)
+            self._writer.enter(connection, indexer, indexed[0], rows)
         connection.flush()
 
     def _patiently(self, work: Callable[[PgConnection], T]) -> T:

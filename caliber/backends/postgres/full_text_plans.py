@@ -57,7 +57,6 @@ class FullTextPlans:
     finish: Plan
     spoil: Plan
     unhurried: Plan
-    of: dict[str, KindPlans]
 
 
 def create_texts(name: str, dialect: PostgresDialect) -> Iterator[str]:
@@ -127,7 +126,9 @@ def lock_of(dialect: PostgresDialect) -> str:
     return f"LOCK TABLE {dialect.table(STATE)} IN ACCESS EXCLUSIVE MODE"
 
 
-def _kind_plans(relation: Relation, dialect: PostgresDialect) -> KindPlans:
+@functools.lru_cache(maxsize=1_024)
+def kind_plans(relation: Relation, dialect: PostgresDialect) -> KindPlans:
+    """Return the statements that keep the entries of one relation."""
     kind, table = relation.name, text_table(relation)
     words, entries = dialect.table(table), dialect.table(f"{table}_entry")
     counted = (
@@ -205,5 +206,4 @@ def full_text_plans(dialect: PostgresDialect, texts: tuple[Relation, ...]) -> Fu
             (),
         ),
         unhurried=Plan("text.unhurried", "SELECT set_config('statement_timeout', '0', true)", (), ("limit",)),
-        of={relation.name: _kind_plans(relation, dialect) for relation in texts},
     )

@@ -36,7 +36,7 @@ from caliber.schema.relation import Column, Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.conditions import StoredFilter, compile_stored
 from caliber.storage.embedding_statements import with_memories
-from caliber.storage.full_text import FullText, contracts_of, texts_of
+from caliber.storage.full_text import FullText, contracts_of, may_be_indexed, texts_of
 from caliber.storage.listing import Listing
 from caliber.storage.memory_migrations import catalog_of, check_declared, declared_in
 from caliber.storage.memory_steps import MigrationPlan, Wanted
@@ -148,7 +148,7 @@ class PostgresStore:
             self._pool.close()
             raise
         texts = texts_of(self.catalog)
-        keeper = FullTextWriter(dialect, texts)
+        keeper = FullTextWriter(dialect, may_be_indexed(self.catalog))
         full_text = PostgresFullText(
             keeper, dialect, texts, self.plans, self.read, self._transaction, self._limits.lock_timeout_ms
         )
@@ -207,9 +207,9 @@ class PostgresStore:
         return dialect
 
     def _check_prepared(self, most: int) -> None:
-        texts = texts_of(self.catalog)
         regular = sum(9 + len(plans.lists) + len(plans.counts) + len(plans.references) for plans in self.plans.values())
-        needed = regular + len(self.statements) + len(self._own) + len(contracts_of(texts)) + 8 * len(texts) + 16
+        texts = len(contracts_of(texts_of(self.catalog))) + 8 * len(may_be_indexed(self.catalog))
+        needed = regular + len(self.statements) + len(self._own) + texts + 16
         if 0 < most < needed:
             raise InvalidConfigValue(
                 field="storage.prepared_max",

@@ -29,14 +29,15 @@ from caliber.storage.full_text import (
     TextEntry,
     TextIndexer,
     differences,
-    holds,
     memories_of,
     packed_memories,
     text_table,
     text_table_of,
+    to_index,
     unindexed,
     unpacked_memories,
 )
+from caliber.storage.outdated import check_indexed, indexed_now
 from caliber.storage.plan import Plan, RelationPlans, quote
 from caliber.storage.session import StatementSession
 from caliber.storage.text_steps import TextStep
@@ -158,6 +159,7 @@ class FullTextWriter:
     """Keeps the index in the transactions of one writer."""
 
     def __init__(self, texts: Sequence[Relation]) -> None:
+        """``texts`` are all that an index may hold: what it does hold is asked of the store."""
         self._texts = {relation.name: relation for relation in texts}
         self._indexer_of: IndexerOf = _nobody
         self._sequence = -1
@@ -186,8 +188,10 @@ class FullTextWriter:
         last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in texts}
         if not last:
             return
-        changed = [texts[name] for name in dict.fromkeys(name for name, _ in last)]
-        if self._indexer is None or not holds(self._state.memories, changed):
+        changed = to_index(self._state.memories, [texts[name] for name in dict.fromkeys(name for name, _ in last)])
+        if changed == []:
+            return
+        if changed is None or self._indexer is None:
             connection.run(_SPOIL, ())
             return
         for relation in changed:
@@ -271,6 +275,7 @@ class SqliteFullText:
         with self._transaction() as connection:
             if unless_there and connection.run(_EXISTS, ()):
                 return 0
+            check_indexed(connection, self._plans, self._texts)
             create = (line for relation in self._texts for line in create_texts(text_table(relation)))
             self._announced(connection, (*self._drop(read_state(connection)), _STATE, *create))
             connection.run(_BEGIN, (indexer.name, build, packed_memories(memories_of(self._texts))))
@@ -304,10 +309,11 @@ class SqliteFullText:
                 return []
             if state.analyzer != indexer.name or not state.complete:
                 return ["full text is not complete, or was made by other rules; run `caliber db rebuild-search`"]
-            if state.memories != memories_of(self._texts):
+            memories, texts = indexed_now(connection, self._plans, self._texts)
+            if state.memories != memories:
                 return ["full text does not hold every memory; run `caliber db rebuild-search`"]
-            found = [fault for relation in self._texts for fault in self._check_kind(connection, indexer, relation)]
-        for relation in self._texts:
+            found = [fault for relation in texts for fault in self._check_kind(connection, indexer, relation)]
+        for relation in texts:
             table = text_table(relation)
             try:
                 with self._transaction() as connection:

@@ -20,7 +20,7 @@ from caliber.model.errors import CaliberError, Conflict
 from caliber.schema.catalog import Catalog
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row
-from caliber.storage.full_text import texts_of
+from caliber.storage.full_text import may_be_indexed
 from caliber.storage.group import Batch, GroupWriter, Request, copy_for, is_own
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.protocol import Follower
@@ -59,7 +59,7 @@ class SqliteWriter(GroupWriter):
         self._busy_timeout_ms = busy_timeout_ms
         self._clock_us = clock_us
         self.follower: Follower | None = None
-        self.full_text = FullTextWriter(texts_of(catalog))
+        self.full_text = FullTextWriter(may_be_indexed(catalog))
         self.identity = os.urandom(16)
         self.commits = 0
 
