@@ -171,16 +171,19 @@ def change_note(uow: UnitOfWork, note: Note, count_tokens: Callable[[bytes], int
     check_validity(changed.valid_from, changed.valid_until)
     if changed == note:
         return note
-    content = changed.content.encode()
-    changed = dataclasses.replace(
-        changed,
-        content_hash=hashlib.sha256(content).digest(),
-        fingerprint=fingerprint_of(changed),
-        token_count=count_tokens(content),
-        updated_at=from_us(uow.now_us),
-    )
-    stored: Note = uow.update(NOTE, changed)
+    derived = derived_of(changed, count_tokens)
+    stored: Note = uow.update(NOTE, dataclasses.replace(changed, **derived, updated_at=from_us(uow.now_us)))
     return stored
+
+
+def derived_of(note: Note, count_tokens: Callable[[bytes], int]) -> dict[str, Any]:
+    """Return what follows from what a note says: hashes, and how many tokens its content has."""
+    content = note.content.encode()
+    return {
+        "content_hash": hashlib.sha256(content).digest(),
+        "fingerprint": fingerprint_of(note),
+        "token_count": count_tokens(content),
+    }
 
 
 def archive_note(uow: UnitOfWork, note: Note) -> Note:

@@ -34,7 +34,7 @@ from caliber.storage.embedding_statements import kinds_of
 from caliber.storage.memory_records import KEY, derived_of
 from caliber.storage.reading import reading
 from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory import inputs
+from caliber.trajectory import artifacts, inputs
 
 _PAGE = 1_000
 _TYPES: dict[ColumnType, type[Any]] = {ColumnType.TEXT: str, ColumnType.BYTES: bytes, ColumnType.INT: int}
@@ -173,8 +173,7 @@ class Table:
         else:
             if self._relation.name == "artifact" and "content" in changes:
                 content = inputs.as_content(changes["content"], "content", allow_empty=False)
-                derived = {"content_hash": hashlib.sha256(content).digest()}
-                changes = {**derived, "token_count": self._engine.count_bytes(content), **changes, "content": content}
+                changes = {**artifacts.derived_of(content, self._engine.count_bytes), **changes, "content": content}
             replaced = dataclasses.replace(entity, **changes)
             self._encodable(replaced)
             if self._relation.has(KEY):

@@ -72,8 +72,7 @@ def check_artifact(
     return NewArtifact(
         artifact_type=inputs.as_enum(artifact_type, ArtifactType, "artifact_type"),
         content=raw,
-        content_hash=hashlib.sha256(raw).digest(),
-        token_count=count_tokens(raw),
+        **derived_of(raw, count_tokens),
         extraction_method=inputs.as_enum(extraction_method, ExtractionMethod, "extraction_method"),
         confidence=None if confidence is None else inputs.as_fraction(confidence, "confidence"),
         ttl=inputs.as_ttl(ttl),
@@ -85,6 +84,11 @@ def check_artifact(
         idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
         trust=None if trust is None else inputs.as_enum(trust, TrustLabel, "trust"),
     )
+
+
+def derived_of(content: bytes, count_tokens: Callable[[bytes], int]) -> dict[str, Any]:
+    """Return what follows from an artifact's content: its hash, and how many tokens it has."""
+    return {"content_hash": hashlib.sha256(content).digest(), "token_count": count_tokens(content)}
 
 
 def create_artifact(

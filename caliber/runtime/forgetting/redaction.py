@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from caliber.kernels import uuid7
-from caliber.knowledge.notes import fingerprint_of
+from caliber.knowledge import notes
 from caliber.runtime.forgetting.subject import Subject
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.memory_records import derived_of
+from caliber.trajectory import artifacts
 
 _DERIVED = frozenset({"content_hash", "fingerprint", "goal_hash"})
 
@@ -86,13 +87,7 @@ class Redactor:
         if name == "turn" and "content" in changes:
             return {"token_count": self._count_bytes(changes["content"])}
         if name == "artifact" and "content" in changes:
-            content = changes["content"]
-            return {"content_hash": hashlib.sha256(content).digest(), "token_count": self._count_bytes(content)}
+            return artifacts.derived_of(changes["content"], self._count_bytes)
         if name == "note":
-            changed = dataclasses.replace(entity, **changes)
-            return {
-                "content_hash": hashlib.sha256(changed.content.encode()).digest(),
-                "fingerprint": fingerprint_of(changed),
-                "token_count": self._count_text(changed.content),
-            }
+            return notes.derived_of(dataclasses.replace(entity, **changes), self._count_bytes)
         return {}
