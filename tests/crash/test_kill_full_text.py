@@ -88,4 +88,4 @@ def test_kill_while_full_text_is_made_leaves_nothing_that_is_trusted(tmp_path: P
     with pytest.raises(SchemaMismatch, match="rebuild-search"):
         caliber.open(settings_for(path, search__mode="backend"))
     assert rebuild_full_text(settings_for(path)) == 30
-    assert faults_of(path) == ([], FullTextState("english/1", True))
+    assert faults_of(path) == ([], FullTextState("english/1", True, {}))
