@@ -115,7 +115,8 @@ class Tenants:
         """Bring a tenant's store up to this version's schema; return the versions applied."""
         config = self.config(name)
         applied = backend(config.storage.adapter).migrate(config, clock_us=self._clock_us)
-        complete_full_text(config)
+        if config.memories:
+            complete_full_text(config)
         return applied
 
     def move(self, name: str, source: str, *, step: Step | None = None, told: Told | None = None) -> MoveReport:
