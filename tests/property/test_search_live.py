@@ -23,6 +23,7 @@ import caliber
 from caliber.model import FixedClock
 
 NOTES_A_SECOND = 2_000
+PATIENCE_S = 60
 NOTES_A_COMMIT = 20
 ALLOWED_RATIO = 3.0
 _OFF = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
@@ -73,16 +74,22 @@ class Writer:
             self.failure = error
 
 
-def search_for(memory: Any, questions: list[str], seconds: float) -> tuple[list[float], list[tuple[str, Any]]]:
-    """Search one after another; return how long each took, and what was answered."""
-    took, answers = [], []
+def search_for(
+    memory: Any, questions: list[str], seconds: float, least_positions: int = 1
+) -> tuple[list[float], list[tuple[str, Any]]]:
+    """Search one after another; return how long each took, and what was answered.
+
+    On a busy machine it goes on until answers name so many positions.
+    """
+    took, answers, positions = [], [], set()
     until = time.perf_counter() + seconds
     for query in itertools.cycle(questions):
         begin = time.perf_counter()
-        if begin > until:
+        if begin > until and (len(positions) >= least_positions or begin > until + PATIENCE_S):
             return took, answers
         answers.append((query, memory.search(query)))
         took.append(time.perf_counter() - begin)
+        positions.add(answers[-1][1].position.sequence)
     raise AssertionError("questions never end")
 
 
@@ -110,11 +117,12 @@ def test_each_answer_is_the_twin_s_at_the_position_it_names(tmp_path: Path, embe
         add_notes(memory, texts, 300)
         questions = texts.questions(60)
         with Writer(memory, texts, notes_a_second=1_000):
-            _, answers = search_for(memory, questions, 0.8)
+            _, answers = search_for(memory, questions, 0.8, least_positions=4)
         memory.flush()
         positions = [result.position.sequence for _, result in answers]
         assert positions == sorted(positions), "a later answer is of no earlier position"
-        assert len(check_sample(memory, answers, 14)) >= 4
+        assert len(set(positions)) >= 4
+        assert check_sample(memory, answers, 14)
 
 
 @pytest.mark.soak
