@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from caliber.cli.failures import DONE, PROBLEM, Mistake, describe
+from caliber.cli.output import plural
 from caliber.cli.settings import DISTRIBUTION, Settings, with_settings
 
 OK: Final = "ok"
@@ -252,7 +253,7 @@ def _opened(config: Any, network: bool) -> Iterator[Finding]:
             yield Finding(
                 area,
                 HINT,
-                f"{triggers:,} triggers wait for their actions",
+                f"{plural(triggers, 'trigger')} set off, and not carried out yet",
                 "a program that has the store open does them, every policy_engine.schedule_poll_ms; or"
                 " `caliber policies --run`",
             )

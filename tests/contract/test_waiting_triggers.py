@@ -15,6 +15,7 @@ from support.providers import ScriptedSummarizer
 
 import caliber
 from caliber.backends.postgres.connection import PgConnection
+from caliber.cli.doctor import _opened
 from caliber.model import AgentRole, NoteType, Principal, PrincipalKind
 from caliber.model.errors import Unavailable
 from caliber.runtime import left_triggers
@@ -399,6 +400,7 @@ def test_an_open_store_takes_up_what_was_left_by_itself(opened: Any, start: Any,
     dies()
     start(memory).say("KEEP this")
     memory.close()
+    assert "1 trigger set off, and not carried out yet" in [found.text for found in _opened(memory.config, False)]
     dies(False)
     clock.at += BOUND
     told = threading.Event()
