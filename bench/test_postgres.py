@@ -22,8 +22,8 @@ import caliber
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.config import CaliberConfig
 from caliber.runtime.caliber import Caliber
+from caliber.runtime.embedding.vector_index import build_index_of
 from caliber.runtime.full_text import rebuild_full_text
-from caliber.runtime.vector_index import build_index_of
 
 NOTES, QUICK = 10_000, 1_000
 DSN = "CALIBER_BENCH_DSN"

@@ -20,7 +20,7 @@ from caliber.knowledge.notes import NewNote, add_note
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.enums import NoteType, TrustLabel
 from caliber.runtime.caliber import Caliber
-from caliber.runtime.space_provider import attach
+from caliber.runtime.embedding.space_provider import attach
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory.artifacts import check_artifact, create_artifact
 

@@ -291,7 +291,7 @@ def _answers(memory: Any, config: Any, network: bool) -> Iterator[Finding]:
 
 def _spaces(memory: Any) -> Iterator[Finding]:
     """Say which embedding space is searched, and what to do about the others."""
-    from caliber.runtime.spaces import SpaceTable
+    from caliber.runtime.embedding.spaces import SpaceTable
     from caliber.schema.relations import EMBEDDING_SPACE
 
     found = SpaceTable(memory._engine, EMBEDDING_SPACE).report()

@@ -97,8 +97,8 @@ class Settings:
 
         Unless ``note`` is false, it is said when another embedding model is on its way.
         """
+        from caliber.runtime.embedding.spaces import in_short
         from caliber.runtime.opening import open as open_store
-        from caliber.runtime.spaces import in_short
 
         with open_store(self.load()) as memory:
             state = in_short(memory._engine) if note else None

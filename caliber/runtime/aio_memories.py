@@ -10,7 +10,7 @@ from typing import Any
 from caliber.model.entities import LockToken
 from caliber.model.enums import TrustLabel
 from caliber.model.windows import SearchResult
-from caliber.runtime.memories import Memory
+from caliber.runtime.records.memories import Memory
 
 
 class AsyncMemory:

@@ -16,8 +16,8 @@ from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
 from caliber.model.time import SystemClock
+from caliber.runtime.embedding.vector_index import build_index_of
 from caliber.runtime.full_text import rebuild_full_text
-from caliber.runtime.vector_index import build_index_of
 from caliber.schema.relations import ERASURE
 from caliber.storage.care import Stages
 from caliber.storage.migrations import SCHEMA_VERSION

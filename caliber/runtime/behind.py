@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from caliber.model.entities import Event, StoredWindow
 from caliber.model.errors import CaliberError, InternalError, Unavailable
-from caliber.runtime.one_shots import Claim, OneShots, spend
+from caliber.runtime.policies.one_shots import Claim, OneShots, spend
 from caliber.schema.relations import CONTEXT_WINDOW, EVENT, TRAJECTORY, USAGE
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork

@@ -26,11 +26,11 @@ from caliber.model.schedules import ScheduledRule
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import figures
 from caliber.runtime.engine import Engine
-from caliber.runtime.memories import Memory
-from caliber.runtime.memory_names import memory
 from caliber.runtime.named import Tables
+from caliber.runtime.policies.schedules import Scheduler
 from caliber.runtime.reading import Reader
-from caliber.runtime.schedules import Scheduler
+from caliber.runtime.records.memories import Memory
+from caliber.runtime.records.names import memory
 from caliber.runtime.tasks import Tasks
 from caliber.runtime.upkeep import maintain
 from caliber.runtime.writing import Id, Writing

@@ -39,18 +39,18 @@ from caliber.model.time import Clock, from_us
 from caliber.resident.frame import FRAME
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime.behind import WriteBehind
-from caliber.runtime.embedder import Embedder
-from caliber.runtime.filters import Filters
+from caliber.runtime.embedding.embedder import Embedder
+from caliber.runtime.embedding.reembedding import enter_space
+from caliber.runtime.embedding.space_provider import Vectors
+from caliber.runtime.embedding.vector_index import open_index
 from caliber.runtime.full_text import open_stored_search
 from caliber.runtime.hearing import Hearing
-from caliber.runtime.one_shots import OneShots
+from caliber.runtime.policies.one_shots import OneShots
 from caliber.runtime.providers import Providers
-from caliber.runtime.reembedding import enter_space
+from caliber.runtime.records.filters import Filters
 from caliber.runtime.repeating import Once, Repeating
-from caliber.runtime.space_provider import Vectors
 from caliber.runtime.stored_records import StoredRecords
 from caliber.runtime.support import refusals
-from caliber.runtime.vector_index import open_index
 from caliber.schema.memories import OF_RELATION, BuiltIn
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING
 from caliber.search.filters import kinds_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from caliber.kernels import active_path
 from caliber.kernels.jit.code import CompiledCode
-from caliber.runtime import spaces
+from caliber.runtime.embedding import spaces
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text
 from caliber.schema.relations import ARTIFACT, NOTE, PENDING_TRIGGER

@@ -20,13 +20,14 @@ from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifact_mask, valid_notes
 from caliber.runtime import backup as backups
-from caliber.runtime import figures, spaces
+from caliber.runtime import figures
 from caliber.runtime.backup import BackupReport
 from caliber.runtime.checking import check_memory, check_store
+from caliber.runtime.embedding import spaces
+from caliber.runtime.embedding.spaces import Rebuilt, SpaceTable, Sweep
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text
-from caliber.runtime.retaining import Retaining
-from caliber.runtime.spaces import Rebuilt, SpaceTable, Sweep
+from caliber.runtime.policies.retaining import Retaining
 from caliber.runtime.tables import Table
 from caliber.schema.relations import (
     ARTIFACT,

@@ -23,7 +23,7 @@ from caliber.runtime.configured import ConfigSource, config_of
 from caliber.runtime.engine import Engine
 from caliber.runtime.forgetting.unfinished import forget_words, report_unfinished
 from caliber.runtime.full_text import complete_full_text
-from caliber.runtime.schedules import Scheduler
+from caliber.runtime.policies.schedules import Scheduler
 from caliber.runtime.upkeep import maintain
 from caliber.storage.care import Stages
 from caliber.storage.full_text import Progress

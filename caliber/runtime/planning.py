@@ -27,7 +27,7 @@ from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.time import Clock, SystemClock
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
-from caliber.runtime.one_shots import OneShots
+from caliber.runtime.policies.one_shots import OneShots
 from caliber.search.filters import kinds_of
 from caliber.search.searcher import Searcher
 from caliber.trajectory import inputs

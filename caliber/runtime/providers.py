@@ -17,7 +17,7 @@ from caliber.llm.registry import build_embedding_provider, build_summarization_p
 from caliber.llm.retry import Retry, retrying, retrying_summarization
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.errors import DTypeError
-from caliber.runtime.space_provider import (
+from caliber.runtime.embedding.space_provider import (
     SpaceProvider,
     StoreVectorCache,
     check_dimensions,

@@ -53,7 +53,7 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
-from caliber.runtime.one_shots import Claim, spend_all, stands
+from caliber.runtime.policies.one_shots import Claim, spend_all, stands
 from caliber.runtime.rule_rows import RuleRows
 from caliber.runtime.searching import NO_PROVIDER, Deadline, Searching, for_embedding, in_one_space, query_vector
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW

@@ -17,7 +17,7 @@ from caliber.config.injection import InjectionKind
 from caliber.context.plan import NOTE, OWN, AssemblyPlan
 from caliber.context.rules import RulePlan, variables_of
 from caliber.model.access import Principal
-from caliber.runtime.conditions import joined
+from caliber.runtime.records.conditions import joined
 from caliber.schema.in_force import OWN as OWN_IN_FORCE
 from caliber.schema.in_force import in_force
 from caliber.schema.predicate import Variable

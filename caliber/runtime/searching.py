@@ -26,7 +26,7 @@ from caliber.model.windows import Position, SearchHit, SearchResult, Understood
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.engine import Engine
-from caliber.runtime.filters import variables
+from caliber.runtime.records.filters import variables
 from caliber.search import filters
 from caliber.search.candidates import Asked
 from caliber.search.filters import Found

@@ -35,15 +35,15 @@ from caliber.model.errors import (
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.windows import ContextWindow
 from caliber.resident.memory import ResidentSnapshot
+from caliber.runtime.embedding.space_provider import attach
 from caliber.runtime.engine import Engine
-from caliber.runtime.overtaken import check_erasures, erasures
-from caliber.runtime.policies import PolicyEngine
-from caliber.runtime.policy_notes import Changed
-from caliber.runtime.policy_steps import Prepared, Subject
-from caliber.runtime.retaining import Retaining
-from caliber.runtime.space_provider import attach
-from caliber.runtime.triggers import WAITING, Overtaken, in_hand, set_off
-from caliber.runtime.triggers import end as end_waiting
+from caliber.runtime.policies.notes import Changed
+from caliber.runtime.policies.overtaken import check_erasures, erasures
+from caliber.runtime.policies.policy_engine import PolicyEngine
+from caliber.runtime.policies.retaining import Retaining
+from caliber.runtime.policies.steps import Prepared, Subject
+from caliber.runtime.policies.triggers import WAITING, Overtaken, in_hand, set_off
+from caliber.runtime.policies.triggers import end as end_waiting
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle

@@ -24,8 +24,8 @@ from caliber.model.errors import CaliberError, Conflict, MissingRequired, Unavai
 from caliber.model.tenants import Tenant, TenantState
 from caliber.model.time import Clock, SystemClock
 from caliber.runtime.configured import ConfigSource, config_of
+from caliber.runtime.embedding.vector_index import build_index_of
 from caliber.runtime.full_text import complete_full_text, rebuild_full_text
-from caliber.runtime.vector_index import build_index_of
 from caliber.tenancy.directory import Directory, require_open
 from caliber.tenancy.move import Hooks, Move, MoveReport, Step, Told, abort, drop_old, drop_store, make_role
 

@@ -7,7 +7,7 @@ from typing import Any
 from caliber.model.entities import Artifact
 from caliber.runtime.engine import Engine
 from caliber.runtime.forgetting.unfinished import unfinished_erasures
-from caliber.runtime.schedules import Scheduler
+from caliber.runtime.policies.schedules import Scheduler
 from caliber.schema.relations import ARTIFACT
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle

@@ -38,9 +38,9 @@ from caliber.model.enums import (
     TurnRole,
 )
 from caliber.model.ids import ScopeId
+from caliber.runtime.embedding.space_provider import attach, embedded_text
 from caliber.runtime.engine import Engine
-from caliber.runtime.retaining import Retaining
-from caliber.runtime.space_provider import attach, embedded_text
+from caliber.runtime.policies.retaining import Retaining
 from caliber.runtime.support import bounded
 from caliber.runtime.tasks import Tasks
 from caliber.storage.steps import Steps, in_steps

@@ -308,7 +308,7 @@ from support.configs import config
 memory = caliber.open(config(":memory:", embedding_provider=None))
 memory.search("x", filter={"entity": "y"}); memory.memory("note").find(entity="y")
 assert "lark" not in sys.modules
-assert not sys.modules.keys() & {"caliber.schema.own_memories", "caliber.runtime.records"}
+assert not sys.modules.keys() & {"caliber.schema.own_memories", "caliber.runtime.records.records"}
 assert memory.memory("note").find('entity = "y"') == [] and "lark" in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent.parent, timeout=120)

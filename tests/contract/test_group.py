@@ -20,7 +20,7 @@ from support.providers import CountingEmbeddings
 
 from caliber.backends.postgres.connection import PgConnection
 from caliber.model.errors import CaliberError, Unavailable
-from caliber.runtime.space_provider import StoreVectorCache
+from caliber.runtime.embedding.space_provider import StoreVectorCache
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
 

@@ -15,8 +15,8 @@ from support.providers import ScriptedSummarizer
 
 from caliber.model import FixedClock, NoteType
 from caliber.model.errors import CaliberError, InvalidValue, Unavailable
-from caliber.runtime import policies as policies_module
-from caliber.runtime.policies import PolicyEngine
+from caliber.runtime.policies import policy_engine as policies_module
+from caliber.runtime.policies.policy_engine import PolicyEngine
 
 SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}
 EXTRACT = {"action": "extract_artifacts", "target": "turn_buffer"}

@@ -11,7 +11,7 @@ from support.memories import record
 from support.providers import CountingEmbeddings, ScriptedSummarizer
 
 from caliber.model.errors import CaliberError
-from caliber.runtime.schedules import LEASE
+from caliber.runtime.policies.schedules import LEASE
 
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

@@ -18,8 +18,8 @@ from caliber.backends.postgres.connection import PgConnection
 from caliber.cli.doctor import _opened
 from caliber.model import AgentRole, NoteType, Principal, PrincipalKind
 from caliber.model.errors import Unavailable
-from caliber.runtime import left_triggers
-from caliber.runtime.policies import PolicyEngine
+from caliber.runtime.policies import left_triggers
+from caliber.runtime.policies.policy_engine import PolicyEngine
 from caliber.runtime.tasks import Tasks
 
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)

@@ -25,7 +25,7 @@ from support.evidence import scale
 
 import caliber
 from caliber.model.errors import Unavailable
-from caliber.runtime.policies import PolicyEngine
+from caliber.runtime.policies.policy_engine import PolicyEngine
 from caliber.runtime.tasks import Tasks
 
 ATTEMPTS_MAX = 2

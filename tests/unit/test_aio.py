@@ -17,7 +17,7 @@ from caliber.model.errors import NotFound, Unavailable
 from caliber.runtime.aio import AsyncCaliber
 from caliber.runtime.aio_memories import AsyncMemory
 from caliber.runtime.caliber import Caliber
-from caliber.runtime.memories import Memory
+from caliber.runtime.records.memories import Memory
 
 ME = EntityRef(EntityType.AGENT, uuid.UUID(int=7))
 

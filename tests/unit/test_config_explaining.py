@@ -48,9 +48,9 @@ def test_a_knob_acts_in_modules_or_says_that_nothing_reads_it() -> None:
         ("storage.busy_timeout_ms", "caliber.backends.sqlite.schema"),
         ("storage.pool_max", "caliber.backends.postgres.store"),
         ("embedding_provider.http.timeout_ms", "caliber.llm.http"),
-        ("embedding.embed_notes", "caliber.runtime.embedded_kinds"),
+        ("embedding.embed_notes", "caliber.runtime.embedding.embedded_kinds"),
         ("tenancy.sources.cold.dsn", "caliber.backends.postgres.logins"),
-        ("policies", "caliber.runtime.policy_steps"),
+        ("policies", "caliber.runtime.policies.steps"),
     ],
 )
 def test_where_a_knob_takes_effect_is_found_in_the_source(key: str, module: str) -> None:

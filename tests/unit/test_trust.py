@@ -23,7 +23,7 @@ from caliber.model import ArtifactType, NoteType, TrustLabel, TurnRole
 from caliber.model.entities import Artifact, Note, Scope, Turn
 from caliber.model.enums import least_trusted
 from caliber.model.errors import MultipleErrors
-from caliber.runtime.inheriting import (
+from caliber.runtime.policies.inheriting import (
     NoteSources,
     Quoted,
     Source,

@@ -18,7 +18,7 @@ from caliber.model.errors import NotFound
 from caliber.model.time import to_us
 from caliber.model.windows import SearchHit
 from caliber.resident.mirror import RelationSnapshot
-from caliber.runtime.embedded_kinds import knob_of
+from caliber.runtime.embedding.embedded_kinds import knob_of
 from caliber.search import filters
 from caliber.search.stored import NOT_RESIDENT
 

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from caliber.model.entities import Note, Scope, Turn
-from caliber.runtime.space_provider import embedded_text
+from caliber.runtime.embedding.space_provider import embedded_text
 
 
 def digests_of(entity: Any) -> set[bytes]:

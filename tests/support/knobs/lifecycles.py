@@ -16,7 +16,7 @@ from caliber.config import CaliberConfig
 from caliber.model import AgentRole, EventType, Principal, PrincipalKind
 from caliber.model.errors import CaliberError, Conflict, LockAcquisitionFailed
 from caliber.model.time import FixedClock
-from caliber.runtime.schedules import Scheduler
+from caliber.runtime.policies.schedules import Scheduler
 from caliber.runtime.tasks import Tasks
 from support.configs import USER, policy
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place

@@ -29,9 +29,9 @@ from caliber.model.errors import (
 )
 from caliber.model.time import from_us
 from caliber.resident.snapshot import ENTITY_RELATIONS
-from caliber.runtime import record_checks
-from caliber.runtime.memories import Memory
-from caliber.runtime.space_provider import Vectors, attach
+from caliber.runtime.embedding.space_provider import Vectors, attach
+from caliber.runtime.records import checks as record_checks
+from caliber.runtime.records.memories import Memory
 from caliber.schema.in_force import OWN
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.own_memories import KEY, OwnMemory

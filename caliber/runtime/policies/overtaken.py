@@ -7,7 +7,7 @@ anything was erased since the sources were read; if so, it is made again of what
 from __future__ import annotations
 
 from caliber.runtime.engine import Engine
-from caliber.runtime.policy_notes import Changed
+from caliber.runtime.policies.notes import Changed
 from caliber.schema.relations import ERASURE
 from caliber.storage.unit_of_work import UnitOfWork
 

@@ -22,7 +22,7 @@ from caliber.model.enums import DistanceMetric, EntityType, EventFamily, EventTy
 from caliber.model.errors import LockAcquisitionFailed
 from caliber.model.ids import SpaceId
 from caliber.model.time import from_us
-from caliber.runtime.space_provider import Lacking, SpaceProvider, embedded_text, says_something
+from caliber.runtime.embedding.space_provider import Lacking, SpaceProvider, embedded_text, says_something
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.codec import Row
 from caliber.storage.protocol import Store

@@ -27,13 +27,16 @@ from caliber.model.enums import (
 from caliber.model.errors import CaliberError, Conflict, LockExpired, Unavailable
 from caliber.model.windows import ContextWindow
 from caliber.pcp.checkpoints import build_state, insert_checkpoint
-from caliber.runtime.compressing import Compression, Compressor, Group
+from caliber.runtime.embedding.space_provider import Vectors, attach
 from caliber.runtime.engine import Engine
-from caliber.runtime.inheriting import trust_of_all, trust_of_extracted
-from caliber.runtime.one_shots import ask_for, drop
-from caliber.runtime.overtaken import check_erasures
-from caliber.runtime.policy_notes import Changed, NoteMaker, PreparedNote
-from caliber.runtime.policy_steps import (
+from caliber.runtime.policies.compressing import Compression, Compressor, Group
+from caliber.runtime.policies.inheriting import trust_of_all, trust_of_extracted
+from caliber.runtime.policies.notes import Changed, NoteMaker, PreparedNote
+from caliber.runtime.policies.one_shots import ask_for, drop
+from caliber.runtime.policies.overtaken import check_erasures
+from caliber.runtime.policies.pruning import own_relation, prune_in_range
+from caliber.runtime.policies.retaining import record_taken
+from caliber.runtime.policies.steps import (
     COMPRESS,
     Applied,
     Declared,
@@ -43,10 +46,7 @@ from caliber.runtime.policy_steps import (
     Subject,
     declared_actions,
 )
-from caliber.runtime.pruning import own_relation, prune_in_range
-from caliber.runtime.retaining import record_taken
-from caliber.runtime.space_provider import Vectors, attach
-from caliber.runtime.triggers import take
+from caliber.runtime.policies.triggers import take
 from caliber.schema.relations import TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops

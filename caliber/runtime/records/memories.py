@@ -24,9 +24,9 @@ from caliber.model.windows import SearchResult
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
-from caliber.runtime import conditions
-from caliber.runtime.filters import variables
-from caliber.runtime.written import Written
+from caliber.runtime.records import conditions
+from caliber.runtime.records.filters import variables
+from caliber.runtime.records.written import Written
 from caliber.schema.in_force import in_force
 from caliber.schema.memories import BuiltIn
 from caliber.schema.predicate import Predicate

@@ -20,9 +20,9 @@ from caliber.model.entities import Artifact, Note, Scope, Trajectory, Turn
 from caliber.model.enums import EntityType, EventType, TrustLabel, TurnRole
 from caliber.model.errors import Conflict
 from caliber.resident.memory import ResidentSnapshot
-from caliber.runtime import inheriting
+from caliber.runtime.embedding.space_provider import Vectors, attach, embedded_text
 from caliber.runtime.engine import Engine
-from caliber.runtime.space_provider import Vectors, attach, embedded_text
+from caliber.runtime.policies import inheriting
 from caliber.schema.relations import ARTIFACT, NOTE
 from caliber.storage.unit_of_work import UnitOfWork
 

@@ -12,9 +12,9 @@ from caliber.config.policies import ActionConfig, PolicyAction
 from caliber.model.entities import Artifact, Note, PendingTrigger, Scope, Trajectory, Turn
 from caliber.model.enums import OutcomeStatus, Trigger
 from caliber.model.errors import CaliberError
-from caliber.runtime.compressing import Compression, Group, compressions
-from caliber.runtime.policy_notes import PreparedNote, Source
-from caliber.runtime.space_provider import Vectors
+from caliber.runtime.embedding.space_provider import Vectors
+from caliber.runtime.policies.compressing import Compression, Group, compressions
+from caliber.runtime.policies.notes import PreparedNote, Source
 from caliber.trajectory.artifacts import NewArtifact
 
 COMPRESS: Final = "compress"

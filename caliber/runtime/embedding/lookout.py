@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from caliber.runtime.reembedding import Walk
-from caliber.runtime.space_provider import SpaceProvider
+from caliber.runtime.embedding.reembedding import Walk
+from caliber.runtime.embedding.space_provider import SpaceProvider
 from caliber.storage.protocol import Store
 
 FOREIGN_S = 30.0

@@ -28,12 +28,12 @@ from caliber.model.errors import (
     EmbeddingFailed,
 )
 from caliber.resident.memory import ResidentMemory
-from caliber.runtime import lookout
-from caliber.runtime.embedded_kinds import EmbeddedKinds
-from caliber.runtime.filling import Fill, Filler
-from caliber.runtime.lookout import Lookout
-from caliber.runtime.reembedding import MakeEvent, Progress, Reembedded
-from caliber.runtime.space_provider import Lacking, Rows, SpaceProvider, Vector, Vectors, says_something
+from caliber.runtime.embedding import lookout
+from caliber.runtime.embedding.embedded_kinds import EmbeddedKinds
+from caliber.runtime.embedding.filling import Fill, Filler
+from caliber.runtime.embedding.lookout import Lookout
+from caliber.runtime.embedding.reembedding import MakeEvent, Progress, Reembedded
+from caliber.runtime.embedding.space_provider import Lacking, Rows, SpaceProvider, Vector, Vectors, says_something
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.changes import UPSERT
 from caliber.storage.codec import codec_of

@@ -26,12 +26,12 @@ from caliber.model.enums import EventType, Trigger
 from caliber.model.errors import CaliberError, LockAcquisitionFailed, LockExpired, Unavailable
 from caliber.model.schedules import ScheduledRule
 from caliber.model.time import from_us, to_us
-from caliber.runtime.compressing import Compression, Compressor, Group, compressions
 from caliber.runtime.engine import Engine
-from caliber.runtime.left_triggers import LeftTriggers
-from caliber.runtime.policy_notes import Changed
-from caliber.runtime.pruning import prune_everywhere
-from caliber.runtime.retaining import Retaining, record_taken
+from caliber.runtime.policies.compressing import Compression, Compressor, Group, compressions
+from caliber.runtime.policies.left_triggers import LeftTriggers
+from caliber.runtime.policies.notes import Changed
+from caliber.runtime.policies.pruning import prune_everywhere
+from caliber.runtime.policies.retaining import Retaining, record_taken
 from caliber.schema.relations import POLICY_RUN
 from caliber.storage.codec import codec_of
 from caliber.storage.unit_of_work import UnitOfWork

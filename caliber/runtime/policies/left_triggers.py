@@ -14,10 +14,10 @@ from caliber.model.entities import LockToken, PendingTrigger, Scope, Trajectory
 from caliber.model.enums import EventType
 from caliber.model.time import from_us, to_us
 from caliber.runtime.engine import Engine
-from caliber.runtime.policy_steps import declared_actions
+from caliber.runtime.policies.steps import declared_actions
+from caliber.runtime.policies.triggers import WAITING, drop, is_in_hand, principal_of
 from caliber.runtime.reading import Reader
 from caliber.runtime.tasks import Tasks
-from caliber.runtime.triggers import WAITING, drop, is_in_hand, principal_of
 from caliber.schema.relations import PENDING_TRIGGER, SCOPE, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
 

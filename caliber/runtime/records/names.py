@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from caliber.model.access import Principal
 from caliber.model.errors import InvalidValue
 from caliber.model.hints import did_you_mean
-from caliber.runtime.memories import Memory
+from caliber.runtime.records.memories import Memory
 from caliber.schema.memories import BUILT_IN
 from caliber.trajectory import inputs
 
@@ -23,7 +23,7 @@ def memory(engine: Engine, principal: Principal, reader: Reader, name: str) -> M
     if bound is not None:
         return Memory(engine, principal, reader, name, bound)
     # Most stores have none, and opening one of them need not load what makes relations of them.
-    from caliber.runtime.records import Records
+    from caliber.runtime.records.records import Records
 
     declared = engine.store.catalog.memories
     if name not in declared:

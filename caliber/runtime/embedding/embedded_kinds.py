@@ -5,7 +5,7 @@ from __future__ import annotations
 from caliber.config import CaliberConfig
 from caliber.model.enums import EmbedMode
 from caliber.resident.documents import document_of
-from caliber.runtime.space_provider import says_something
+from caliber.runtime.embedding.space_provider import says_something
 from caliber.schema.catalog import Catalog
 from caliber.storage.codec import Row, codec_of
 

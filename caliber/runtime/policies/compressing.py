@@ -19,12 +19,12 @@ from caliber.knowledge.notes import NewNote
 from caliber.model.entities import TTL, Artifact, Note, Scope, Trajectory, Turn
 from caliber.model.enums import ArtifactType, ExtractionMethod, Trigger, TrustLabel, TTLKind
 from caliber.model.time import from_us
+from caliber.runtime.embedding.space_provider import Vectors, attach, embedded_text
 from caliber.runtime.engine import Engine
-from caliber.runtime.inheriting import trust_of_all
-from caliber.runtime.overtaken import check_erasures, erasures
-from caliber.runtime.policy_notes import Changed
-from caliber.runtime.pruning import ALL_ROWS, BY_SCOPE, drop
-from caliber.runtime.space_provider import Vectors, attach, embedded_text
+from caliber.runtime.policies.inheriting import trust_of_all
+from caliber.runtime.policies.notes import Changed
+from caliber.runtime.policies.overtaken import check_erasures, erasures
+from caliber.runtime.policies.pruning import ALL_ROWS, BY_SCOPE, drop
 from caliber.schema.memory_types import FieldType, RetentionKind
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN

@@ -14,10 +14,10 @@ from caliber.agents.locks import LockService
 from caliber.config import CaliberConfig
 from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
-from caliber.runtime import reembedding
-from caliber.runtime.reembedding import Lease, MakeEvent, Progress, Reembedded, Walk
-from caliber.runtime.space_provider import Lacking, SpaceProvider
-from caliber.runtime.vector_index import complete_index
+from caliber.runtime.embedding import reembedding
+from caliber.runtime.embedding.reembedding import Lease, MakeEvent, Progress, Reembedded, Walk
+from caliber.runtime.embedding.space_provider import Lacking, SpaceProvider
+from caliber.runtime.embedding.vector_index import complete_index
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork
 

@@ -14,7 +14,7 @@ from caliber.config import CaliberConfig
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.errors import CaliberError
 from caliber.model.time import SystemClock
-from caliber.runtime.reembedding import in_use_of
+from caliber.runtime.embedding.reembedding import in_use_of
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.protocol import Store
 from caliber.storage.vector_index import Progress

@@ -18,7 +18,7 @@ from caliber.config.memories import MemoryConfig
 from caliber.model.entities import LockToken, Scope, Session, Trajectory
 from caliber.model.enums import EventType, MemoryCategory
 from caliber.runtime.engine import Engine
-from caliber.runtime.pruning import archive_notes, drop, records_of, retire_artifacts
+from caliber.runtime.policies.pruning import archive_notes, drop, records_of, retire_artifacts
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import Relation

@@ -17,13 +17,13 @@ from caliber.llm.cache import content_hash
 from caliber.model.entities import Embedding, EmbeddingSpace
 from caliber.model.enums import EventType, SpaceState
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound, ProviderNotConfigured
-from caliber.runtime import reembedding
-from caliber.runtime.embedded_kinds import EmbeddedKinds
+from caliber.runtime.embedding import reembedding
+from caliber.runtime.embedding.embedded_kinds import EmbeddedKinds
+from caliber.runtime.embedding.reembedding import Progress, Reembedded, in_use_of, space_event
+from caliber.runtime.embedding.space_provider import embedded_text
+from caliber.runtime.embedding.vector_index import build_index
 from caliber.runtime.engine import Engine
-from caliber.runtime.reembedding import Progress, Reembedded, in_use_of, space_event
-from caliber.runtime.space_provider import embedded_text
 from caliber.runtime.tables import Table
-from caliber.runtime.vector_index import build_index
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.search.full_text import WordIndexer
 from caliber.storage.codec import dump_json

@@ -1,0 +1,1 @@
+"""Records of memories: their conditions, checks, reads and writes; ``Caliber.memory(name)``."""
