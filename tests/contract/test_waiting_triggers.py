@@ -296,6 +296,32 @@ def test_what_stops_everybody_is_given_up_and_said(opened: Any, start: Any, cloc
     assert [event.payload["error"] for event in log(memory, "error")] == ["given_up"]
 
 
+@HERE
+def test_what_breaks_with_the_unexpected_keeps_nothing_else_from_being_done(
+    opened: Any, start: Any, clock: SetClock, dies: Any, summarizer: ScriptedSummarizer
+) -> None:
+    # C-238: neither what else was left, nor what is due by schedule
+    every_hour = {"on": "schedule", "cron": "0 * * * *", "actions": [SAID]}
+    memory = opened(policy("turn", EXTRACT), {"name": "hourly", "rules": [every_hour]})
+    memory.run_due()
+    agent, other = start(memory), start(memory)
+    dies()
+    agent.say("a")
+    other.say("KEEP this")
+    dies(False)
+
+    def breaks(_: str) -> None:
+        summarizer.before = lambda _: None
+        raise ValueError("planted")
+
+    summarizer.before = breaks
+    clock.at += timedelta(hours=1)
+    assert memory.run_due() == 2
+    assert memory.storage.artifacts.count() == len(log(memory, "caliber_said")) == 1
+    assert [each.trajectory_id for each in left(memory)] == [agent.trajectory_id]
+    assert [event.payload["error"] for event in log(memory, "error")] == ["ValueError"]
+
+
 # --- what has ended meanwhile --------------------------------------------------------------------
 
 

@@ -68,10 +68,18 @@ class LeftTriggers:
             token = lease()  # a provider may take longer than a lease lasts
             claimed = self._engine.write(lambda uow, waiting=waiting, token=token: self._claim(uow, waiting, token))  # type: ignore[misc]
             if claimed is not None:
-                principal = principal_of(claimed)
-                reader = Reader(self._engine, principal)
-                done += Tasks(self._engine, principal, reader.assemble_only).carry_out(claimed)
+                done += self._carry_out(claimed)
         return done
+
+    def _carry_out(self, claimed: PendingTrigger) -> int:
+        principal = principal_of(claimed)
+        reader = Reader(self._engine, principal)
+        try:
+            return Tasks(self._engine, principal, reader.assemble_only).carry_out(claimed)
+        except Exception as error:
+            # Whatever it is, it is this one's: neither the others nor what is due by schedule wait for it.
+            self._engine.record_error(f"policies on {claimed.trigger.value}", error)
+            return 0
 
     def _claim(self, uow: UnitOfWork, waiting: PendingTrigger, token: LockToken) -> PendingTrigger | None:
         """Take it up for this process; None when there is nothing to do any more, or it is too late for it."""
