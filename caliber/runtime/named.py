@@ -27,6 +27,7 @@ from caliber.runtime.embedding import spaces
 from caliber.runtime.embedding.spaces import Rebuilt, SpaceTable, Sweep
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text
+from caliber.runtime.policies import triggers
 from caliber.runtime.policies.retaining import Retaining
 from caliber.runtime.tables import Table
 from caliber.schema.relations import (
@@ -84,6 +85,7 @@ class ScopeTable(Table):
                 artifact_ids=[inputs.as_uuid(item, "artifact_ids") for item in artifact_ids],
                 checkpoint_id=None if checkpoint_id is None else inputs.as_uuid(checkpoint_id, "checkpoint_id"),
             )
+            triggers.end(self._engine, uow, "list_by_scope", wanted.bytes, triggers.SCOPE_CLOSED)
             Retaining(self._engine).scope_closed(uow, closed)
             return closed
 

@@ -42,7 +42,7 @@ from caliber.runtime.policies.overtaken import check_erasures, erasures
 from caliber.runtime.policies.policy_engine import PolicyEngine
 from caliber.runtime.policies.retaining import Retaining
 from caliber.runtime.policies.steps import Prepared, Subject
-from caliber.runtime.policies.triggers import WAITING, Overtaken, in_hand, set_off
+from caliber.runtime.policies.triggers import SCOPE_CLOSED, WAITING, Overtaken, in_hand, set_off
 from caliber.runtime.policies.triggers import end as end_waiting
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.unit_of_work import UnitOfWork
@@ -215,12 +215,15 @@ class Tasks:
         return done
 
     def _run(self, waiting: PendingTrigger) -> int:
-        """Run a trigger's policies on what is there now, in its scope or the current one. Raises: Overtaken."""
+        """Run a trigger's policies on what is there now, in its scope or the current one. Raises: Overtaken.
+
+        By then there may be no open scope; then the last one has what is made of the task, as when it ends.
+        """
         trigger, trajectory_id = waiting.trigger, waiting.trajectory_id
         erased, snapshot = self._erased(trigger), self._snapshot()
         scopes = self.scopes_of(snapshot, trajectory_id)
         named = next((scope for scope in scopes if scope.scope_id == waiting.scope_id), None)
-        scope = named or self.current_scope(snapshot, trajectory_id)
+        scope = named or self.current_scope(snapshot, trajectory_id) or next(reversed(scopes), None)
         subject = self.subject(snapshot, trajectory_id, scope, all_turns=False, erased=erased)
         prepared = self.policies.prepare(trigger, subject, waiting)
         self.policies.write(prepared, subject, lambda uow: self.policies.apply(uow, subject, prepared))
@@ -319,7 +322,7 @@ class Tasks:
         except InvalidStateTransition as error:  # since it was looked at above; nothing of this stays
             raise Changed(entity_type="scope", id=current.scope_id, reason="somebody else closed it") from error
         if self.policies.actions(Trigger.TURN):
-            end_waiting(self._engine, uow, "list_by_scope", closed.scope_id.bytes, "the scope was closed")
+            end_waiting(self._engine, uow, "list_by_scope", closed.scope_id.bytes, SCOPE_CLOSED)
         _check_turns(closed, subject.scope)  # as it was when it was written: writers may not wait for each other
         vector = None if summarized is None else summarized.summary_vector
         if summary is not None:

@@ -381,6 +381,42 @@ def test_a_scope_that_closes_in_the_middle_has_the_last_word(
 
 
 @HERE
+def test_a_scope_that_is_closed_in_its_table_takes_along_what_waits_for_it(
+    opened: Any, start: Any, summarizer: ScriptedSummarizer
+) -> None:
+    memory = opened(*ON_TURN)
+    agent = start(memory)
+
+    def close(_: str) -> None:
+        summarizer.before = lambda _: None
+        memory.storage.scopes.close(agent.scope_id)
+
+    summarizer.before = close
+    agent.say("KEEP this")
+    assert memory.storage.artifacts.count() == 0
+    assert [run.payload["reason"] for run in log(memory)] == ["the scope was closed"]
+
+
+@HERE
+def test_what_the_start_left_is_done_also_where_no_scope_is_open_by_then(
+    opened: Any, start: Any, clock: SetClock, dies: Any
+) -> None:
+    # the task goes on: what is made of it is kept in its last scope, as at its end
+    summarize = {"action": "summarize", "target": "scope"}
+    closing = policy("scope_close", {"action": "summarize", "target": "turn_buffer"}, name="closing")
+    memory = opened(policy("task_start", summarize), closing)
+    dies()
+    agent = start(memory)
+    dies(False)
+    agent.say("said")
+    memory.close_scope(agent.scope_id)
+    clock.at += BOUND
+    assert memory.run_due() == 1
+    assert left(memory) == []
+    assert [item.scope_id for item in memory.storage.artifacts.all()] == [agent.scope_id]
+
+
+@HERE
 def test_what_is_erased_does_not_wait(opened: Any, start: Any, clock: SetClock, dies: Any) -> None:
     # docs/forgetting.md: neither the task, nor who set it off
     memory = opened(*ON_TURN)

@@ -15,7 +15,7 @@ from caliber.model.enums import EventType
 from caliber.model.time import from_us, to_us
 from caliber.runtime.engine import Engine
 from caliber.runtime.policies.steps import declared_actions
-from caliber.runtime.policies.triggers import WAITING, drop, is_in_hand, principal_of
+from caliber.runtime.policies.triggers import SCOPE_CLOSED, WAITING, drop, is_in_hand, principal_of
 from caliber.runtime.reading import Reader
 from caliber.runtime.tasks import Tasks
 from caliber.schema.relations import PENDING_TRIGGER, SCOPE, TRAJECTORY
@@ -108,7 +108,7 @@ class LeftTriggers:
         if waiting.scope_id is None:
             return None
         scope: Scope | None = uow.find(SCOPE, waiting.scope_id.bytes)
-        return None if scope is not None and scope.is_open else "the scope was closed"
+        return None if scope is not None and scope.is_open else SCOPE_CLOSED
 
     def _give_up(self, uow: UnitOfWork, waiting: PendingTrigger) -> None:
         """Stop trying what stopped, or killed, everybody who tried."""

@@ -23,6 +23,9 @@ from caliber.storage.unit_of_work import UnitOfWork
 WAITING: Final = (Trigger.TASK_START, Trigger.TURN)
 """The triggers whose actions come after the transaction that sets them off."""
 
+SCOPE_CLOSED: Final = "the scope was closed"
+"""Why what waits for a scope's turns is not done."""
+
 _in_hand: set[tuple[bytes, int]] = set()
 """What threads of this process are doing at this moment, by key and version."""
 
