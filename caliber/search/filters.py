@@ -32,6 +32,10 @@ KINDS = ("note", "artifact", "turn", "scope")
 """What can be searched; ``scope`` stands for the summaries of closed scopes."""
 
 
+_FLOAT64 = np.dtype(np.float64)
+_INT64 = np.dtype(np.int64)
+
+
 class SeenNotes(Protocol):
     """Which notes may be seen; ``NoteMask`` is one."""
 
@@ -118,8 +122,10 @@ def _keep_matching(mask: NDArray[np.bool_], snapshot: RelationSnapshot, conditio
     return True
 
 
-def _as_stored(dtype: np.dtype[Any], value: float) -> float | None:
+def _as_stored(dtype: np.dtype[Any], value: float | None) -> float | None:
     """Return a number as a column of this type can hold it, or None where no row can have it."""
+    if value is None:
+        return None
     try:
         number = float(value) if dtype.kind == "f" else int(value)
     except (OverflowError, ValueError):  # an infinity, or not a number, among whole ones; too large for any
@@ -167,8 +173,10 @@ def _values(wanted: Any) -> Collection[Any]:
 
 
 def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
-    """Return what stands for ``value`` in a resident column; -1 for a value no row has."""
+    """Return what stands for ``value``, or for having none, in a resident column; -1 or None for what no row has."""
     column = snapshot.relation.column(name)
+    if value is None and column.nullable and column.residence is Residence.COLUMN:
+        return column.resident_null
     if isinstance(value, uuid.UUID):
         value = value.bytes
     elif isinstance(value, datetime):
@@ -193,9 +201,12 @@ def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
             names = ", ".join(member.value for member in column.enum)
             raise InvalidValue(field=f"filter.{name}", reason=f"must be one of {names}")
         return snapshot.enum_code(name, value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidValue(field=f"filter.{name}", reason="must be a number or a datetime")
-    return value
+    flag = column.type is ColumnType.BOOL
+    if (isinstance(value, bool) and not flag) or not isinstance(value, int | float):
+        reason = "must be true or false" if flag else "must be a number or a datetime"
+        raise InvalidValue(field=f"filter.{name}", reason=reason)
+    # What stands for no value in the array is no value that a record could have.
+    return None if value == column.resident_null else value
 
 
 def encoded_filter(
@@ -203,7 +214,8 @@ def encoded_filter(
 ) -> tuple[str | None, ...] | None:
     """Return conditions as the parameters of a database: a JSON list of values for each column, None for no condition.
 
-    None where the kind lacks a column. Values that no row can have are left out. ``among`` are ordinals, the last.
+    None where the kind lacks a column. Values that no row can have are left out; null asks for rows without a value.
+    ``among`` are ordinals, the last.
     """
     columns = stored_filterable(relation)
     if not set(conditions) <= set(columns):
@@ -213,8 +225,10 @@ def encoded_filter(
         if name not in conditions:
             out.append(None)
             continue
-        values = [_stored(relation.column(name), value) for value in _values(conditions[name])]
-        out.append(dump_json([value for value in values if value is not None]))
+        wanted = _values(conditions[name])
+        values = [_stored(relation.column(name), value) for value in wanted]
+        unset = [None] if None in wanted else []
+        out.append(dump_json([*unset, *(value for value in values if value is not None)]))
     return (*out, None if among is None else dump_json(among))
 
 
@@ -228,9 +242,10 @@ def _stored(column: Column, value: Any) -> str | int | float | None:
         return None
     if column.type in (ColumnType.TEXT, ColumnType.ENUM):
         return str(value) if isinstance(value, str) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if (isinstance(value, bool) and column.type is not ColumnType.BOOL) or not isinstance(value, int | float):
         return None
-    return value if abs(value) < 2**63 else None
+    number = _as_stored(_FLOAT64 if column.type is ColumnType.FLOAT else _INT64, value)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def allowed_by(

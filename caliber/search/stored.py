@@ -40,6 +40,8 @@ from caliber.storage.session import StatementSession
 NOT_RESIDENT: Final = "not_resident"
 """Why every result of this mode is degraded."""
 
+_MAKE_ANEW: Final = "run `caliber db rebuild-search`"
+
 _WORDS_KEPT: Final = 200_000
 """Distinct words of records read that are remembered between searches."""
 
@@ -60,10 +62,11 @@ def check_state(state: FullTextState | None, settings: SearchConfig, store: str,
     elif not state.complete:
         reason = "its full text is not complete"
     elif not holds(state.memories, texts):
-        reason = "its full text does not hold every memory as this process knows it; open it again, and if that fails"
+        reason = "its full text does not hold every memory as this process knows it"
+        raise SchemaMismatch(store=store, reason=f"{reason}; open it again, or {_MAKE_ANEW} if that changes nothing")
     else:
         return
-    raise SchemaMismatch(store=store, reason=f"{reason}; run `caliber db rebuild-search`")
+    raise SchemaMismatch(store=store, reason=f"{reason}; {_MAKE_ANEW}")
 
 
 class StoredSearch:

@@ -219,6 +219,11 @@ def filter_names(relation: Relation) -> tuple[str, ...]:
     return (*filterable(relation), ORDINAL)
 
 
+def may_lack(relation: Relation, name: str) -> bool:
+    """Return whether a record may have no value in what a filter of the statements names."""
+    return name != ORDINAL and relation.column(name).nullable
+
+
 def filter_type(relation: Relation, name: str) -> ColumnType:
     """Return the type of what a filter of the statements names."""
     return ColumnType.INT if name == ORDINAL else relation.column(name).type
@@ -228,8 +233,8 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     """Return the statements that search one relation.
 
     ``seen`` are the lists of readers that the principal is on, a JSON list of lists; ``at_us`` the instant at which
-    records must be in force; a filter is a JSON list of values, bytes in hexadecimal digits, or None. All count and
-    find only what is in force and may be seen.
+    records must be in force; a filter is a JSON list of values, bytes in hexadecimal digits, null for having none, or
+    None for no filter. All count and find only what is in force and may be seen.
     """
     name = relation.name
     filters = tuple(f"filter_{name}" for name in filter_names(relation))

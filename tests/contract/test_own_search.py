@@ -6,6 +6,7 @@ Source: C-135, C-138, K-171; docs/decisions/0183.
 from __future__ import annotations
 
 import itertools
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from support.providers import CountingEmbeddings
 import caliber
 from caliber.backends import backend as backend_module
 from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind, ResultStatus, SystemClock
-from caliber.model.errors import SchemaMismatch
+from caliber.model.errors import InvalidValue, SchemaMismatch
 from caliber.runtime.full_text import check_full_text
 from caliber.runtime.opening import plan_migration
 from caliber.search.full_text import WordIndexer
@@ -77,7 +78,7 @@ def fill(agent: Any) -> None:
         })  # fmt: skip
     memory.memory("fact").insert_many(facts[:8], scope=agent.scope_id)
     memory.memory("fact").insert_many(facts[8:])
-    memory.memory("place").insert_many([*places, {"title": "東京 l'lake \x00 end"}])
+    memory.memory("place").insert_many([*places, {"title": "東京 l'lake \x00 end", "importance": 1e23}])
     for thing in ("boat", "lake"):
         agent.note(f"a note of the {thing}", entity="Ines")
     memory.flush()
@@ -123,6 +124,20 @@ def test_same_hits_scores_and_reasons_as_from_memory_whatever_is_changed(backend
             same(stored, resident, query, **options)
     for options in asked:
         same(stored, resident, "boats on the lake", **options)
+    # A value, whatever its size or spelling; none where one may be lacking; never what stands for none in memory.
+    known: tuple[tuple[dict[str, Any], int], ...] = (
+        ({"sure": True}, 6), ({"sure": [False, 0]}, 10), ({"sure": None}, 1), ({"sure": [None, True]}, 7),
+        ({"sure": 2}, 0), ({"scope_id": None, "rank": None}, 1), ({"rank": -(2**63)}, 0),
+        ({"rank": [10**400, 1e300, math.inf]}, 0),
+        ({"importance": [1e23, math.nan]}, 1), ({"importance": [-math.inf, 10**400]}, 0), ({"archived_at": None}, 17),
+    )  # fmt: skip
+    for condition, count in known:
+        result = same(stored, resident, "", kinds=["place"], filter=condition, limit=20)
+        assert len(result.hits) == count, condition
+    with pytest.raises(InvalidValue, match=r"filter\.rank.*number"):
+        stored.search("", kinds=["place"], filter={"rank": True})
+    with pytest.raises(InvalidValue, match=r"filter\.sure.*true or false"):
+        resident.search("", kinds=["place"], filter={"sure": "yes"})
     for kind in ("fact", "place"):
         assert {hit.kind for hit in stored.memory(kind).search("boat").hits} == {kind}
         found = stored.memory(kind).search("boats near Oslo", "count > 3" if kind == "fact" else {"rank": 3}, limit=4)

@@ -14,7 +14,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
 from caliber.storage.codec import codec_of
-from caliber.storage.full_text import ORDINAL, TEXTS, contracts_of, filter_names, filter_type, text_table
+from caliber.storage.full_text import ORDINAL, TEXTS, contracts_of, filter_names, filter_type, may_lack, text_table
 from caliber.storage.plan import Plan, quote
 
 # As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. Each parameter is
@@ -45,7 +45,8 @@ _ANY_OF: Final = {
     ColumnType.ENUM: "{column} IN (SELECT jsonb_array_elements_text({mark}::jsonb))",
     # A list holds a number whichever way it is spelt: 3 and 3.0 are the same to JSONB.
     ColumnType.INT: "{mark}::jsonb @> to_jsonb({column})",
-    ColumnType.FLOAT: "{mark}::jsonb @> to_jsonb({column})",
+    # Its shortest spelling of a number may be another than ours: what is read is compared.
+    ColumnType.FLOAT: "{column} IN (SELECT each::float8 FROM jsonb_array_elements_text({mark}::jsonb) AS them (each))",
     ColumnType.BOOL: "{mark}::jsonb @> to_jsonb({column}::int)",
     ColumnType.INSTANT: "{mark}::jsonb @> to_jsonb((extract(epoch FROM {column}) * 1000000)::bigint)",
 }
@@ -63,7 +64,10 @@ def filters(relation: Relation, first: int) -> str:
     parts = []
     for at, name in enumerate(filter_names(relation), start=first):
         spelt = _AMONG if name == ORDINAL else _ANY_OF[filter_type(relation, name)]
-        any_of = spelt.format(column=f"o.{quote(name)}", mark=f"${at}")
+        column = f"o.{quote(name)}"
+        any_of = spelt.format(column=column, mark=f"${at}")
+        if may_lack(relation, name):
+            any_of += f" OR ({column} IS NULL AND ${at}::jsonb @> 'null')"
         parts.append(f"(${at}::jsonb IS NULL OR {any_of})")
     return " AND ".join(parts)
 

@@ -14,7 +14,7 @@ from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.trajectory import NEVER_US
 from caliber.storage.codec import codec_of
-from caliber.storage.full_text import TEXTS, contracts_of, filter_names, filter_type, text_table
+from caliber.storage.full_text import TEXTS, contracts_of, filter_names, filter_type, may_lack, text_table
 from caliber.storage.plan import Plan, quote
 
 # As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. A parameter that a
@@ -47,9 +47,11 @@ def _filters(relation: Relation, first: int) -> str:
     parts = []
     for at, name in enumerate(filter_names(relation), start=first):
         column = f"o.{quote(name)}"
-        if filter_type(relation, name) is ColumnType.UUID:
-            column = f"hex({column})"
-        parts.append(f"(?{at} IS NULL OR {column} IN (SELECT value FROM json_each(?{at})))")
+        spelt = f"hex({column})" if filter_type(relation, name) is ColumnType.UUID else column
+        any_of = f"?{at} IS NULL OR {spelt} IN (SELECT value FROM json_each(?{at}))"
+        if may_lack(relation, name):
+            any_of += f" OR ({column} IS NULL AND EXISTS (SELECT 1 FROM json_each(?{at}) WHERE type = 'null'))"
+        parts.append(f"({any_of})")
     return " AND ".join(parts)
 
 
