@@ -205,6 +205,7 @@ def language() -> str:
         "",
         f'Triggers: {_words(item.value for item in Trigger)}; `schedule("0 3 * * *")` takes five cron fields.',
         "A schedule does `prune` and `notify`, which need no trajectory; `prune` reaches over the whole store then.",
+        "[What happens by itself](policies.md): when each fires, what its actions reach, what failures and kills do.",
         "",
     ]
     lines += ["| action | what it may be done to |", "|---|---|"]

@@ -80,3 +80,29 @@ def test_the_providers_section_is_a_configuration_that_works(monkeypatch: pytest
     assert config == profiles.reference("store.db", embedding_provider=dict(services.EMBEDDING["voyage"]))
     kinds = set(re.findall(r"`(\w+)`", README.split("| kind |")[1].split("\n\n")[0])) - {"embed", "http"}
     assert kinds == {*embedding_provider_types(), *summarization_provider_types()} - {"hash"}
+
+
+EMBEDS = """
+provider words { provider_type: hash model: "test" dimensions: 256 options: {} }
+config { embedding_provider: words }
+"""
+
+
+def programs() -> dict[str, str]:
+    """Return what each page of the documentation shows of a program, without what it leaves out."""
+    found = {}
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        shown = re.findall(r"^```\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        whole = [text for text in shown if re.match(r"(memory|policy|inject) ", text) and "…" not in text]
+        if whole:
+            found[page.stem] = "".join(whole)
+    return found
+
+
+def test_the_programs_in_the_documentation_are_sound(tmp_path: Path) -> None:
+    shown = programs()
+    assert {"dsl", "injection", "memories", "policies", "trust"} <= shown.keys()
+    for page, text in shown.items():
+        file = tmp_path / f"{page}.caliber"
+        file.write_text(f'caliber: "0.1.0" {{\n{EMBEDS}{text}}}\n', encoding="utf-8")
+        caliber("check", file, "--base", "reference")
