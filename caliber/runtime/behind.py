@@ -220,10 +220,12 @@ class WriteBehind:
                 self._condition.notify_all()
             failure: CaliberError | None
             try:
-                for owners, at_us in used_in:
-                    for kind, owner in owners():
-                        known = usage.get(owner)
-                        usage[owner] = (kind, 1 if known is None else known[1] + 1, at_us)
+                while used_in:
+                    owners, at_us = used_in[-1]
+                    for kind, owner in list(owners()):
+                        _, count, last_us = usage.get(owner, (kind, 0, at_us))
+                        usage[owner] = (kind, count + 1, max(at_us, last_us))
+                    used_in.pop()  # counted: what is left of them goes back when this fails
                 failure = self._write(events, [build() for build in self._writing.values()], usage, claims)
             except Exception as error:
                 # Whatever it was, the thread goes on and who waits for it hears of it.
@@ -238,6 +240,7 @@ class WriteBehind:
                     # Nothing is lost by a failure: it goes back to the front and is tried again.
                     self._events = events + self._events
                     self._claims = claims + self._claims
+                    self._used_in = used_in + self._used_in
                     self._windows = {**self._writing, **self._windows}
                     for owner, (kind, count, at) in usage.items():
                         _, more, later = self._usage.get(owner, (kind, 0, at))

@@ -76,6 +76,26 @@ def test_a_fault_while_writing_behind_is_told_and_made_good(backend: Any, start:
     assert memory.storage.context_windows.get(window.window_id)
 
 
+def test_what_a_read_leaves_behind_is_counted_once_also_when_that_fails_half_way(backend: Any, start: Any) -> None:
+    memory = backend.open(write_behind__flush_interval_ms=60_000)
+    note = start(memory).note("counted").note_id
+    memory.flush()
+    behind, fails = memory._engine.behind, [True]
+
+    def breaks() -> list[tuple[str, Any]]:
+        if fails:
+            raise RuntimeError("planted")
+        return [("note", note)]
+
+    for owners in (breaks, lambda: [("note", note)]):
+        behind.used_in(owners, 1)
+    with pytest.raises(Unavailable, match="leave behind"):
+        behind.flush()
+    fails.clear()
+    behind.flush()
+    assert memory.storage.usages.get(note).access_count == 2
+
+
 def test_flushing_does_not_wait_for_what_others_go_on_queueing(backend: Any, start: Any, monkeypatch: Any) -> None:
     """While each batch is written somebody queues more: the queue never runs dry, and what was there before is kept."""
     memory = backend.open(write_behind__flush_interval_ms=60_000)
