@@ -63,7 +63,7 @@ IRREGULAR: dict[str, Irregular] = {
     "embedding.of_space": Irregular(("space_id",), results=("owner_type", "vectors", "records")),
     "embedding.spaceless": Irregular(("after", "limit"), results=("ordinal",)),
     "usage.bump": Irregular(("owner_type", "owner_id", "count", "now"), rows_of="usage"),
-    "trigger.take": Irregular(("trigger_id", "version"), results=("erasures",)),
+    "trigger.take": Irregular(("trigger_id", "version", "trajectory_id"), results=("erasures",)),
     "trigger.prune": Irregular(("older_than",)),
     "checkpoint.prune": Irregular(("trajectory_id", "keep")),
 }

@@ -5,12 +5,15 @@ Source: C-229, C-235, C-238; decision 0187.
 
 from __future__ import annotations
 
+import os
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from support.configs import USER, policy
+from support.crowds import until
 from support.providers import ScriptedSummarizer
 
 import caliber
@@ -21,6 +24,8 @@ from caliber.model.errors import Unavailable
 from caliber.runtime.policies import left_triggers
 from caliber.runtime.policies.policy_engine import PolicyEngine
 from caliber.runtime.tasks import Tasks
+
+from .conftest import DSN
 
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 BOUND = timedelta(minutes=5)
@@ -414,6 +419,37 @@ def test_what_the_start_left_is_done_also_where_no_scope_is_open_by_then(
     assert memory.run_due() == 1
     assert left(memory) == []
     assert [item.scope_id for item in memory.storage.artifacts.all()] == [agent.scope_id]
+
+
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_who_deletes_a_task_and_who_does_what_waits_for_it_do_not_wait_for_each_other(
+    backend: Any, opened: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # whoever is at it holds the task first, as who deletes it: in a circle the database would have to choose
+    memory = opened(*ON_TURN, storage__durability="commit")
+    agent, apply = start(memory), PolicyEngine._apply_step
+    taken, go = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        taken.set()
+        assert go.wait(30)
+        return apply(*arguments)
+
+    monkeypatch.setattr(PolicyEngine, "_apply_step", slow)
+    said = threading.Thread(target=agent.say, args=("KEEP this",))
+    said.start()
+    assert taken.wait(30)
+    gone = threading.Thread(target=memory.storage.trajectories.delete, args=(agent.trajectory_id,))
+    gone.start()
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+    with psycopg.connect(os.environ[DSN], autocommit=True) as watcher:
+        until(lambda: watcher.execute(waits, [f"%{backend._schema}%"]).fetchone()[0] > 0)  # type: ignore[index]
+    go.set()
+    for thread in (said, gone):
+        thread.join(30)
+    assert outcomes(memory) == [("turn", "done", None)] * 2
+    assert (memory.stats()["store"]["retried"], left(memory)) == (0, [])
+    assert memory.storage.trajectories.get(agent.trajectory_id) is None
 
 
 @HERE

@@ -2399,9 +2399,9 @@ SELECT nextval('"tenant_a"."trajectory_ordinal_seq"'::regclass) FROM generate_se
 DELETE FROM "tenant_a"."pending_trigger" WHERE created_at < $1;
 
 -- trigger.take
---   takes: trigger_id, version
+--   takes: trigger_id, version, trajectory_id
 --   gives: erasures
-DELETE FROM "tenant_a"."pending_trigger" WHERE trigger_id = $1 AND version = $2 RETURNING (SELECT count(*) FROM "tenant_a"."erasure");
+WITH task AS MATERIALIZED (SELECT trajectory_id AS of_task FROM "tenant_a"."trajectory" WHERE trajectory_id = $3 FOR KEY SHARE) DELETE FROM "tenant_a"."pending_trigger" USING task WHERE trigger_id = $1 AND version = $2 AND trajectory_id = of_task RETURNING (SELECT count(*) FROM "tenant_a"."erasure");
 
 -- turn.by_number
 --   takes: trajectory_id, turn_number

@@ -2059,9 +2059,9 @@ SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1
 DELETE FROM pending_trigger WHERE created_at < ?1;
 
 -- trigger.take
---   takes: trigger_id, version
+--   takes: trigger_id, version, trajectory_id
 --   gives: erasures
-DELETE FROM pending_trigger WHERE trigger_id = ?1 AND version = ?2 RETURNING (SELECT count(*) FROM erasure);
+DELETE FROM pending_trigger WHERE trigger_id = ?1 AND version = ?2 AND trajectory_id = ?3 RETURNING (SELECT count(*) FROM erasure);
 
 -- turn.by_number
 --   takes: trajectory_id, turn_number

@@ -112,9 +112,12 @@ _TEXTS: Final = {
         " last_accessed_at = greatest(known.last_accessed_at, excluded.last_accessed_at),"
         " version = known.version + 1 RETURNING {usage_row}"
     ),
-    # With it comes what its actions have to know before they write: how often something was erased by now.
+    # With it comes what its actions have to know before they write: how often something was erased by now. The task is
+    # held first: whoever deletes it does so too, and then waits for what waits for it.
     "trigger.take": (
-        "DELETE FROM {pending_trigger} WHERE trigger_id = $1 AND version = $2"
+        "WITH task AS MATERIALIZED (SELECT trajectory_id AS of_task FROM {trajectory} WHERE trajectory_id = $3"
+        " FOR KEY SHARE) DELETE FROM {pending_trigger} USING task"
+        " WHERE trigger_id = $1 AND version = $2 AND trajectory_id = of_task"
         " RETURNING (SELECT count(*) FROM {erasure})"
     ),
     "trigger.prune": "DELETE FROM {pending_trigger} WHERE created_at < $1",

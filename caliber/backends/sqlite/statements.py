@@ -103,7 +103,8 @@ _TEXTS = {
     ),
     # With it comes what its actions have to know before they write: how often something was erased by now.
     "trigger.take": (
-        "DELETE FROM pending_trigger WHERE trigger_id = ?1 AND version = ?2 RETURNING (SELECT count(*) FROM erasure)"
+        "DELETE FROM pending_trigger WHERE trigger_id = ?1 AND version = ?2 AND trajectory_id = ?3"
+        " RETURNING (SELECT count(*) FROM erasure)"
     ),
     "trigger.prune": "DELETE FROM pending_trigger WHERE created_at < ?1",
     "checkpoint.prune": (

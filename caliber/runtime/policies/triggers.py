@@ -67,7 +67,7 @@ def take(uow: UnitOfWork, waiting: PendingTrigger) -> int:
 
     Raises: Overtaken.
     """
-    rows = uow.select("trigger.take", waiting.trigger_id.bytes, waiting.version)
+    rows = uow.select("trigger.take", waiting.trigger_id.bytes, waiting.version, waiting.trajectory_id.bytes)
     if not rows:
         raise Overtaken
     erasures: int = rows[0][0]
