@@ -120,7 +120,7 @@ class Reader:
                     snapshot, trajectory_id, budget, query, vector, without, as_of, extra_sections, claim.rules
                 )
                 deadline.check("the window was assembled")
-                if self._left_behind(assembled, trajectory_id, claim):
+                if self._left_behind(assembled, trajectory_id, claim, deadline):
                     return assembled.window
                 engine.snapshot(ReadConsistency.LATEST)  # others took what it had: the next window is to know
             except BaseException:
@@ -216,7 +216,7 @@ class Reader:
             now_us=now,
         )
 
-    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim) -> bool:
+    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim, deadline: Deadline) -> bool:
         """Keep a window and what it leaves behind; return whether it stands, as what it took was still there."""
         engine = self._engine
         config = engine.config
@@ -233,7 +233,7 @@ class Reader:
                     uow.insert_new(CONTEXT_WINDOW, stored)
                     return True
 
-                if not stands(claim, lambda: engine.store.write(work)):
+                if not stands(claim, lambda: engine.store.write(work, deadline_ms=deadline.left_ms)):
                     return False
                 engine.one_shots.settled(claim)
             else:

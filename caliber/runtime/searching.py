@@ -67,6 +67,11 @@ class Deadline:
         if self._until is not None and time.monotonic() > self._until:
             raise Unavailable(f"the deadline passed while {what}", reason=TIMEOUT)
 
+    @property
+    def left_ms(self) -> int | None:
+        """How much of it is left, not below 0; None without one."""
+        return None if self._until is None else max(0, int((self._until - time.monotonic()) * 1000))
+
 
 def for_embedding(deadline_ms: int | None) -> int | None:
     """Return the part of a deadline that embedding may use up, so that the other legs still answer (M-040)."""

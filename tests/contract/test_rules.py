@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
+import apsw
 import pytest
 from support.configs import policy
 
 from caliber.model.access import Principal
 from caliber.model.enums import PrincipalKind, Trigger
-from caliber.model.errors import BudgetTooSmall, NotFound
+from caliber.model.errors import BudgetTooSmall, NotFound, Unavailable
 
 LATE = {"write_behind__flush_interval_ms": 600_000}
 """Nothing is written behind but by a flush."""
@@ -412,6 +414,23 @@ def test_of_two_handles_that_have_not_heard_of_each_other_one_takes_it_where_win
     for memory in (first, second):
         assert memory.assemble_context(task, consistency="latest")
         assert memory._engine.memory.verify() == []
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_a_deadline_bounds_also_keeping_the_window_and_what_it_took_goes_to_the_next(
+    backend: Any, opened: Any, start: Any
+) -> None:
+    memory = opened(**KEPT_AT_ONCE, storage__busy_timeout_ms=20_000)
+    task = begun(memory, start)
+    memory.flush()
+    other, begun_s = apsw.Connection(backend.path), time.monotonic()
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unavailable):
+        memory.assemble_context(task, deadline_ms=50)
+    assert time.monotonic() - begun_s < 20
+    other.execute("ROLLBACK")
+    other.close()
+    assert names(memory.assemble_context(task)) == ["once_note"]
 
 
 def test_of_two_handles_at_once_one_takes_it_where_windows_are_kept_at_once(
