@@ -129,13 +129,14 @@ class SqliteConnection:
     @contextmanager
     def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
         """Commit what is done meanwhile, or nothing of it when it fails; whoever ended it by himself has done so."""
-        self.command(begin)
+        around = self.in_transaction  # then it cannot begin, and undoing the other is not ours
         try:
+            self.command(begin)  # an interrupt of who waits for the lock comes when it was given
             yield
             if self.in_transaction:
                 self.command("COMMIT")
         finally:
-            if self.in_transaction:
+            if self.in_transaction and not around:
                 self.command("ROLLBACK")
 
     @property
