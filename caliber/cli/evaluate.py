@@ -12,7 +12,7 @@ import click
 from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, Mistake
 from caliber.cli.output import Output, plural, printable
-from caliber.cli.query import KINDS
+from caliber.cli.query import with_kinds
 from caliber.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _PARTS_SHOWN: Final = 4
     "--k", "cutoffs", multiple=True, type=click.IntRange(min=1), default=_CUTOFFS, show_default=True,
     help="Count the first K hits; repeatable. The largest decides what is missed.",
 )  # fmt: skip
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Search only these; may be repeated.")
+@with_kinds
 @click.option(
     "--limit-misses", type=click.IntRange(min=0), default=20, show_default=True, help="Explain this many misses."
 )
@@ -59,6 +59,7 @@ def evaluate(
     with settings.memory() as memory:
         if steps[-1] > memory.config.search.limit_max:
             raise Mistake(f"--k {steps[-1]} is more than search.limit_max = {memory.config.search.limit_max}")
+        memory.search("", kinds=kinds or None, limit=1)  # a kind that is none is no fault of a question
         # Figures must not depend on how far the worker has come.
         memory.flush()
         with settings.out.progress("questions", len(questions), "questions") as advance:

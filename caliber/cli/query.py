@@ -98,15 +98,19 @@ def conditions_of(pairs: Sequence[str]) -> dict[str, Any]:
     return {name: values if len(values) > 1 else values[0] for name, values in out.items()}
 
 
-@click.command()
-@click.argument("query")
-@click.option(
+with_kinds: Final = click.option(
     "--kind",
     "kinds",
     multiple=True,
     metavar="KIND",
     help="Search only these: note, artifact, turn, scope, or a declared memory; may be repeated.",
 )
+"""Which kinds a search is among; a store knows which there are."""
+
+
+@click.command()
+@click.argument("query")
+@with_kinds
 @click.option("--limit", type=click.IntRange(min=1), help="Most hits.  [default: search.default_limit]")
 @click.option(
     "--filter", "filters", multiple=True, metavar="NAME=VALUE", help="Keep records with this value; repeatable."

@@ -287,7 +287,7 @@ class Searching:
             hits.update(zip(some, self._hits_of(of_kind[0].relation, of_kind, words), strict=True))
         return tuple(hits[place] for place in range(len(found)))
 
-    def _texts(self, snapshot: RelationSnapshot, rows: Sequence[int]) -> Sequence[Any]:
+    def texts(self, snapshot: RelationSnapshot, rows: Sequence[int]) -> Sequence[Any]:
         """Return what hits say: of a declared memory all that they were searched by, a field a line."""
         memory, searched = self._engine.memory, snapshot.relation.searched
         if not searched:
@@ -302,7 +302,7 @@ class Searching:
         """Return hits of one kind, their texts read at once."""
         rows = [item.row for item in found]
         kind = self._names.get(snapshot.relation.name, snapshot.relation.name)
-        texts = self._texts(snapshot, rows)
+        texts = self.texts(snapshot, rows)
         whole = snapshot.ties().take(rows, axis=0).astype(">u8").tobytes()
         ids = [uuid_from_bytes(whole[at : at + 16]) for at in range(0, len(whole), 16)]
         return [

@@ -216,6 +216,43 @@ def test_what_has_nothing_in_common_and_what_has_no_vector(tmp_path: Path) -> No
 # --- the command --------------------------------------------------------------------------------
 
 
+PLACE = {
+    "name": "place",
+    "type": "semantic",
+    "fields": [{"name": "title", "type": "text"}, {"name": "rank", "type": "int"}],
+    "retention": {"kind": "persistent"},
+    "indexes": [{"field": "title", "type": "gin"}],
+}
+UNSEARCHED = {**PLACE, "name": "parcel", "indexes": []}
+
+
+def test_declared_memories_are_asked_for_and_explained(tmp_path: Path) -> None:
+    world = World(tmp_path, memories=[PLACE, UNSEARCHED])
+    with caliber.open(world.settings) as memory:
+        places = memory.memory("place")
+        for name in ("quay", "bay", "old"):
+            world.ids[name] = places.insert(title=f"The {name} in Oslo", rank=1).record_id
+        places.archive(world.ids["old"])
+        world.ids["parcel"] = memory.memory("parcel").insert(title="a box", rank=1).record_id
+    asked = {"query": "quay", "expected": ["quay", "the QUAY in"]}
+    found = world.eval(asked, options=("--kind", "place", "--kind", "note"))
+    assert found["missed"] == 0
+    wanted: tuple[tuple[dict[str, Any], str, str], ...] = (
+        ({"query": "zebra", "expected": "bay"}, "no_vector", "place has no embedding"),
+        ({"query": "zebra", "expected": "bay in Oslo"}, "no_vector", "place has no embedding"),
+        ({"query": "bay", "expected": "bay", "kinds": ["note"]}, "other_kind", "it is a place; only note"),
+        ({"query": "bay", "expected": "bay", "filter": {"rank": 2}}, "filtered", "rank = 2"),
+        ({"query": "old", "expected": "old"}, "invalid", "archived at"),
+        ({"query": "box", "expected": "parcel"}, "not_searchable", "search finds note, artifact, turn, scope, place"),
+    )
+    misses = world.eval(*(question for question, _, _ in wanted))["misses"]
+    for missed, (_, code, said) in zip(misses, wanted, strict=True):
+        assert (missed["code"], said in missed["why"]) == (code, True), missed
+    refused = run("-c", world.file, "eval", world.ask(asked), "--kind", "plaice", code=2)
+    assert "unknown kind" in refused.output
+    assert "question" not in refused.output
+
+
 def test_recall_below_the_bar_is_exit_code_1(world: World) -> None:
     file = world.ask(
         {"query": "SQLite is reached through apsw.", "expected": "sqlite"}, {"query": "zebra", "expected": UNKNOWN}

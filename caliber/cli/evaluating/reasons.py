@@ -75,14 +75,12 @@ class _Row:
 
     relation: RelationSnapshot
     number: int
+    kind: str
+    """What searches call it; of what is not searched, its relation."""
 
     @property
     def id(self) -> uuid.UUID:
         return self.relation.entity_id(self.number)
-
-    @property
-    def kind(self) -> str:
-        return self.relation.relation.name
 
 
 class Reasons:
@@ -93,6 +91,8 @@ class Reasons:
         self._kinds = kinds
         self._depth = depth
         self._widest = memory.config.search.limit_max
+        self._searched = memory._engine.kinds
+        self._names = {relation: kind for kind, relation in self._searched.items()}
 
     def explain(self, question: Question, expected: Expected) -> Missed:
         """Return why ``expected`` was not among the first hits."""
@@ -147,20 +147,21 @@ class Reasons:
                 _, relation, number = self._memory._reader.locate(expected.id)
             except NotFound:
                 return
-            yield _Row(relation, number)
+            name = relation.relation.name
+            yield _Row(relation, number, self._names.get(name, name))
             return
-        snapshot = engine.memory.snapshot
-        for kind in filters.KINDS:
-            relation = snapshot[kind]
+        snapshot, texts = engine.memory.snapshot, self._memory._reader.searching.texts
+        for kind, name in self._searched.items():
+            relation = snapshot[name]
             seen = relation.live_mask.copy()
             mask = self._memory._reader._notes.over(relation) if kind == "note" else None
             rows = np.flatnonzero(seen if mask is None else seen & mask.mask())
             for start in range(0, len(rows), _BATCH_ROWS):
                 part = rows[start : start + _BATCH_ROWS].tolist()
-                for number, raw in zip(part, engine.memory.texts(relation, part), strict=True):
+                for number, raw in zip(part, texts(relation, part), strict=True):
                     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw or ""
                     if matches(expected, relation.entity_id(number), text):
-                        yield _Row(relation, number)
+                        yield _Row(relation, number, kind)
 
     def _best_of(self, question: Question, rows: Iterator[_Row]) -> _Row | None:
         """Return the record that least keeps from being found: of several that hold a text, one may be searchable."""
@@ -185,8 +186,8 @@ class Reasons:
 
     def _kept_out(self, question: Question, row: _Row) -> tuple[str, str] | None:
         """Return what of the question or the record's own state keeps it out, or None."""
-        if row.kind not in filters.KINDS:
-            return "not_searchable", f"it is a {row.kind}; search finds {', '.join(filters.KINDS)}"
+        if row.kind not in self._searched:
+            return "not_searchable", f"it is a {row.kind}; search finds {', '.join(self._searched)}"
         kinds = question.kinds or self._kinds
         if kinds and row.kind not in kinds:
             return "other_kind", f"it is a {row.kind}; only {', '.join(kinds)} was searched"
@@ -214,8 +215,13 @@ class Reasons:
         embedder = memory._engine.embedder
         if embedder is None:
             return "no_vector", "it shares no word with the question, and there is no embedding_provider"
-        if row.kind not in embedder.embedded:
-            return "no_vector", f"it shares no word with the question, and embedding.{knob_of(row.kind)} is off"
+        relation = row.relation.relation
+        if relation.name not in embedder.embedded:
+            own = memory._engine.store.catalog.memory_of(relation.name)
+            lacks = f"embedding.{knob_of(relation.name)} is off"
+            if own is not None and own.embedded is None:
+                lacks = f"{row.kind} has no embedding"
+            return "no_vector", f"it shares no word with the question, and {lacks}"
         lane = embedder.answering(memory._engine.memory.snapshot.space_in_use)
         if lane is None:
             return "no_vector", "it shares no word with the question, and vectors of another model are being made"
@@ -257,7 +263,8 @@ def invalidity(entity: Any, as_of: datetime | None) -> str:
                 return f"it was {what} at {when.isoformat()}"
         if entity.expires_at is not None:
             return f"it expired at {entity.expires_at.isoformat()}"
-    return "it does not count any more"
+    archived_at = getattr(entity, "archived_at", None)
+    return "it does not count any more" if archived_at is None else f"it was archived at {archived_at.isoformat()}"
 
 
 def _wanted(question: Question, hit: SearchHit) -> bool:
