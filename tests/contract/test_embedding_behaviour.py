@@ -225,6 +225,27 @@ def test_a_query_that_another_thread_embeds_is_waited_for_no_longer_than_the_dea
         assert not thread.is_alive()
 
 
+def test_flushing_does_not_wait_for_the_vectors_of_what_others_go_on_writing() -> None:
+    """Each time that it asks for vectors somebody writes one more: what was there before it has its vector."""
+    provider, here, most = CountingEmbeddings(), threading.get_ident(), 50
+    embed_batch, written = provider.embed_batch, []
+    settings = config(":memory:", **{**OFF, "embedding.embed_turns": "behind"})
+    with caliber.open(settings, embedding_provider=provider) as memory:
+        _, scope = started(memory)
+
+        def busy(texts: Any) -> Any:
+            if threading.get_ident() == here and len(written) < most:
+                written.append(memory.append_turn(scope.scope_id, role="user", content=f"number {len(written)}"))
+            return embed_batch(texts)
+
+        provider.embed_batch = busy
+        with memory._engine.embedder._draining:  # so that the worker does not take it
+            turn = memory.append_turn(scope.scope_id, role="user", content="before")
+        memory.flush()
+        assert len(written) < most
+        assert turn.turn_id in {vector.owner_id for vector in memory.storage.embeddings.all()}
+
+
 # --- batches that fail in part -------------------------------------------------------------------------
 
 

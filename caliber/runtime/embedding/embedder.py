@@ -328,7 +328,7 @@ class Embedder:
         return max((lane.waiting for lane in self._lanes), default=0)
 
     def drain(self) -> None:
-        """Embed until nothing is pending; a space that is being filled gets what was written meanwhile, not all of it.
+        """Embed what lacks a vector by now, whatever others go on writing; of a space being filled what was queued.
 
         Raises: LlmError kinds of an outage of the space that is searched.
         """
@@ -337,11 +337,11 @@ class Embedder:
             lanes = self._lanes
             for lane in lanes:
                 searched = not self._is_filling(lane)
-                if searched:
-                    self._lookout.anew(lane)
                 try:
-                    while self._embed_queued(lane) or (searched and self._lookout.look(lane)):
-                        pass
+                    with contextlib.closing(self._lookout.whole(lane, stored=searched)) as counts:
+                        for count in counts:
+                            while count > 0 and (done := self._embed_queued(lane)):
+                                count -= done
                 except CaliberError:
                     if searched or len(lanes) == 1:
                         raise

@@ -6,7 +6,7 @@ Source: design section 4, C-245.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 from caliber.runtime.embedding.reembedding import Walk
 from caliber.runtime.embedding.space_provider import SpaceProvider
@@ -57,11 +57,28 @@ class Lookout:
         """Have a space looked through once more, when the look under way is over."""
         self._to_walk.add(lane.key)
 
-    def anew(self, lane: SpaceProvider) -> None:
-        """Have a space looked through from the beginning."""
+    def whole(self, lane: SpaceProvider, *, stored: bool) -> Generator[int, None, None]:
+        """Yield how many of the first that are queued come next, until all that lacks a vector by now was among them.
+
+        First what is queued; then, page by page, what is ``stored`` without one. What is written meanwhile is not
+        waited for. Abandoned half way, the space is to be looked through again.
+        """
+        yield len(lane.queue)
+        if not stored:
+            return
         # A walk under way may have passed what lacks a vector by now.
         self._walks.pop(lane.key, None)
-        self._to_walk.add(lane.key)
+        self._to_walk.discard(lane.key)
+        walk = Walk(self._store, lane.key, self._kinds)
+        try:
+            while (page := walk.page(_PAGE_ROWS)) is not None:
+                queued = {item.owner for item in lane.queue.copy()}
+                found = [item for item in page if item.owner not in queued and item.owner not in lane.refused]
+                lane.queue.extendleft(reversed(found))
+                yield len(found)
+        except BaseException:
+            self._to_walk.add(lane.key)
+            raise
 
     def look(self, lane: SpaceProvider) -> int:
         """Queue a page of what lacks a vector in the store, whoever left it so; return how many rows are queued."""
