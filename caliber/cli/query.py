@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from caliber.runtime.caliber import Caliber
 
 LATEST: Final = "latest"
-KINDS: Final = ("note", "artifact", "turn", "scope")
 
 
 def as_id(text: str, what: str) -> uuid.UUID:
@@ -70,14 +69,24 @@ def context(
         settings.out.result(show.window_document(window, trace=trace), human)
 
 
-def _value(name: str, text: str) -> Any:
-    """Return a value as the column ``name`` holds it: a number where that is one, else the text as it stands."""
-    from caliber.schema.relation import ColumnType
-    from caliber.schema.relations import BY_NAME
+def named_values(pairs: Sequence[str]) -> list[tuple[str, str]]:
+    """Return ``k=v`` pairs apart. Raises: Mistake."""
+    out = []
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip():
+            raise Mistake(f"--filter {pair}: expected NAME=VALUE", "for example --filter note_type=fact")
+        out.append((name.strip(), text))
+    return out
 
-    columns = [column for kind in KINDS for column in BY_NAME[kind].columns if column.name == name]
-    numbers = {ColumnType.INT, ColumnType.FLOAT, ColumnType.INSTANT}
-    for kind in (int, float) if all(column.type in numbers for column in columns) else ():
+
+def _value(name: str, text: str, types: set[str]) -> Any:
+    """Return a value as columns of these types hold it; what none of them could be is left to whoever refuses it."""
+    if "uuid" in types:
+        as_id(text, name)
+    if types == {"bool"} and text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float) if types <= {"int", "float", "instant", "bool"} else ():
         try:
             return kind(text)
         except ValueError:
@@ -85,16 +94,18 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-def conditions_of(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return ``k=v`` pairs as a filter; a name that comes again allows several values. Raises: Mistake."""
+def conditions_of(pairs: Sequence[tuple[str, str]], memory: Caliber, kinds: Sequence[str]) -> dict[str, Any]:
+    """Return names and values as a filter of these kinds, or of all; a name that comes again allows several values.
+
+    Raises: Mistake
+    """
+    engine = memory._engine
+    searched = [relation for kind, relation in engine.kinds.items() if not kinds or kind in kinds]
+    columns = [column for relation in searched for column in engine.store.catalog.by_name[relation].columns]
     out: dict[str, list[Any]] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name.strip():
-            raise Mistake(f"--filter {pair}: expected NAME=VALUE", "for example --filter note_type=fact")
-        if name.endswith("_id"):
-            as_id(text, name)
-        out.setdefault(name.strip(), []).append(_value(name.strip(), text))
+    for name, text in pairs:
+        types = {column.type.value for column in columns if column.name == name}
+        out.setdefault(name, []).append(_value(name, text, types))
     return {name: values if len(values) > 1 else values[0] for name, values in out.items()}
 
 
@@ -138,8 +149,9 @@ def search(
     """
     if filters and where is not None:
         raise Mistake("--filter and --where exclude each other", "say all of it with --where, joined by `and`")
-    conditions = conditions_of(filters) or where
+    wanted = named_values(filters)
     with settings.memory() as memory:
+        conditions = conditions_of(wanted, memory, kinds) or where
         found = memory.search(query, kinds=kinds or None, limit=limit, filter=conditions)
         records = [show.peek(memory, hit.id) for hit in found.hits]
         hits = [

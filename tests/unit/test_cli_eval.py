@@ -219,9 +219,14 @@ def test_what_has_nothing_in_common_and_what_has_no_vector(tmp_path: Path) -> No
 PLACE = {
     "name": "place",
     "type": "semantic",
-    "fields": [{"name": "title", "type": "text"}, {"name": "rank", "type": "int"}],
+    "fields": [
+        {"name": "title", "type": "text"},
+        {"name": "rank", "type": "int"},
+        {"name": "sure", "type": "bool", "optional": True},
+        {"name": "ticket_id", "type": "text", "optional": True},
+    ],
     "retention": {"kind": "persistent"},
-    "indexes": [{"field": "title", "type": "gin"}],
+    "indexes": [{"field": "title", "type": "gin"}, {"field": "ticket_id", "type": "btree"}],
 }
 UNSEARCHED = {**PLACE, "name": "parcel", "indexes": []}
 
@@ -231,7 +236,8 @@ def test_declared_memories_are_asked_for_and_explained(tmp_path: Path) -> None:
     with caliber.open(world.settings) as memory:
         places = memory.memory("place")
         for name in ("quay", "bay", "old"):
-            world.ids[name] = places.insert(title=f"The {name} in Oslo", rank=1).record_id
+            made = places.insert(title=f"The {name} in Oslo", rank=1, sure=name == "bay", ticket_id="2023")
+            world.ids[name] = made.record_id
         places.archive(world.ids["old"])
         world.ids["parcel"] = memory.memory("parcel").insert(title="a box", rank=1).record_id
     asked = {"query": "quay", "expected": ["quay", "the QUAY in"]}
@@ -248,6 +254,13 @@ def test_declared_memories_are_asked_for_and_explained(tmp_path: Path) -> None:
     misses = world.eval(*(question for question, _, _ in wanted))["misses"]
     for missed, (_, code, said) in zip(misses, wanted, strict=True):
         assert (missed["code"], said in missed["why"]) == (code, True), missed
+    for options, names in (
+        (("--filter", "sure=true"), {"bay"}),
+        (("--filter", "sure=true", "--filter", "sure=0"), {"bay", "quay"}),
+        (("--filter", "ticket_id=2023", "--filter", "rank=1", "--filter", "sure=false"), {"quay"}),
+    ):
+        hits = caliber_json("-c", world.file, "search", "Oslo", "--kind", "place", *options)["hits"]
+        assert {hit["id"] for hit in hits} == {str(world.ids[name]) for name in names}
     refused = run("-c", world.file, "eval", world.ask(asked), "--kind", "plaice", code=2)
     assert "unknown kind" in refused.output
     assert "question" not in refused.output
