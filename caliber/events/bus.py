@@ -67,10 +67,15 @@ class EventBus:
             if entry.event_type is None or entry.event_type == event.event_type:
                 self._tell(entry, event)
 
-    def publish_from_elsewhere(self, event: Event) -> None:
-        """Tell those who asked for other processes' events too; of missed ones, whatever type they asked for."""
+    def publish_from_elsewhere(self, event: Event, *, to_all: bool = True) -> None:
+        """Tell those who asked for other processes' events too; of missed ones, whatever type they asked for.
+
+        Not ``to_all`` leaves out those whose sight is to be asked.
+        """
         missed = event.event_type == EventType.EVENTS_MISSED
         for entry in self._subscribers:
+            if not to_all and entry.sight is not None:
+                continue
             if entry.elsewhere and (missed or entry.event_type in (None, event.event_type)):
                 self._tell(entry, event)
 

@@ -24,12 +24,18 @@ class Hearing:
         self._bus = bus
         self._event = event
         self._failed = failed
+        self._is_blind = False
 
     def heard(self) -> None:
+        was_blind, self._is_blind = self._is_blind, True
         self._follow()
+        self._is_blind = False
+        if was_blind:
+            self.missed("memory could not be brought up to date", None)
 
     def told(self, event: Event) -> None:
-        self._bus.publish_from_elsewhere(event)
+        # What may be heard is read from memory: while that is behind, only who may hear all is told.
+        self._bus.publish_from_elsewhere(event, to_all=not self._is_blind)
 
     def missed(self, reason: str, last: Event | None) -> None:
         payload: dict[str, Any] = {"reason": reason, "last_event_id": None if last is None else str(last.event_id)}

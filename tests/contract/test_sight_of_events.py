@@ -14,7 +14,9 @@ from support.memories import STEP
 from caliber.model.access import Principal
 from caliber.model.entities import Event
 from caliber.model.enums import AgentRole, EntityType, EventFamily, EventType, PrincipalKind
+from caliber.model.errors import Unavailable
 from caliber.runtime.aio import AsyncCaliber
+from caliber.runtime.hearing import Hearing
 
 WRITER = Principal(PrincipalKind.AGENT, "planner", AgentRole.ORCHESTRATOR)
 READER = Principal(PrincipalKind.AGENT, "worker", AgentRole.EXECUTOR)
@@ -150,3 +152,33 @@ def test_asyncio_hears_as_its_principal(backend: Any) -> None:
 
     seen, shared = asyncio.run(run())
     assert seen == [("note_create", shared)]
+
+
+@pytest.mark.parametrize("backend", ["sqlite-memory"], indirect=True)
+def test_of_others_commits_that_memory_does_not_know_yet_only_an_admin_hears(backend: Any) -> None:
+    # decision 0186: what cannot be found out is not told; it is to be looked up once memory knows
+    memory = backend.open(**LIGHT)
+    engine, away = memory._engine, [True]
+    heard: dict[str, list[str]] = {"admin": [], "reader": []}
+    for name, handle in (("admin", memory), ("reader", memory.acting_as(READER))):
+        handle.events.subscribe(lambda event, name=name: heard[name].append(event.event_type), elsewhere=True)
+
+    def follow() -> None:
+        if away:
+            raise Unavailable("planted", reason="connection lost")
+
+    note = memory.add_note(content="for everybody, as far as memory knows", **NOTE).note_id
+    event = engine.event(EventType.NOTE_UPDATE, subject=(EntityType.NOTE, note))
+    hearing = Hearing(follow, engine.bus, engine.event, engine.record_error)
+    for names in heard.values():
+        names.clear()
+    with pytest.raises(Unavailable):
+        hearing.heard()
+    hearing.told(event)
+    assert heard == {"admin": ["note_update"], "reader": []}
+    away.clear()
+    for _ in range(2):
+        hearing.heard()
+        hearing.told(event)
+    assert heard["reader"] == ["events_missed", "note_update", "note_update"]
+    assert heard["admin"] == ["note_update", *heard["reader"]]
