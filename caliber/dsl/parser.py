@@ -361,7 +361,10 @@ def _fault(source: Source, error: UnexpectedInput, piece: Span) -> ProgramFault:
     got = "" if end else source.shown(span)
     # "$END" and lark's other word for it say that the file could end here, which helps nobody.
     names = sorted({_shown(name) for name in expected if name.isidentifier()}, key=_by_kind)
-    return source.fault(span, _unexpected(source, span, got), got=got, expected=names)
+    reason = _unexpected(source, span, got)
+    if got and not names and piece == Span(0, len(source.text)):
+        reason += ": the program ends before it, and what it says stands within its braces"
+    return source.fault(span, reason, got=got, expected=names)
 
 
 def _unexpected(source: Source, span: Span, got: str) -> str:

@@ -97,7 +97,7 @@ def test_credentials_are_never_repeated() -> None:
         ('caliber: "0.1.0" { memory a { type: "meta } }', "this text is never closed"),
         ('caliber: "0.1.0" { /* memory a { type: meta } }', "this comment is never closed"),
         ('caliber: "0.1.0" { } }', "this } closes nothing"),
-        ('caliber: "0.1.0" { } memory a { }', "is not expected here"),
+        ('caliber: "0.1.0" { } memory a { }', "memory is not expected here: the program ends before it"),
         ("caliber: \"0.1.0\" { memory a { type: 'meta' } }", "texts stand in double quotes"),
         ('caliber: "0.1.0" { memory a { b: "\\q" } }', "\\q is no escape"),
         ('caliber: "0.1.0" { memory a { b: 99999999999999999999d } }', "longer than 2^63"),
