@@ -358,10 +358,14 @@ def test_check_finds_planted_faults(backend: Any) -> None:
     for planted in (
         f"DELETE FROM {backend.qualified(table + '_entry')}",
         f"UPDATE {backend.qualified('text_state')} SET memories = '{{}}'",
+        f"UPDATE {backend.qualified('text_state')} SET memories = '[64'",
     ):
         assert sound(memory)
         backend.tamper(memory, planted)
         assert not sound(memory)
+        if "memories" in planted:
+            with pytest.raises(SchemaMismatch, match="rebuild-search"):
+                memory.memory("place").search("walrus")
         memory.storage.rebuild_search()
     assert sound(memory)
     assert memory.memory("place").search("walrus").hits

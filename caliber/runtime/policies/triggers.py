@@ -7,6 +7,7 @@ version: whoever removes it has done them, and anybody else writes nothing of hi
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Final
 
@@ -28,6 +29,8 @@ SCOPE_CLOSED: Final = "the scope was closed"
 
 _in_hand: set[tuple[bytes, int]] = set()
 """What threads of this process are doing at this moment, by key and version."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_hand.clear)  # the threads are not there
 
 
 class Overtaken(Exception):
