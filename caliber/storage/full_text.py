@@ -129,8 +129,14 @@ def packed_memories(memories: Memories) -> str:
 
 
 def unpacked_memories(kept: str) -> dict[int, tuple[str, ...]]:
-    """Return declared memories as ``packed_memories`` was given them."""
-    return {int(code): tuple(fields) for code, fields in json.loads(kept).items()}
+    """Return declared memories as ``packed_memories`` was given them.
+
+    None of them where that is damaged: it is found by a check, and searches of them are refused until a rebuild.
+    """
+    try:
+        return {int(code): tuple(fields) for code, fields in json.loads(kept).items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def holds(memories: Memories, relations: Iterable[Relation]) -> bool:

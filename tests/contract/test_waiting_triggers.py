@@ -200,6 +200,28 @@ def test_what_is_in_hand_here_is_not_taken_up_and_a_slow_twin_elsewhere_loses(
 
 
 @HERE
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_has_nothing_in_hand(opened: Any, start: Any, summarizer: ScriptedSummarizer) -> None:
+    # it could never take up what its parent leaves behind
+    memory = opened(*ON_TURN)
+    agent = start(memory)
+    held = []
+
+    def forks(_: str) -> None:
+        (waiting,) = left(memory)
+        held.append(left_triggers.is_in_hand(waiting))
+        child = os.fork()
+        if child == 0:  # pragma: no cover  (another process)
+            os._exit(left_triggers.is_in_hand(waiting))
+        held.append(bool(os.waitpid(child, 0)[1]))
+
+    summarizer.before = forks
+    agent.say("KEEP this")
+    assert held == [True, False]
+
+
+@HERE
 def test_a_twin_that_fails_late_has_no_say(
     opened: Any, start: Any, clock: SetClock, summarizer: ScriptedSummarizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
