@@ -360,6 +360,12 @@ class UnitOfWork:
         """
         self._locks_reads = True
 
+    def hold(self, relation: Relation, *key: Any) -> None:
+        """Where rows that are read are locked, lock this one now, before others that are locked after it elsewhere."""
+        lock = self._plans[relation.name].lock
+        if self._locks_reads and lock is not None:
+            self._session.run(lock, key)
+
     def serialize(self, resource: str) -> None:
         """Let nobody else who serializes on ``resource`` go on until this transaction has ended.
 

@@ -474,6 +474,41 @@ def test_who_deletes_a_task_and_who_does_what_waits_for_it_do_not_wait_for_each_
     assert memory.storage.trajectories.get(agent.trajectory_id) is None
 
 
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_two_that_lost_a_race_do_what_waits_for_one_task_one_after_the_other(
+    backend: Any, opened: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # whoever tries again locks what it reads: of two that share a lock on the task, neither would get it alone
+    memory = opened(*ON_TURN, storage__durability="commit")
+    agent, apply, step = start(memory), PolicyEngine.apply, PolicyEngine._apply_step
+    taken, go = threading.Semaphore(0), threading.Event()
+
+    def again(self: Any, uow: Any, *arguments: Any) -> Any:
+        uow.lock_reads()
+        return apply(self, uow, *arguments)
+
+    def slow(*arguments: Any) -> Any:
+        taken.release()
+        assert go.wait(30)
+        return step(*arguments)
+
+    monkeypatch.setattr(PolicyEngine, "apply", again)
+    monkeypatch.setattr(PolicyEngine, "_apply_step", slow)
+    both = [threading.Thread(target=agent.say, args=(f"KEEP {at}",)) for at in range(2)]
+    both[0].start()
+    assert taken.acquire(timeout=30)
+    both[1].start()
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+    with psycopg.connect(os.environ[DSN], autocommit=True) as watcher:
+        waiting = [f"%{backend._schema}%"]
+        until(lambda: taken.acquire(blocking=False) or watcher.execute(waits, waiting).fetchone()[0] > 0)  # type: ignore[index]
+    go.set()
+    for thread in both:
+        thread.join(30)
+    assert (memory.stats()["store"]["retried"], left(memory)) == (0, [])
+    assert outcomes(memory) == [("turn", "done", None)] * 4
+
+
 @HERE
 def test_what_is_erased_does_not_wait(opened: Any, start: Any, clock: SetClock, dies: Any) -> None:
     # docs/forgetting.md: neither the task, nor who set it off

@@ -18,7 +18,7 @@ from caliber.model.enums import EventType, Trigger
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.time import from_us
 from caliber.runtime.engine import Engine
-from caliber.schema.relations import PENDING_TRIGGER
+from caliber.schema.relations import PENDING_TRIGGER, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
 
 WAITING: Final = (Trigger.TASK_START, Trigger.TURN)
@@ -70,6 +70,8 @@ def take(uow: UnitOfWork, waiting: PendingTrigger) -> int:
 
     Raises: Overtaken.
     """
+    # Who tries again locks what its actions read: of two that share the task, neither would get it alone.
+    uow.hold(TRAJECTORY, waiting.trajectory_id.bytes)
     rows = uow.select("trigger.take", waiting.trigger_id.bytes, waiting.version, waiting.trajectory_id.bytes)
     if not rows:
         raise Overtaken
