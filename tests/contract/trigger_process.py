@@ -52,8 +52,8 @@ def main() -> None:
     def dying(name: str) -> None:
         call = getattr(UnitOfWork, name)
 
-        def writes(self: UnitOfWork, relation: Any, entity: Any) -> Any:
-            written = call(self, relation, entity)
+        def writes(self: UnitOfWork, relation: Any, entity: Any, **how: Any) -> Any:
+            written = call(self, relation, entity, **how)
             if relation is PENDING_TRIGGER:
                 dies()
             return written
