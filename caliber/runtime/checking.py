@@ -18,6 +18,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, CONFIG_DOCUMENT, EMBEDDING, NOTE, TRAJECTORY
 from caliber.storage.care import Stages
 from caliber.storage.outdated import check_current
+from caliber.storage.paging import pages
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
 from caliber.storage.soundness import EXAMPLES, Finding, FindingKind, ask, key_text, out_of_numbers, questions
@@ -128,17 +129,14 @@ def _hashes(store: Store, session: StatementSession, progress: Stages) -> Iterat
     done = 0
     for relation, column, parts_of in _HASHED:
         plans = store.plans[relation.name]
-        places = [plans.codec.index(name) for name in plans.page.binds[:-1]]
-        after: tuple[Any, ...] = (-1,) if relation.ordinal else (b"",)
         damaged: list[str] = []
-        while rows := session.run(plans.page, (*after, _PAGE)):
+        for rows in pages(session, plans, _PAGE):
             for row in rows:
                 parts = parts_of(plans.codec.decode(row))
                 if parts is not None and hashlib.sha256(parts[0]).digest() != parts[1]:
                     damaged.append(key_text(plans.codec.key_of(row)))
             done += len(rows)
             progress("checking hashes", done, total)
-            after = tuple(rows[-1][place] for place in places)
         if damaged:
             what = f"{column} is not what its hash was made of"
             examples = tuple(damaged[:EXAMPLES])

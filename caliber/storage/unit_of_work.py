@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 from caliber.model.entities import Event, LockToken
 from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, LockExpired, NotFound
 from caliber.schema.catalog import BUILT_IN, Catalog
-from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relation import Relation
 from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TURN
 from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.labels import LOWER, lowering, relabelled
 from caliber.storage.outdated import check_present, outdated
+from caliber.storage.paging import pages
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
 
@@ -171,14 +172,7 @@ class UnitOfWork:
 
     def pages(self, relation: Relation, rows: int = 500) -> Iterator[list[Row]]:
         """Yield every row of a relation as the driver stores it, in the order of its ordinal or key."""
-        plans = self._plans[relation.name]
-        last: tuple[Any, ...] | None = (-1,) if relation.ordinal else before_first(relation)
-        while last is not None:
-            page = self._session.run(plans.page, (*last, rows))
-            if page:
-                yield page
-            full = len(page) == rows
-            last = ((page[-1][0],) if relation.ordinal else plans.codec.key_of(page[-1])) if full else None
+        return pages(self._session, self._plans[relation.name], rows)
 
     def current(self, relation: Relation, row: Row) -> Row:
         """Return a row that was read by page as this unit of work has it by now."""
@@ -471,12 +465,6 @@ def _differ(relation: Relation, columns: Sequence[str], old: Row, new: Row | Non
     offset = 1 if relation.ordinal else 0
     places = [relation.index(name) + offset for name in columns]
     return new is None or any(old[place] != new[place] for place in places)
-
-
-def before_first(relation: Relation) -> tuple[Any, ...]:
-    """Return a key that stands before every key of a relation without ordinals."""
-    least: dict[ColumnType, Any] = {ColumnType.INT: -1, ColumnType.BYTES: b"", ColumnType.UUID: bytes(16)}
-    return tuple(least.get(relation.column(name).type, "") for name in relation.key)
 
 
 def _show_key(key: tuple[Any, ...]) -> str:

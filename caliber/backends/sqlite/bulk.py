@@ -12,7 +12,7 @@ from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import CaliberError, Conflict, InvalidRow, Unavailable
-from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, TURN
 from caliber.storage import arrow
 from caliber.storage.bulk.columns import rows_of
@@ -21,17 +21,11 @@ from caliber.storage.bulk.load import ChangeRecords, Tally, row_of_loaded
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.changes import UPSERT
 from caliber.storage.codec import Row
+from caliber.storage.paging import pages
 from caliber.storage.plan import Plan, RelationPlans, quote
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange
 
-_LEAST: dict[ColumnType, Any] = {
-    ColumnType.UUID: b"",
-    ColumnType.BYTES: b"",
-    ColumnType.TEXT: "",
-    ColumnType.ENUM: "",
-    ColumnType.INT: -(2**63),
-}
 """Less than every value of the types that keys have, or equal where no key is."""
 
 
@@ -136,18 +130,5 @@ def _check(connection: SqliteConnection, relation: Relation, last: int, tally: T
 
 def read(session: StatementSession, plans: RelationPlans, batch_rows: int) -> Iterator[Any]:
     """Yield the rows that a session sees as record batches."""
-    relation = plans.relation
-    places = [plans.codec.index(name) for name in plans.page.binds[:-1]]
-    after: tuple[Any, ...] = before_all(relation, plans.page.binds[:-1])
-    while True:
-        rows = session.run(plans.page, (*after, batch_rows))
-        if rows:
-            yield arrow.batch_from_rows(relation, rows)
-        if len(rows) < batch_rows:
-            return
-        after = tuple(rows[-1][place] for place in places)
-
-
-def before_all(relation: Relation, names: Iterable[str]) -> tuple[Any, ...]:
-    """Return a key before every other."""
-    return tuple(-1 if name == "ordinal" else _LEAST[relation.column(name).type] for name in names)
+    for rows in pages(session, plans, batch_rows):
+        yield arrow.batch_from_rows(plans.relation, rows)

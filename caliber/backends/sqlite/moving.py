@@ -15,7 +15,6 @@ from typing import Any, Final
 import apsw
 
 from caliber.backends.sqlite import fence as fences
-from caliber.backends.sqlite.bulk import before_all
 from caliber.backends.sqlite.connection import APPLICATION_ID, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
@@ -33,6 +32,7 @@ from caliber.storage.memory_migrations import catalog_of
 from caliber.storage.migrations import baseline_of, checksum_of
 from caliber.storage.moved import FenceState
 from caliber.storage.moving import Key, no_store
+from caliber.storage.paging import pages
 from caliber.storage.plan import compile_relation, plans_of, quote
 from caliber.storage.session import Counter
 
@@ -66,17 +66,8 @@ class _Reading:
         self._plans = plans_of(self.catalog, PLANS, DIALECT)
 
     def rows(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
-        plans = self._plans[relation.name]
-        names = plans.page.binds[:-1]
-        places = [plans.codec.index(name) for name in names]
-        after: tuple[Any, ...] = before_all(relation, names)
-        while True:
-            rows = self._connection.run(plans.page, (*after, batch_rows))
-            if rows:
-                yield arrow.batch_from_rows(relation, rows, numbered=True)
-            if len(rows) < batch_rows:
-                return
-            after = tuple(rows[-1][place] for place in places)
+        for rows in pages(self._connection, self._plans[relation.name], batch_rows):
+            yield arrow.batch_from_rows(relation, rows, numbered=True)
 
     def some(self, relation: Relation, ordinals: list[int]) -> Any:
         plan = self._plans[relation.name].get_many

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -24,8 +25,8 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import CHECKPOINT, CONTEXT_WINDOW
 from caliber.storage.codec import codec_of
 from caliber.storage.erasing import Place
+from caliber.storage.paging import pages
 from caliber.storage.protocol import Store
-from caliber.storage.unit_of_work import before_first
 
 Heads = NDArray[np.bool_]
 
@@ -81,24 +82,17 @@ class Proof:
     def _values(self, store: Store, relation: Relation) -> Iterator[str | bytes]:
         """Yield what a relation's records say, and take note of the digests that they have a right to."""
         codec = codec_of(relation)
-        plan = store.plans[relation.name].page
         packed = relation in (CONTEXT_WINDOW, CHECKPOINT)
         # Vectors, digests and ids are no texts: they are read with the tables, byte by byte.
         said = {codec.index(name) for name in relation.content_columns}
-        last: tuple[Any, ...] = (-1,) if relation.ordinal else before_first(relation)
         with store.read() as session:
-            while True:
-                rows = session.run(plan, (*last, _PAGE))
-                for row in rows:
-                    self._hashes -= digests_of(codec.decode(row))
-                    for place, value in enumerate(row):
-                        if isinstance(value, bytes) and packed:
-                            yield _unpacked(value)
-                        elif isinstance(value, str) or (isinstance(value, bytes) and place in said):
-                            yield value
-                if len(rows) < _PAGE:
-                    return
-                last = (rows[-1][0],) if relation.ordinal else codec.key_of(rows[-1])
+            for row in chain.from_iterable(pages(session, store.plans[relation.name], _PAGE)):
+                self._hashes -= digests_of(codec.decode(row))
+                for place, value in enumerate(row):
+                    if isinstance(value, bytes) and packed:
+                        yield _unpacked(value)
+                    elif isinstance(value, str) or (isinstance(value, bytes) and place in said):
+                        yield value
 
     def _in_value(self, value: str | bytes) -> int:
         subject = self._subject

@@ -19,6 +19,7 @@ from caliber.runtime.policies.triggers import SCOPE_CLOSED, WAITING, drop, is_in
 from caliber.runtime.reading import Reader
 from caliber.runtime.tasks import Tasks
 from caliber.schema.relations import PENDING_TRIGGER, SCOPE, TRAJECTORY
+from caliber.storage.paging import pages
 from caliber.storage.unit_of_work import UnitOfWork
 
 _PAGE = 500
@@ -42,16 +43,11 @@ class LeftTriggers:
         """Return what nobody has been at for as long as ``policy_engine.trigger_takeover_ms``, oldest first."""
         if not self._triggers:
             return []
-        plans, now, last = self._engine.store.plans[PENDING_TRIGGER.name], self._engine.clock.now_us(), bytes(16)
-        out: list[PendingTrigger] = []
-        while True:
-            with self._engine.store.read() as session:
-                rows = session.run(plans.page, (last, _PAGE))
-            waiting: list[PendingTrigger] = [plans.codec.decode(row) for row in rows]
-            out += [each for each in waiting if self._is_left(each, now)]
-            if len(rows) < _PAGE:
-                return out
-            last = waiting[-1].trigger_id.bytes
+        store, now = self._engine.store, self._engine.clock.now_us()
+        plans = store.plans[PENDING_TRIGGER.name]
+        with store.read() as session:
+            found = (plans.codec.decode(row) for rows in pages(session, plans, _PAGE) for row in rows)
+            return [waiting for waiting in found if self._is_left(waiting, now)]
 
     def _is_left(self, waiting: PendingTrigger, now_us: int) -> bool:
         # A clock that was put back must not keep it waiting until that time comes again.
