@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from caliber.config import CaliberConfig
     from caliber.config.warnings import ConfigWarning
 
-PROFILES = ("reference", "coding-agent", "chat-companion", "ops-agent")
+PROFILES = ("reference", "coding-agent", "chat-companion", "ops-agent", "sources")
 EMBEDDINGS = ("static", "minilm", "openai", "voyage", "ollama", "none")
 SUMMARIES = ("extractive", "openai", "anthropic", "ollama", "none")
 

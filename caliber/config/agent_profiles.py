@@ -1,4 +1,4 @@
-"""Profiles for three kinds of agents: what each changes in the reference, and why.
+"""Profiles for three kinds of agents, and one that follows the sources: what each changes in the reference, and why.
 
 Every value is ours, chosen by the reason beside it and not measured; ``caliber init`` writes the reason into the file.
 Changes marked ``vectors`` apply where texts are embedded. Source: K-002, O-14.
@@ -13,12 +13,12 @@ from typing import Any, Final
 SECOND: Final = 1_000
 MINUTE: Final = 60 * SECOND
 DAY: Final = 86_400 * SECOND
-CAPS: Final = "assembly.section_max_tokens"
+SHARES: Final = "assembly.section_shares"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A knob's value in a profile, and why it is not the reference's; in ``CAPS`` the values are percents."""
+    """A knob's value in a profile, and why it is not the reference's."""
 
     value: Any
     why: str
@@ -53,9 +53,14 @@ CODING_AGENT: Final = AgentProfile(
         "checkpoint_retention": Change(20, "To go back to before the change that broke it."),
         "pcp.recovery_points.max_checkpoints": Change(20, "Equals checkpoint_retention."),
         "tokens.estimator": Change("calibrated", "Code has fewer bytes a token than prose; the fitted tables know."),
-        "section_priorities.artifacts": Change(92, "The current patch and the failing test go in before old talk."),
-        CAPS: Change(
-            {"user": 45, "artifacts": 45, "notes": 20, "history": 10},
+        SHARES: Change(
+            {
+                "history": [0.0, 0.1],
+                "user": [0.15, 0.7],
+                "artifacts": [0.15, 0.45],
+                "notes": [0.05, 0.2],
+                "recall": [0.1, 0.6],
+            },
             "What was made and what failed takes as much room as the talk about it.",
         ),
         "pcp.dosage.max_artifacts_in_window": Change(60, "A change touches many files."),
@@ -81,10 +86,14 @@ CHAT_COMPANION: Final = AgentProfile(
     {
         "token_budget": Change(4_000, "Chat turns are short, and every answer pays for its window."),
         "pcp.dosage.max_context_tokens": Change(4_000, "All of token_budget."),
-        "section_priorities.notes": Change(92, "What it knows of its person goes in before the oldest talk."),
-        "section_priorities.artifacts": Change(50, "Talk leaves few outputs, and they matter least."),
-        CAPS: Change(
-            {"user": 50, "artifacts": 10, "notes": 35, "history": 20},
+        SHARES: Change(
+            {
+                "history": [0.0, 0.2],
+                "user": [0.15, 0.75],
+                "artifacts": [0.0, 0.1],
+                "notes": [0.1, 0.35],
+                "recall": [0.1, 0.75],
+            },
             "More room for what is known and for what was said before, less for outputs.",
         ),
         "assembly.notes_without_query": Change(20, "A greeting asks nothing: what is known comes along all the same."),
@@ -122,13 +131,15 @@ OPS_AGENT: Final = AgentProfile(
         "retention.windows_ms": Change(365 * DAY, "Post-mortems ask what it saw, a year later too."),
         "context_window_persistence.ttl_ms": Change(365 * DAY, "As long as retention.windows_ms."),
         "retention.events_ms": Change("forever", "The event log is the audit."),
-        "section_priorities.notes": Change(92, "The runbook goes in before the alert's tenth repetition."),
-        CAPS: Change(
-            {"user": 45, "artifacts": 30, "notes": 40, "history": 10},
+        SHARES: Change(
+            {
+                "history": [0.0, 0.1],
+                "user": [0.15, 0.65],
+                "artifacts": [0.05, 0.3],
+                "notes": [0.15, 0.4],
+                "recall": [0.1, 0.6],
+            },
             "Runbooks are notes, and alerts crowd: more room for the first, less for the second.",
-        ),
-        "assembly.order": Change(
-            "priority", "Alerts change all the time: what matters stands first, no cache would hit."
         ),
         "assembly.truncate_min_tokens": Change(64, "A shorter rest of a log holds no line worth reading."),
         "search.boosts.exact": Change(1.0, "Host names and error codes are asked for as they are."),
@@ -155,4 +166,18 @@ OPS_AGENT: Final = AgentProfile(
     },
 )
 
-AGENT_PROFILES: Final = {profile.name: profile for profile in (CODING_AGENT, CHAT_COMPANION, OPS_AGENT)}
+SOURCES: Final = AgentProfile(
+    "sources",
+    "Windows as the source documents fill them: strictly by priority, nothing recalled. A long conversation then leaves "
+    "no room for the record that answers.",
+    {
+        "assembly.order": Change("priority", "The sources rank sections strictly, the conversation first (C-449)."),
+        SHARES: Change(
+            {"user": [0.0, 0.6], "artifacts": [0.0, 0.3], "notes": [0.0, 0.3], "history": [0.0, 0.15]},
+            "Caps alone: the sources know no floors.",
+        ),
+        "recall.limit": Change(0, "The sources recall no turns."),
+    },
+)
+
+AGENT_PROFILES: Final = {profile.name: profile for profile in (CODING_AGENT, CHAT_COMPANION, OPS_AGENT, SOURCES)}

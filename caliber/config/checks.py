@@ -9,6 +9,7 @@ Source: C-109, C-120, C-489, C-493, K-006, K-007 and as noted.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final
 
@@ -212,14 +213,19 @@ def _tokens(estimator: str, vocabulary: str | None) -> Iterator[ConfigError]:
         yield MissingRequired(field="tokens.vocabulary")
 
 
-@check("assembly.section_max_tokens", "section_priorities.custom", "injection_rules")
-def _caps(caps: Mapping[str, int] | None, custom: tuple[tuple[str, int], ...], rules: Any) -> Iterator[ConfigError]:
+@check("assembly.section_shares", "section_priorities.custom", "injection_rules")
+def _shares(
+    shares: Mapping[str, tuple[float, float]], custom: tuple[tuple[str, int], ...], rules: Any
+) -> Iterator[ConfigError]:
     ruled = rules if isinstance(rules, tuple) and all(isinstance(rule, InjectionRule) for rule in rules) else ()
     known = {*SECTION_NAMES, *(name for name, _ in custom), *(section for _, section in rule_names(ruled))}
-    for name in caps or ():
+    for name in shares:
         if name not in known:
             reason = "there is no such section; known are " + ", ".join(sorted(map(readable, known)))
-            yield wrong("assembly.section_max_tokens", name, reason)
+            yield wrong("assembly.section_shares", name, reason)
+    floors = math.fsum(floor for floor, _ in shares.values())
+    if floors > 1 + WEIGHT_TOLERANCE:
+        yield wrong("assembly.section_shares", floors, "the floors of all sections must not exceed 1 together")
 
 
 @check("pcp.anti_sprawl.vocabulary_enforcement", "pcp.anti_sprawl.vocabulary")

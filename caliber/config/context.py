@@ -11,7 +11,9 @@ from caliber.config.knobs import AsList, Duration, Flag, FrozenMap, Int, Name, R
 from caliber.config.secret import readable
 from caliber.model.enums import ContextPersistence
 
-SECTION_NAMES: Final = ("system", "persona", "user", "artifacts", "notes", "history")
+SECTION_NAMES: Final = ("system", "persona", "user", "artifacts", "notes", "history", "recall", "current")
+PRIORITIZED: Final = SECTION_NAMES[:6]
+"""The sections that have a priority of their own."""
 TOKEN_BUDGET_MAX: Final = 2_000_000
 PRIORITY_MAX: Final = 2**31 - 1
 
@@ -28,8 +30,19 @@ def _custom_names(value: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], 
     return value
 
 
+def _ordered(share: tuple[float, float]) -> tuple[float, float]:
+    if share[0] > share[1]:
+        raise PydanticCustomError("share", "the floor must not be above the cap")
+    return share
+
+
+_Ratio = Annotated[Real, Field(ge=0, le=1)]
+Share = Annotated[tuple[_Ratio, _Ratio], AsList, AfterValidator(_ordered)]
+"""Floor and cap of a section, in shares of the budget."""
+
+
 class SectionPriorities(Section):
-    """Which section wins when the budget is short; higher first."""
+    """Which section wins when the budget is short, with assembly.order = priority; higher first."""
 
     user: Priority = knob("The conversation.", "C-096")
     system: Priority = knob("System instructions.", "C-096")
@@ -46,8 +59,10 @@ class SectionPriorities(Section):
 
         Raises: KeyError for a name that is neither.
         """
-        if section in SECTION_NAMES:
+        if section in PRIORITIZED:
             return int(getattr(self, section))
+        if section in SECTION_NAMES:
+            return self.user if section == "current" else self.notes
         return dict(self.custom)[section]
 
 
@@ -77,12 +92,53 @@ class AssemblyConfig(Section):
     """How a window is filled."""
 
     order: Literal["priority", "stable_first"] = knob(
-        "Sections by priority, or those that change least first, so that providers can cache the prefix.", "design"
+        "stable_first: the sections share the budget, and those that change least stand first, so that providers can "
+        "cache the prefix. priority: sections strictly by priority, as the sources say: a long conversation then leaves "
+        "no room for what answers.",
+        "design",
+    )
+    section_shares: FrozenMap[Share] = knob(
+        "Floor and cap of a section, by its name, in shares of the budget. What a section does not use goes to the "
+        "others, and a cap gives way when nothing else fits; with order = priority a cap holds, and floors mean nothing.",
+        "C-219",
+    )
+    recent_exchanges: Int = knob(
+        "Newest exchanges of the conversation that enter before anything is recalled, if they fit.",
+        "ours",
+        unit="exchanges",
+        ge=0,
+        le=1_024,
+    )
+    recent_from_tokens: Int = knob(
+        "Budget below which they do not: what is relevant wins then, and only the last user message is certain.",
+        "ours",
+        unit="tokens",
+        ge=0,
+    )
+    pause_ms: Duration = knob(
+        "A pause after which what was said before is past: it keeps the floor of the conversation, and is recalled.",
+        "ours",
+        unit="ms",
+        gt=0,
     )
     evict_block_turns: Int = knob(
         "With stable_first, old turns leave in blocks of this many.", "design", unit="turns", ge=1, le=65_536
     )
-    fill_ratio: Real = knob("Share of the budget at which filling stops.", "C-121", seed=0.95, gt=0, le=1)
+    evict_share: Real = knob(
+        "Most of the conversation's share that leaves with a block before it must; a larger block is halved.",
+        "ours",
+        gt=0,
+        le=1,
+    )
+    spare_share: Real = knob(
+        "Share of the budget that may stay empty before older turns fill it: fewer changes of the prefix.",
+        "ours",
+        ge=0,
+        le=1,
+    )
+    fill_ratio: Real = knob(
+        "Share of the budget at which filling stops, with order = priority.", "C-121", seed=0.95, gt=0, le=1
+    )
     relevance: Literal["search", "vector"] = knob(
         "What relevance is: search, what a search for the query gives a record, 0 for what it does not find; "
         "vector, the similarity of its vector to the query's.",
@@ -129,16 +185,14 @@ class AssemblyConfig(Section):
         "Most artifacts considered: the most relevant that a search finds, else the newest.", "ours", ge=0
     )
     summary_limit: Int = knob("Most summaries of closed scopes considered, as of artifacts.", "ours", ge=0)
-    section_max_tokens: FrozenMap[Annotated[Int, Field(ge=0)]] | None = knob(
-        "Most tokens of a section, by its name.", "C-219", unit="tokens", optional=True
-    )
     separator: Text = knob("Text between the items of a section.", "C-461", seed="\n\n", max_length=64)
     section_headers: Flag = knob("Begin each section with its name.", "ours")
 
-    def section_cap(self, section: str) -> int | None:
-        """Return the most tokens of a section, or None when it has no cap of its own."""
-        caps: Any = self.section_max_tokens
-        return None if caps is None else caps.get(section)
+    def share(self, section: str) -> tuple[float, float]:
+        """Return floor and cap of a section in shares of the budget; none and all of it where nothing is said."""
+        shares: Any = self.section_shares
+        floor, cap = shares.get(section, (0.0, 1.0))
+        return float(floor), float(cap)
 
 
 class DebugConfig(Section):

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from caliber.config.agent_profiles import (
     AGENT_PROFILES,
-    CAPS,
     CHAT_COMPANION,
     CODING_AGENT,
     OPS_AGENT,
+    SOURCES,
     AgentProfile,
     Change,
 )
@@ -87,11 +87,20 @@ def ops_agent(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfi
     return _agent(OPS_AGENT, path, overrides)
 
 
+def sources(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfig:
+    """Return a configuration that fills windows as the source documents do; as ``reference`` otherwise.
+
+    Raises: MultipleErrors.
+    """
+    return _agent(SOURCES, path, overrides)
+
+
 PROFILES: Final = {
     "reference": reference,
     "coding-agent": coding_agent,
     "chat-companion": chat_companion,
     "ops-agent": ops_agent,
+    "sources": sources,
 }
 
 
@@ -110,16 +119,16 @@ def reasons(profile: str, config: CaliberConfig) -> dict[str, str]:
 
 def _agent(profile: AgentProfile, path: str | os.PathLike[str], overrides: dict[str, Any]) -> CaliberConfig:
     base = _base(os.fspath(path), overrides)
-    budget = overrides.get("token_budget", profile.changes["token_budget"].value)
+    changed = profile.changes.get("token_budget")
+    budget = overrides.get("token_budget", base["token_budget"] if changed is None else changed.value)
     vectors = base.get("embedding_provider") is not None
     base = override(base, _values(profile.changes, budget if isinstance(budget, int) else 1, vectors=vectors))
     return CaliberConfig.from_mapping(_with(base, overrides))
 
 
 def _values(changes: Mapping[str, Change], budget: int, *, vectors: bool) -> dict[str, Any]:
-    """Return what a profile sets, its shares of the budget in tokens."""
+    """Return what a profile sets."""
     out = {path: change.value for path, change in changes.items() if vectors or not change.vectors}
-    out[CAPS] = {section: budget * share // 100 for section, share in out[CAPS].items()}
     out["token_budget"] = out["pcp.dosage.max_context_tokens"] = budget
     return out
 
@@ -244,7 +253,12 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
         },
         "assembly": {
             "order": "stable_first",
+            "recent_exchanges": 2,
+            "recent_from_tokens": 500,
+            "pause_ms": 6 * HOUR,
             "evict_block_turns": 16,
+            "evict_share": 0.25,
+            "spare_share": 0.1,
             "fill_ratio": 0.95,
             "relevance": "search",
             "relevant_limit": 20,
@@ -261,15 +275,23 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "max_turns": 1_000,
             "artifact_limit": 1_000,
             "summary_limit": 50,
-            # A long conversation must not crowd out what the agent knows.
-            "section_max_tokens": {
-                "user": tokens * 6 // 10,
-                "artifacts": tokens * 3 // 10,
-                "notes": tokens * 3 // 10,
-                "history": tokens * 15 // 100,
+            "section_shares": {
+                "history": [0.0, 0.15],
+                "user": [0.15, 0.75],
+                "artifacts": [0.05, 0.3],
+                "notes": [0.05, 0.3],
+                "recall": [0.1, 0.75],
             },
             "separator": "\n\n",
             "section_headers": True,
+        },
+        "recall": {
+            "from": "owner",
+            "limit": 400,
+            "carried_share": 0.5,
+            "length_weight": 0.1,
+            "duplicate_similarity": 0.98,
+            "trust": "tool",
         },
         "context_window_persistence": {"kind": "ttl", "ttl_ms": 30 * DAY},
         "trajectory": {"children_on_complete": "reject", "store_goal_text": True},

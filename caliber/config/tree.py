@@ -48,6 +48,7 @@ from caliber.config.providers import (
     SummarizerConfig,
     VectorConfig,
 )
+from caliber.config.recall import RecallConfig
 from caliber.config.search import SearchConfig
 from caliber.config.secret import REDACTED, LiteralDsn, SecretRef, readable
 from caliber.config.storage import (
@@ -125,6 +126,7 @@ class CaliberConfig(Section):
     tokens: TokensConfig = knob("How tokens are counted.", "C-121")
     section_priorities: SectionPriorities = knob("Which section wins when the budget is short.", "C-095")
     assembly: AssemblyConfig = knob("How a window is filled.", "C-121")
+    recall: RecallConfig = knob("What windows bring back from earlier.", "ours")
     context_window_persistence: PersistenceConfig = knob("Whether assembled windows are kept.", "C-100")
     trajectory: TrajectoryConfig = knob("Tasks.", "C-237")
     close: CloseConfig = knob("Closing a scope.", "C-215")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from caliber.context.again import ScoredNow, asked_again, score_now
+    from caliber.context.asking import DefaultQuery, default_query
     from caliber.context.assembled import Assembled
     from caliber.context.assembler import assemble
     from caliber.context.candidates import current_scope
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Assembled": "assembled",
+    "DefaultQuery": "asking",
+    "default_query": "asking",
     "AssemblyInputs": "inputs",
     "ContentSource": "inputs",
     "ExplainSource": "explainer",
@@ -49,6 +52,7 @@ __all__ = [
     "Assembled",
     "AssemblyInputs",
     "ContentSource",
+    "DefaultQuery",
     "ExplainSource",
     "OneShot",
     "Record",
@@ -60,6 +64,7 @@ __all__ = [
     "asked_again",
     "assemble",
     "current_scope",
+    "default_query",
     "estimator_of",
     "explain",
     "plan_of",

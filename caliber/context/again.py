@@ -49,6 +49,7 @@ def asked_again(
         principal=facts.principal,
         note_mask=note_mask,
         query=facts.query,
+        query_from=facts.query_from,
         query_embedding=facts.query_embedding,
         space_id=facts.space_id,
         extra_sections=facts.extra_sections,

@@ -17,17 +17,21 @@ from caliber.context.assembled import Assembled
 from caliber.context.candidates import gather
 from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, entered, rank
 from caliber.context.facts import WindowFacts
-from caliber.context.fill import NO_RESERVE, fill
+from caliber.context.fill import fill
+from caliber.context.filled import NO_RESERVE
+from caliber.context.gathering import gather_shared
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import (
     ARTIFACT,
     EXTRA,
     NOTE,
+    PASSAGE,
     PERSONA,
     RELATION_OF,
     SUMMARY,
     SYSTEM,
     TURN,
+    TURN_SUMMARY,
     AssemblyPlan,
     plan_of,
 )
@@ -43,7 +47,7 @@ from caliber.context.texts import (
     summary_text,
 )
 from caliber.context.trace import Decided
-from caliber.context.turns import TurnReader
+from caliber.context.turns import PassageReader, TurnReader
 from caliber.context.window import build_window, count_sections, cut_texts, excess
 from caliber.model.enums import SectionType
 from caliber.model.errors import InvalidValue
@@ -67,7 +71,8 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
     extra = extra_texts(plan, inputs.extra_sections)
     fixed = fixed_texts(plan, extra)
     reader = TurnReader(inputs.snapshot, texts, plan)
-    gathered = gather(inputs, plan, fixed, reader, searcher, texts)
+    gathering = gather_shared if plan.stable_first else gather
+    gathered = gathering(inputs, plan, fixed, reader, searcher, texts)
     ranked, codes = rank(gathered.candidates, plan)
     said, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan)
     decided = _decide(ranked, codes, sizes, plan, inputs.max_tokens, reader, said)
@@ -84,6 +89,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
         now_us=inputs.now_us,
         as_of_us=inputs.as_of_us,
         query=inputs.query,
+        query_from=inputs.query_from,
         query_embedding=inputs.query_embedding,
         space_id=inputs.space_id,
         extra_sections=extra,
@@ -210,6 +216,8 @@ def _measure(
     sizes[list(out)] = plan.measure(list(out.values()))
     row_of = ranked[ROW]
     said = Said(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist()), shortened=short)
+    if plan.stable_first:
+        said.passages = PassageReader(snapshot, texts, plan)
     return said, sizes
 
 
@@ -235,6 +243,20 @@ def _say_turns(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnReader,
     if len(places):
         texts = reader.texts(ranked[ROW][places].tolist())
         said.texts.update(zip(places.tolist(), texts, strict=True))
+    say_passages(ranked, codes, said)
+
+
+def say_passages(ranked: Candidates, codes: NDArray[np.uint8], said: Said) -> None:
+    """Add the lines of passages that entered, and who says each."""
+    if said.passages is None:
+        return
+    places = entered(codes)
+    places = places[ranked[SOURCE].take(places) == PASSAGE]
+    if len(places):
+        turns = said.passages.parts(ranked[ROW][places].tolist())
+        for place, turn in zip(places.tolist(), turns, strict=True):
+            said.texts[place] = turn.line
+            said.speakers[place] = turn.speaker
 
 
 def _notes(relation: RelationSnapshot, rows: list[int], contents: list[str]) -> list[str]:
@@ -263,6 +285,10 @@ def _records(relation: RelationSnapshot, rows: list[int], texts: TextSource, mem
     return [record_text(memory, {name: row[place] for name, place in at.items()}) for row in stored]
 
 
+def _turn_summaries(relation: RelationSnapshot, rows: list[int], contents: list[str]) -> list[str]:  # noqa: ARG001
+    return [summary_text(content) for content in contents]
+
+
 def _values(relation: RelationSnapshot, name: str, rows: list[int]) -> list[str]:
     """Return an enum's values of some rows."""
     values = list(relation.layout.enum_codes[name])
@@ -273,4 +299,5 @@ _RENDER: Final[dict[int, Callable[[RelationSnapshot, list[int], list[Any]], list
     NOTE: _notes,
     ARTIFACT: _artifacts,
     SUMMARY: _summaries,
+    TURN_SUMMARY: _turn_summaries,
 }

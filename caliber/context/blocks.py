@@ -1,7 +1,7 @@
-"""Old turns leave a window in blocks, at turn numbers that do not depend on the window before.
+"""Where the conversation of a window begins: old turns leave in blocks, at turn numbers that depend on no window before.
 
-So a window's turns begin at the same turn for as long as the next block fits, and a provider's cache of the prompt's
-prefix stays good. Source: design section 5 (Prompt caches), O-8, docs/decisions/0017.
+So windows begin at the same turn for as long as the next block fits, and a provider's cache of the prompt's prefix stays
+good. Source: design section 5 (Prompt caches), O-8, docs/decisions/0017.
 """
 
 from __future__ import annotations
@@ -13,48 +13,57 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class TurnBlock:
-    """The turns that stay. Shapes: ``bool[n]``, chronological. Units: cost as given, a separator with each turn."""
+class Run:
+    """Turns in chronological order, and what the newest of them cost together.
 
-    included: NDArray[np.bool_]
-    split: NDArray[np.bool_]
-    first_turn: int
-    cost: int
-
-
-def evict_in_blocks(
-    numbers: NDArray[np.int64],
-    groups: NDArray[np.int64],
-    cost: NDArray[np.int64],
-    *,
-    capacity: int,
-    separator: int,
-    block_turns: int,
-) -> TurnBlock | None:
-    """Return the longest run of newest turns that fits and begins at a block, or None when the newest does not fit.
-
-    A block that would push out the newest turn is halved until it does not. Groups stay whole: one that begins
-    before the block is left out (``split`` marks those of its turns that come after).
-    Shapes: numbers, groups, cost ``int64[n]``, in chronological order.
+    Shapes: ``int64[n]``. Units: ``begins`` is the number of the first turn of each turn's group; ``total[i]`` is the
+    length of all turns whose group does not begin before that of turn ``i``.
     """
-    with_separator = cost + separator
-    from_here = np.cumsum(with_separator[::-1])[::-1]
-    count = len(numbers)
-    nothing = np.zeros(count, np.bool_)
-    if from_here[0] <= capacity:
-        return TurnBlock(np.ones(count, np.bool_), nothing, int(numbers[0]), int(from_here[0]))
-    begins = numbers.copy()
-    grouped = groups >= 0
-    if grouped.any():
-        # Each member begins where its group does.
-        _, first, of = np.unique(groups[grouped], return_index=True, return_inverse=True)
-        begins[grouped] = numbers[grouped][first][of]
-    fitting = count - int(np.searchsorted(from_here[::-1], capacity, side="right"))
-    if fitting >= count or numbers[fitting] > begins[-1]:
-        return None
-    earliest, newest = int(numbers[fitting]), int(begins[-1])
+
+    numbers: NDArray[np.int64]
+    begins: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    totals: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, numbers: NDArray[np.int64], groups: NDArray[np.int64], cost: NDArray[np.int64]) -> Run:
+        """Return the run of some turns, of which those of one group stay together."""
+        begins = numbers.copy()
+        grouped = groups >= 0
+        if grouped.any():
+            _, first, of = np.unique(groups[grouped], return_index=True, return_inverse=True)
+            begins[grouped] = numbers[grouped][first][of]
+        order = np.argsort(begins, kind="stable")
+        sums = np.cumsum(cost[order][::-1])[::-1]
+        starts, first = np.unique(begins[order], return_index=True)
+        return cls(numbers, begins, starts, sums[first])
+
+    def cost_from(self, start: int) -> int:
+        """Return what the turns cost whose groups begin at ``start`` or later."""
+        at = int(np.searchsorted(self.starts, start))
+        return int(self.totals[at]) if at < len(self.starts) else 0
+
+    def earliest(self, capacity: int, least: int | None = None) -> int | None:
+        """Return the earliest number from which all turns fit a length, not before ``least``; None if none does."""
+        first = 0 if least is None else int(np.searchsorted(self.starts, least))
+        fitting = np.flatnonzero(self.totals[first:] <= capacity)
+        return int(self.starts[first + fitting[0]]) if len(fitting) else None
+
+
+def block_start(run: Run, earliest: int, latest: int | None, *, block_turns: int, most: int) -> int:
+    """Return the number at which the window's turns begin: a multiple of a block at ``earliest`` or later.
+
+    A block is halved while it would push out a turn from ``latest`` on, or more than ``most`` of what would fit. Where
+    everything fits there is nothing to leave.
+    """
+    if not len(run.starts) or earliest <= int(run.starts[0]):
+        return earliest
+    whole = run.cost_from(earliest)
+    newest = int(run.starts[-1]) if latest is None else latest
     block = block_turns
-    while (start := -(-earliest // block) * block) > newest:
+    while block > 1:
+        start = -(-earliest // block) * block
+        if start <= newest and whole - run.cost_from(start) <= most:
+            return start
         block //= 2
-    included = begins >= start
-    return TurnBlock(included, (numbers >= start) & ~included, start, int(with_separator[included].sum()))
+    return earliest

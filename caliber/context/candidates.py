@@ -8,7 +8,7 @@ Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -24,6 +24,7 @@ from caliber.context.columns import (
     FIELDS,
     GROUP,
     LENGTH,
+    MARK,
     ORDINAL,
     PARTS_IN_ONE,
     ROW,
@@ -34,6 +35,7 @@ from caliber.context.columns import (
     VERSION,
     Candidates,
 )
+from caliber.context.conversation import Conversation
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import ARTIFACT, NOTE, OWN, RELATION_OF, SOURCES, SUMMARY, TURN, AssemblyPlan
 from caliber.context.scores import Scored, Scorer, scorer_of
@@ -70,7 +72,7 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """The rows of one source, or of one rule."""
 
     source: int
@@ -79,6 +81,8 @@ class _Part:
     created_us: NDArray[np.int64]
     stored_tokens: NDArray[np.int64]
     scored: Scored
+    columns: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
+    """What else is decided of them, by column."""
 
 
 @dataclass(slots=True)
@@ -106,46 +110,50 @@ def gather(
 
     Raises: NotFound for an unknown trajectory; InvalidValue, InvalidVector for a wrong mask or query vector.
     """
+    check_task(inputs)
     snapshot = inputs.snapshot
-    key = inputs.trajectory_id.bytes
-    if snapshot["trajectory"].find(key) < 0:
-        raise NotFound(entity_type="trajectory", id=str(inputs.trajectory_id))
     cut_offs: list[CutOff] = []
     scopes = snapshot["scope"]
-    scope_id, open_turns = _current_scope(scopes, _open_scopes(scopes, inputs.trajectory_id))
+    scope_id, open_turns = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
     members = members_of(inputs, plan, searcher)
-    rules = Taking(inputs, plan, texts, scope_id, lambda source: _eligible(inputs, plan, members, source))
+    rules = Taking(inputs, plan, texts, scope_id, lambda source: eligible(inputs, plan, members, source))
     turns = _current_turns(reader, plan, rules, open_turns, cut_offs)
-    parts: list[_Part] = []
+    parts: list[Part] = []
     degraded: Sequence[str] = ()
     if not plan.governed:
         scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
         parts = [
-            _artifacts(inputs, plan, scorer, members, cut_offs),
-            _notes(inputs, plan, scorer, members, cut_offs),
+            artifacts_of(inputs, plan, scorer, members, cut_offs),
+            picked_notes(inputs, plan, scorer, members, cut_offs),
             _summaries(inputs, plan, scorer, members, cut_offs),
         ]
         degraded = scorer.degraded
     takes: list[Take] = []
     if plan.taking:
-        takes = rules.take(searcher, _marked(inputs, parts))
-        parts += [_made_part(t.section.source, t.section.index, t.owners, t.rows, t.scored) for t in takes]
+        takes = rules.take(searcher, marked(inputs, plan, parts))
+        parts += [made_part(t.section.source, t.section.index, t.owners, t.rows, t.scored) for t in takes]
         cut_offs += [cut for take in takes for cut in take.cut_offs]
         degraded = degraded or rules.degraded
-    candidates = _join(inputs, plan, fixed, turns, [part for part in parts if len(part.rows)])
+    candidates = join(inputs, plan, fixed, turns, [part for part in parts if len(part.rows)])
     return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *degraded], takes)
 
 
-def _marked(inputs: AssemblyInputs, parts: Sequence[_Part]) -> dict[int, NDArray[np.bool_]]:
+def check_task(inputs: AssemblyInputs) -> None:
+    """Refuse a trajectory that is not there. Raises: NotFound."""
+    if inputs.snapshot["trajectory"].find(inputs.trajectory_id.bytes) < 0:
+        raise NotFound(entity_type="trajectory", id=str(inputs.trajectory_id))
+
+
+def marked(inputs: AssemblyInputs, plan: AssemblyPlan, parts: Sequence[Part]) -> dict[int, NDArray[np.bool_]]:
     """Return which rows have entered without a rule, by source."""
     out = {}
     for part in parts:
-        out[part.source] = marked = np.zeros(inputs.snapshot[RELATION_OF[part.source]].length, np.bool_)
-        marked[part.rows] = True
+        out[part.source] = mask = np.zeros(inputs.snapshot[plan.relation_of(part.source)].length, np.bool_)
+        mask[part.rows] = True
     return out
 
 
-def _eligible(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, source: int) -> NDArray[np.bool_]:
+def eligible(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, source: int) -> NDArray[np.bool_]:
     """Return which rows of a source may enter a window at all."""
     if source == NOTE:
         return members.notes.visible
@@ -200,19 +208,19 @@ def pool_of_rules(
     """Return what a search scores for the first rule that would ask it about a row, or None where none would."""
     snapshot = inputs.snapshot
     scopes = snapshot["scope"]
-    open_rows = _open_scopes(scopes, inputs.trajectory_id)
+    open_rows = open_scopes(scopes, inputs.trajectory_id)
     rules = Taking(
         inputs,
         plan,
         texts,
-        _current_scope(scopes, open_rows)[0],
-        lambda source: _eligible(inputs, plan, members, source),
+        newest_scope(scopes, open_rows)[0],
+        lambda source: eligible(inputs, plan, members, source),
     )
     for section in plan.taking:
         rule = section.rule
         if rule is None or not rule.asks or plan.relation_of(section.source) != kind:
             continue
-        allowed = rules.filtered(rule, section.source, snapshot[kind], _eligible(inputs, plan, members, section.source))
+        allowed = rules.filtered(rule, section.source, snapshot[kind], eligible(inputs, plan, members, section.source))
         if allowed[row]:
             return Pool(kind, allowed, len(allowed))
     return None
@@ -220,10 +228,10 @@ def pool_of_rules(
 
 def current_scope(snapshot: ResidentSnapshot, trajectory_id: uuid.UUID) -> ScopeId | None:
     """Return the newest open scope of a trajectory, if there is one."""
-    return _current_scope(snapshot["scope"], _open_scopes(snapshot["scope"], trajectory_id))[0]
+    return newest_scope(snapshot["scope"], open_scopes(snapshot["scope"], trajectory_id))[0]
 
 
-def _open_scopes(scopes: RelationSnapshot, trajectory_id: uuid.UUID) -> NDArray[np.int64]:
+def open_scopes(scopes: RelationSnapshot, trajectory_id: uuid.UUID) -> NDArray[np.int64]:
     rows: NDArray[np.int64] = scopes.group("trajectory_id", trajectory_id.bytes)
     still_open: NDArray[np.int64] = rows[scopes.column("closed_at")[rows] == NEVER_US]
     return still_open
@@ -232,7 +240,7 @@ def _open_scopes(scopes: RelationSnapshot, trajectory_id: uuid.UUID) -> NDArray[
 # --- the sources --------------------------------------------------------------------------------
 
 
-def _current_scope(scopes: RelationSnapshot, open_rows: NDArray[np.int64]) -> tuple[ScopeId | None, bytes | None]:
+def newest_scope(scopes: RelationSnapshot, open_rows: NDArray[np.int64]) -> tuple[ScopeId | None, bytes | None]:
     """Return the newest open scope, if there is one, and its key."""
     if not len(open_rows):
         return None, None
@@ -261,19 +269,19 @@ def _current_turns(
     return turns
 
 
-def _artifacts(
+def artifacts_of(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
-) -> _Part:
+) -> Part:
     artifacts = inputs.snapshot["artifact"]
     limit = plan.config.assembly.artifact_limit
     own, above, age = members.own, members.above, artifacts.column("created_at")
     if not scorer.ranks:
-        own = own[_kept(ARTIFACT, age, artifacts, own, None, limit, cut_offs)]
+        own = own[kept_by_limit(ARTIFACT, age, artifacts, own, None, limit, cut_offs)]
     rows = np.concatenate((own, *above)) if above else own
     scored = scorer.score("artifact", artifacts, rows)
     kept: NDArray[np.int64] = np.arange(len(own))
     if scorer.ranks:
-        kept = _kept(ARTIFACT, age, artifacts, own, scored, limit, cut_offs)
+        kept = kept_by_limit(ARTIFACT, age, artifacts, own, scored, limit, cut_offs)
     extra = len(rows) - len(own)
     if extra:
         room = limit - len(kept)
@@ -289,7 +297,7 @@ def _artifacts(
         kept = np.concatenate((kept, places))
     if len(kept) < len(rows):
         rows, scored = rows[kept], scored.at(kept)
-    return _Part(
+    return Part(
         ARTIFACT,
         int(plan.section_of_source[ARTIFACT]),
         rows,
@@ -299,9 +307,9 @@ def _artifacts(
     )
 
 
-def _notes(
+def picked_notes(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
-) -> _Part:
+) -> Part:
     notes, allowed, considered = inputs.snapshot["note"], members.notes.visible, members.notes.count
     assembly = plan.config.assembly
     considered += inputs.unread_notes
@@ -316,9 +324,9 @@ def _notes(
         limit = assembly.notes_without_query
         if considered > limit:
             rows = notes.evaluator.newest(allowed, notes.column("created_at"), notes.ties(), limit)
-            cut_offs.append(_newest_cut(NOTE, notes.column("created_at"), rows, limit, considered))
+            cut_offs.append(newest_cut(NOTE, notes.column("created_at"), rows, limit, considered))
         scored = scorer.score("note", notes, rows)
-    return _Part(
+    return Part(
         NOTE,
         int(plan.section_of_source[NOTE]),
         rows,
@@ -330,13 +338,13 @@ def _notes(
 
 def _summaries(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
-) -> _Part:
+) -> Part:
     scopes, rows = inputs.snapshot["scope"], members.summaries
     scored = scorer.score("scope", scopes, rows)
     # The newest scopes of a trajectory are those with the highest sequence.
     age = scopes.column("sequence_number")
     by = scored if scorer.ranks else None
-    kept = _kept(SUMMARY, age, scopes, rows, by, plan.config.assembly.summary_limit, cut_offs)
+    kept = kept_by_limit(SUMMARY, age, scopes, rows, by, plan.config.assembly.summary_limit, cut_offs)
     if len(kept) < len(rows):
         rows, scored = rows[kept], scored.at(kept)
     return _default_part(SUMMARY, plan, scopes, rows, scored)
@@ -344,17 +352,17 @@ def _summaries(
 
 def _default_part(
     source: int, plan: AssemblyPlan, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored
-) -> _Part:
+) -> Part:
     """Return the rows that a source brings without rules."""
-    return _made_part(source, int(plan.section_of_source[source]), owners, rows, scored)
+    return made_part(source, int(plan.section_of_source[source]), owners, rows, scored)
 
 
-def _made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> _Part:
+def made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> Part:
     made, tokens = _COLUMNS.get(source, ("created_at", "token_count"))
-    return _Part(source, section, rows, owners.column(made)[rows], owners.column(tokens)[rows], scored)
+    return Part(source, section, rows, owners.column(made)[rows], owners.column(tokens)[rows], scored)
 
 
-def _kept(
+def kept_by_limit(
     source: int,
     age: NDArray[np.int64],
     owners: RelationSnapshot,
@@ -374,7 +382,7 @@ def _kept(
     if scored is None:
         if limit:
             places = _newest(age[rows], owners.ties().take(rows, axis=0), limit)
-        cut_offs.append(_newest_cut(source, age, rows[places], limit, count))
+        cut_offs.append(newest_cut(source, age, rows[places], limit, count))
         return places
     tie = owners.ties().take(rows, axis=0)
     places = np.lexsort((tie[:, 1], tie[:, 0], -age[rows], -scored.relevance[:count]))[:limit]
@@ -393,7 +401,7 @@ def _newest(age: NDArray[np.int64], tie: NDArray[np.uint64], limit: int) -> NDAr
     return places[np.lexsort((tie[places, 1], tie[places, 0], -age[places]))[:limit]]
 
 
-def _newest_cut(source: int, age: NDArray[np.int64], rows: NDArray[np.int64], limit: int, considered: int) -> CutOff:
+def newest_cut(source: int, age: NDArray[np.int64], rows: NDArray[np.int64], limit: int, considered: int) -> CutOff:
     oldest = float(age[rows[-1]]) if len(rows) else None
     return CutOff(SOURCES[source], "newest", limit, oldest, considered)
 
@@ -401,8 +409,13 @@ def _newest_cut(source: int, age: NDArray[np.int64], rows: NDArray[np.int64], li
 # --- joining them -------------------------------------------------------------------------------
 
 
-def _join(
-    inputs: AssemblyInputs, plan: AssemblyPlan, fixed: tuple[FixedText, ...], turns: TurnFacts, parts: list[_Part]
+def join(
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    fixed: tuple[FixedText, ...],
+    turns: TurnFacts,
+    parts: Sequence[Part],
+    conversation: Conversation | None = None,
 ) -> Candidates:
     count = len(fixed) + len(turns) + sum(len(part.rows) for part in parts)
     numbers = np.zeros((FIELDS, count), np.int64)
@@ -427,6 +440,9 @@ def _join(
         numbers[TURN_NUMBER, here] = turns.numbers
         numbers[GROUP, here] = turns.groups
         numbers[LENGTH, here] = turns.lengths
+        if conversation is not None:
+            numbers[MARK, here] = conversation.marks
+            numbers[SECTION, here][conversation.current :] = plan.current.index
         ids[here] = inputs.snapshot["turn"].ties().take(turns.rows, axis=0)
         # Newest first, also within one instant.
         tie[here, 0] = ~turns.numbers.astype(np.uint64)
@@ -437,6 +453,8 @@ def _join(
         _fill_rows(numbers[:, here], part.source, part.section, snapshot, part.rows)
         numbers[STORED_TOKENS, here] = part.stored_tokens
         numbers[AGE_US, here] = inputs.now_us - part.created_us
+        for field_number, column in part.columns.items():
+            numbers[field_number, here] = column
         scored = part.scored
         if scored.error is not None:
             numbers[ERROR, here] = scored.error

@@ -12,18 +12,28 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.plan import ARTIFACT, INT32_MAX, NOTE, OWN, RELATION_OF, SUMMARY, AssemblyPlan
+from caliber.context.plan import ARTIFACT, INT32_MAX, NOTE, OWN, RELATION_OF, SUMMARY, TURN_SUMMARY, AssemblyPlan
 from caliber.kernels import RankColumns, rank_and_fill
 from caliber.model.enums import DecisionCode
 
 SOURCE, SECTION, ORDINAL, VERSION, AGE_US, STORED_TOKENS, ROW, TURN_NUMBER, GROUP, ERROR, LENGTH = range(11)
-FIELDS: Final = 11
+MARK, VALUE, TWIN, PASSAGE_ID, READING, DAY, LEAD = range(11, 18)
+FIELDS: Final = 18
+DECIDED: Final = (MARK, VALUE, TWIN, PASSAGE_ID, READING, DAY, LEAD)
+"""What is decided before the budget is filled, and recorded as it was; see ``Candidates``."""
+
+MUST, RECENT, PAST = 1, 2, 4
+"""Marks of turns: enters whatever else there is; of the newest exchanges; said before a pause or in a closed scope."""
+VALUES_IN_ONE: Final = 1_000_000
+"""Values are kept in millionths: exactly what the kernel ranks by."""
 # Plain numbers: NumPy takes five times as long to compare with a member of an enum.
 INCLUDED: Final = int(DecisionCode.INCLUDED)
 INCLUDED_TRUNCATED: Final = int(DecisionCode.INCLUDED_TRUNCATED)
 EXCLUDED_SECTION_BUDGET: Final = int(DecisionCode.EXCLUDED_SECTION_BUDGET)
 EXCLUDED_BUDGET: Final = int(DecisionCode.EXCLUDED_BUDGET)
 EXCLUDED_GROUP: Final = int(DecisionCode.EXCLUDED_GROUP)
+EXCLUDED_EVICTED: Final = int(DecisionCode.EXCLUDED_EVICTED)
+EXCLUDED_SHOWN: Final = int(DecisionCode.EXCLUDED_SHOWN)
 CONSIDERED: Final = 0
 """No decision yet: ranking lets the candidate through to the filling of the budget."""
 ALONE: Final = -1
@@ -42,6 +52,11 @@ class Candidates:
     ``ids`` are UUIDs as two halves, zero for a text without one; ``ROW`` is the number in the mirror, -1 for a
     text without one; ``GROUP`` is -1 for a candidate alone; ``LENGTH`` is that of its text (docs/decisions/0016), -1 if
     not yet known.
+    ``MARK`` are the marks of a turn; ``VALUE`` is what the order of a shared budget goes by, in millionths: relevance,
+    with length counted against it; ``TWIN`` the ordinal of the better candidate that says the same, 0 for none;
+    ``PASSAGE_ID`` the lines of one passage have in common, one task on one day; ``READING`` their order in time; ``DAY``
+    days since 1970; ``LEAD`` the length by which the first line of a passage is longer than the others. ``TURN_NUMBER``
+    of a summary is that of the first turn that it covers.
     """
 
     numbers: NDArray[np.int64]
@@ -107,34 +122,39 @@ def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArra
     sections = len(plan.sections)
     nothing = np.zeros(count, np.int32)
     section = candidates[SECTION]
+    shared = plan.stable_first
+    threshold = plan.config.min_relevance_threshold
     order, decision = rank_and_fill(
         RankColumns(
             priority=plan.rank_priority[section],
-            relevance=candidates.relevance,
+            relevance=candidates[VALUE].astype(np.float32) if shared else candidates.relevance,
             age_us=candidates[AGE_US],
             tokens=nothing,
             tie=candidates.tie,
-            group=candidates[GROUP].astype(np.int32),
+            group=np.full(count, ALONE, np.int32) if shared else candidates[GROUP].astype(np.int32),
             section=section.astype(np.int32),
         ),
         budget=_UNLIMITED,
         section_budget=np.full(sections, -1, np.int32),
         section_overhead=np.zeros(sections, np.int32),
         separator_tokens=0,
-        min_relevance=plan.config.min_relevance_threshold,
+        min_relevance=-np.inf if shared else threshold,
     )
     ranked = candidates.taken(order)
     codes = decision[order]
     codes[codes == INCLUDED] = CONSIDERED
+    if shared:
+        codes[ranked.relevance < np.float32(threshold)] = DecisionCode.EXCLUDED_RELEVANCE
+    codes[ranked[TWIN] != 0] = DecisionCode.EXCLUDED_DUPLICATE
     codes[ranked[ERROR] != 0] = DecisionCode.EXCLUDED_ERROR
     dosage = plan.config.pcp.dosage
     source = ranked[SOURCE]
-    for kind, limit in (
-        (ARTIFACT, dosage.max_artifacts_in_window),
-        (NOTE, dosage.max_notes_in_window),
-        (SUMMARY, dosage.max_scopes_in_window),
+    for kinds, limit in (
+        ((ARTIFACT,), dosage.max_artifacts_in_window),
+        ((NOTE,), dosage.max_notes_in_window),
+        ((SUMMARY, TURN_SUMMARY), dosage.max_scopes_in_window),
     ):
-        places = np.flatnonzero((source == kind) & (codes == CONSIDERED))
+        places = np.flatnonzero(np.isin(source, kinds) & (codes == CONSIDERED))
         if len(places) > limit:
             codes[places[limit:]] = DecisionCode.EXCLUDED_DOSAGE
     return ranked, codes

@@ -183,6 +183,7 @@ def _inputs(explained: _Explained) -> dict[str, Any]:
         "scope_id": None if facts.scope_id is None else str(facts.scope_id),
         "principal": facts.principal,
         "query": facts.query,
+        "query_from": facts.query_from,
         "query_embedding_dimensions": None if vector is None else int(vector.shape[0]),
         "space_id": None if facts.space_id is None else str(facts.space_id),
         "max_tokens": facts.max_tokens,

@@ -39,6 +39,8 @@ class WindowFacts:
     cut_offs: tuple[CutOff, ...]
     degraded: tuple[str, ...]
     once: tuple[OneShot, ...] = ()
+    query_from: str = "caller"
+    """Where the query came from: the caller, the last user turn, or the goal of the task."""
     own: Mapping[int, str] = field(default_factory=dict)
     """The relations of declared memories by the source that stands for each."""
 

@@ -75,6 +75,10 @@ class AssemblyInputs:
     query_embedding: NDArray[np.float32] | None = None
     without_vector: str | None = None
     """Why the query has no vector, if there is more to say than that it has none."""
+    vector_expected: bool = True
+    """Whether a query without a vector is to be called degraded: the last user turn may have none yet."""
+    query_from: str = "caller"
+    """Where the query came from: the caller, the last user turn, or the goal of the task."""
     space_id: SpaceId | None = None
     extra_sections: Mapping[str, str | None] = field(default_factory=dict)
     unread_notes: int = 0

@@ -36,15 +36,24 @@ SOURCES: Final = (
     SourceType.NOTE,
     SourceType.SCOPE_SUMMARY,
     SourceType.EXTRA,
+    SourceType.TURN,
+    SourceType.TURN_SUMMARY,
 )
-"""Sources by the code that stands for them in columns and records; codes never change."""
+"""Sources by the code that stands for them in columns and records; codes never change. A turn has two: one as a part of
+the conversation, and one as a line of a recalled passage."""
 
-CODE_OF: Final = {source: code for code, source in enumerate(SOURCES)}
 OWN: Final = 16
 """The source of the first declared memory of a configuration; the others follow in its order."""
-SYSTEM, PERSONA, TURN, ARTIFACT, NOTE, SUMMARY, EXTRA = range(7)
+SYSTEM, PERSONA, TURN, ARTIFACT, NOTE, SUMMARY, EXTRA, PASSAGE, TURN_SUMMARY = range(9)
 
-RELATION_OF: Final = {TURN: "turn", ARTIFACT: "artifact", NOTE: "note", SUMMARY: "scope"}
+RELATION_OF: Final = {
+    TURN: "turn",
+    ARTIFACT: "artifact",
+    NOTE: "note",
+    SUMMARY: "scope",
+    PASSAGE: "turn",
+    TURN_SUMMARY: "turn_summary",
+}
 """The mirrored relation behind each source that has one."""
 
 
@@ -65,7 +74,9 @@ _TITLES: Final = {
     SectionType.HISTORY: "History",
     SectionType.ARTIFACTS: "Artifacts",
     SectionType.NOTES: "Notes",
+    SectionType.RECALL: "From earlier",
     SectionType.USER: "Conversation",
+    SectionType.CURRENT: "Now",
 }
 # From what never changes to what changes with every turn; notes and artifacts follow the query.
 _BUILT_IN: Final = (
@@ -76,12 +87,19 @@ _BUILT_IN: Final = (
     (SectionType.NOTES, NOTE),
     (SectionType.USER, TURN),
 )
-_SOURCE_OF: Final = {"artifact": ARTIFACT, "note": NOTE, "scope": SUMMARY, "turn_buffer": TURN}
+# What follows the query stands after the older turns and before the last user message.
+_SHARED: Final = (
+    (SectionType.USER, TURN),
+    (SectionType.ARTIFACTS, ARTIFACT),
+    (SectionType.NOTES, NOTE),
+    (SectionType.RECALL, PASSAGE),
+)
+_SOURCE_OF: Final = {"artifact": ARTIFACT, "note": NOTE, "scope": SUMMARY, "turn_buffer": PASSAGE}
 """The source of each built-in memory that rules can name."""
 
 # C-449: the order of sources, in which sections of equal priority follow one another.
-_SOURCE_ORDER: Final = (SYSTEM, PERSONA, EXTRA, TURN, ARTIFACT, NOTE, SUMMARY)
-_STEADINESS: Final = (SUMMARY, ARTIFACT, NOTE)
+_SOURCE_ORDER: Final = (SYSTEM, PERSONA, EXTRA, TURN, ARTIFACT, NOTE, SUMMARY, PASSAGE)
+_STEADINESS: Final = (SUMMARY, ARTIFACT, NOTE, PASSAGE)
 """Sources of records, first what changes least."""
 
 
@@ -99,6 +117,18 @@ class SectionPlan:
     header_length: int
     compressible: bool
     rule: RulePlan | None = None
+    floor: float = 0.0
+    """Share of the budget that is kept for it, under a shared budget."""
+    cap: float = 1.0
+    """Share of the budget beyond which others come first; with strict priorities, beyond which nothing enters."""
+
+    def holds(self, source: int) -> bool:
+        """Return whether records of a source may stand in it."""
+        return (
+            source == self.source
+            or (self.type is SectionType.RECALL and source != TURN and source not in (SYSTEM, PERSONA, EXTRA))
+            or (self.type is SectionType.HISTORY and source == TURN_SUMMARY)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +166,11 @@ class AssemblyPlan:
     section_of_source: NDArray[np.int32]
     rank_priority: NDArray[np.int32]
     section_overhead: NDArray[np.int32]
-    section_budget: NDArray[np.int32]
     overheads: list[int]
     by_name: dict[str, SectionPlan] = field(repr=False)
     user: SectionPlan
+    current: SectionPlan
+    """Where the last user message and what followed it stand: ``user`` where priorities are strict."""
     taking: tuple[SectionPlan, ...] = ()
     """The sections of rules that bring records, in the order in which they take them."""
     governed: bool = False
@@ -151,6 +182,20 @@ class AssemblyPlan:
         """Return the name of the relation behind a source that has one. Raises: KeyError."""
         return self.own[source].relation.name if source >= OWN else RELATION_OF[source]
 
+    @property
+    def history_index(self) -> int:
+        """The section of summaries of the task itself."""
+        return int(self.section_of_source[SUMMARY])
+
+    def section_of_recalled(self, source: int) -> int:
+        """Return where what a search found stands: notes and artifacts have sections, all else is recalled."""
+        own = source if source in (ARTIFACT, NOTE) else PASSAGE
+        return int(self.section_of_source[own])
+
+    def source_type(self, source: int) -> SourceType:
+        """Return what kind of source a code stands for."""
+        return source_type_of(source)
+
     @cached_property
     def estimator(self) -> Estimator:
         """The estimator itself. Raises: ExtraNotInstalled when it needs what is not here."""
@@ -160,6 +205,16 @@ class AssemblyPlan:
     def additive(self) -> bool:
         """Whether lengths of parts add up to the length of the whole."""
         return self.measures.additive
+
+    @property
+    def line_length(self) -> int:
+        """What joins two lines of a passage; other estimators count it with the text before it."""
+        return 1 if self.additive else 0
+
+    @property
+    def lead(self) -> frozenset[int]:
+        """The sections before the conversation, which do not follow the query."""
+        return frozenset(section.index for section in self.sections if section.index < self.user.index)
 
     @property
     def ruler(self) -> str:
@@ -183,6 +238,24 @@ class AssemblyPlan:
     def whole_tokens(self, room: int) -> int:
         """Return the greatest number of tokens whose text certainly fits a length."""
         return max(0, room * self.measures.denominator // self.measures.numerator)
+
+    def section_budget(self, max_tokens: int) -> NDArray[np.int32]:
+        """Return the greatest length of each section, -1 where it has none: strictly by its cap, else by its rule.
+
+        A cap pays for what a section's own token count may round up by.
+        """
+        out = []
+        for section in self.sections:
+            caps = [] if section.cap_tokens is None else [section.cap_tokens]
+            if not self.stable_first and section.cap < 1.0:
+                caps.append(int(section.cap * self.budget(max_tokens)))
+            out.append(min(self.longest(min(caps)) + self.slack, INT32_MAX) if caps else UNCAPPED)
+        return np.array(out, np.int32)
+
+    def cap_of(self, section: SectionPlan, max_tokens: int) -> int | None:
+        """Return the most tokens that a section may hold whatever else there is, or None."""
+        length = int(self.section_budget(max_tokens)[section.index])
+        return None if length == UNCAPPED else self.tokens(length - self.slack)
 
     def budget(self, max_tokens: int) -> int:
         """Return the most tokens of a window that was asked for with a limit."""
@@ -211,14 +284,29 @@ def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
 
     fixed = [named(kind.value, kind, source) for kind, source in _BUILT_IN[:2]]
     custom = [named(name, SectionType.CUSTOM, EXTRA) for name, _ in config.section_priorities.custom]
-    records = [] if config.injection_rules else [named(kind.value, kind, source) for kind, source in _BUILT_IN[2:-1]]
     sources = {**{memory.name: OWN + at for at, memory in enumerate(config.memories)}, **_SOURCE_OF}
-    bringing = [(rule, sources[rule.memory]) for rule in rules if rule.memory != CONVERSATION]
+    bringing = [(rule, sources[rule.memory]) for rule in rules if not speaks(rule)]
     bringing.sort(key=lambda item: (item[0].origin is not None, _steadiness(item[1])))
     brought = [named(rule.section, rule.type, source, rule) for rule, source in bringing]
-    spoken = next((rule for rule in rules if rule.memory == CONVERSATION and rule.origin is None), None)
-    kind, source = _BUILT_IN[-1]
-    return [*fixed, *custom, *records, *brought, named(kind.value, kind, source, spoken)]
+    spoken = next((rule for rule in rules if speaks(rule) and rule.origin is None), None)
+    governed = bool(config.injection_rules)
+    if config.assembly.order != "stable_first":
+        records = [] if governed else [named(kind.value, kind, source) for kind, source in _BUILT_IN[2:-1]]
+        kind, source = _BUILT_IN[-1]
+        return [*fixed, *custom, *records, *brought, named(kind.value, kind, source, spoken)]
+    steady = [item for item in brought if item.source == SUMMARY]
+    kind, source = _BUILT_IN[2]
+    lead = [*fixed, *custom, *([] if governed else [named(kind.value, kind, source)]), *steady]
+    following = [named(kind.value, kind, source) for kind, source in _SHARED[1:]] if not governed else []
+    following += [item for item in brought if item.source != SUMMARY]
+    kind, source = _SHARED[0]
+    conversation = named(kind.value, kind, source, spoken)
+    return [*lead, conversation, *following, named(SectionType.CURRENT.value, SectionType.CURRENT, TURN)]
+
+
+def speaks(rule: RulePlan) -> bool:
+    """Return whether a rule is about the conversation itself, and does not rank turns."""
+    return rule.memory == CONVERSATION and not rule.asks
 
 
 def _steadiness(source: int) -> int:
@@ -282,25 +370,21 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
             type=item.type,
             source=item.source,
             priority=config.section_priorities.of(item.name) if item.rule is None else item.rule.priority,
-            cap_tokens=_cap(assembly.section_cap(item.name), item.rule),
+            cap_tokens=None if item.rule is None else item.rule.max_tokens,
             header=item.header,
             header_length=measures.headers[index],
             compressible=item.type is not SectionType.ARTIFACTS,
             rule=item.rule,
+            floor=assembly.share(item.name)[0],
+            cap=assembly.share(item.name)[1],
         )
         for index, item in enumerate(_sections(config, rules))
     ]
     stable_first = assembly.order == "stable_first"
     by_priority = sorted(sections, key=lambda section: (-section.priority, _place(section.source)))
-    caps = [
-        UNCAPPED
-        if section.cap_tokens is None
-        else min(section.cap_tokens * measures.numerator // measures.denominator + slack, INT32_MAX)
-        for section in sections
-    ]
     of_source = np.zeros(len(SOURCES), np.int32)
     for section in sections:
-        if section.rule is None or section.source == TURN:
+        if (section.rule is None or section.source == TURN) and section.type is not SectionType.CURRENT:
             of_source[section.source] = section.index
     overheads = [section.header_length + measures.separator + slack for section in sections]
     return AssemblyPlan(
@@ -316,23 +400,26 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         slack=slack,
         section_of_source=of_source,
         # Instructions are never crowded out, whatever their section's priority (docs/decisions/0016).
-        rank_priority=np.array([INT32_MAX if s.source == SYSTEM else s.priority for s in sections], np.int32),
+        rank_priority=np.array([_rank(section, shared=stable_first) for section in sections], np.int32),
         section_overhead=np.array(overheads, np.int32),
-        section_budget=np.array(caps, np.int32),
         overheads=overheads,
         by_name={section.name: section for section in sections},
-        user=sections[-1],
+        user=next(section for section in sections if section.type is SectionType.USER and section.source == TURN),
+        current=sections[-1],
         taking=tuple(
-            next(section for section in sections if section.rule is rule)
-            for rule in rules
-            if rule.memory != CONVERSATION
+            next(section for section in sections if section.rule is rule) for rule in rules if not speaks(rule)
         ),
         governed=bool(config.injection_rules),
-        own=_own(config) if rules and config.memories else {},
+        own=_own(config) if (rules or stable_first) and config.memories else {},
     )
 
 
-def _cap(of_section: int | None, rule: RulePlan | None) -> int | None:
-    """Return the most tokens of a section: what its name is allowed, and what its rule is, whichever is less."""
-    caps = [cap for cap in (of_section, None if rule is None else rule.max_tokens) if cap is not None]
-    return min(caps) if caps else None
+def _rank(section: SectionPlan, *, shared: bool) -> int:
+    """Return how early the candidates of a section are looked at; a shared budget ranks all records alike."""
+    if section.source == SYSTEM:
+        return INT32_MAX
+    if not shared or section.rule is not None:
+        return min(section.priority, INT32_MAX - 3)
+    if section.source in (PERSONA, EXTRA):
+        return INT32_MAX - 1
+    return INT32_MAX - 2 if section.source == TURN else 0

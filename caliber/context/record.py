@@ -4,10 +4,9 @@ Enough to explain it and to replay it, in about ten bytes a candidate. Ids and c
 included; everything else is named by its ordinal, which is never used twice. Ages are kept in whole seconds: the
 canonical order is the order of the columns, so nothing finer can be asked of them (docs/decisions/0018).
 
-Format 3: ``CWR`` and a version byte, then a zlib stream of: length and JSON of the inputs, length and f32-LE of the
+Format 4: ``CWR`` and a version byte, then a zlib stream of: length and JSON of the inputs, length and f32-LE of the
 query vector, number of candidates, columns. A column is its width in bytes (0: all zero) and its bytes by planes.
-Format 1 lacked what an estimator measured, as there was one kind only, and where texts were cut; formats 1 and 2
-lacked what parts of a search made a relevance.
+What is decided before the budget is filled (passages, duplicates, values) is recorded and not worked out again.
 """
 
 from __future__ import annotations
@@ -27,22 +26,25 @@ from numpy.typing import NDArray
 from caliber.context.columns import (
     AGE_US,
     CONSIDERED,
+    DECIDED,
     ERROR,
     FIELDS,
     GROUP,
+    LEAD,
     ORDINAL,
     ROW,
     SECTION,
     SOURCE,
     STORED_TOKENS,
     TURN_NUMBER,
+    VALUE,
     VERSION,
     Candidates,
     entered,
     positions_as_tie,
 )
 from caliber.context.facts import WindowFacts
-from caliber.context.fill import NO_RESERVE, Reserve
+from caliber.context.filled import NO_RESERVE, Reserve
 from caliber.context.plan import INT32_MAX, SOURCES, TURN, Measures, has_records
 from caliber.context.recorded_rules import (
     packed_cut_off,
@@ -60,9 +62,7 @@ from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import Position
 
 MAGIC: Final = b"CWR"
-FORMAT: Final = 3
-UNMEASURED: Final = Measures("", 1, 1, True, 0, ())
-"""What a record of format 1 says of its estimator: it is the one of the configuration, and counts bytes."""
+FORMAT: Final = 4
 RECORD_MAX_BYTES: Final = 1 << 26
 CANDIDATES_MAX: Final = 1 << 20
 """A record that unpacks to more bytes or candidates than this is not one of ours."""
@@ -72,7 +72,12 @@ _LEVEL: Final = 2
 _WIDTHS: Final = (0, 1, 2, 4, 8)
 _SECOND_US: Final = 1_000_000
 _ONE_F32: Final = np.uint32(0x3F800000)
-_UNDECIDED: Final = (DecisionCode.EXCLUDED_RELEVANCE, DecisionCode.EXCLUDED_DOSAGE, DecisionCode.EXCLUDED_ERROR)
+_UNDECIDED: Final = (
+    DecisionCode.EXCLUDED_RELEVANCE,
+    DecisionCode.EXCLUDED_DOSAGE,
+    DecisionCode.EXCLUDED_ERROR,
+    DecisionCode.EXCLUDED_DUPLICATE,
+)
 _CODES: Final = frozenset(int(code) for code in DecisionCode)
 
 
@@ -82,8 +87,7 @@ class Record:
 
     Shapes: codes ``uint8[n]`` as finally decided; sizes ``int64[n]`` lengths, -1 where no text was looked at; shown
     the same after cuts.
-    Units: ``ids`` and ``hashes`` by place in the canonical order, for what was included; ``cuts`` for what was cut, or
-    None in a record that does not say where; ``counts`` as in ``Decided``; ``erased`` the places whose content was
+    Units: ``ids`` and ``hashes`` by place in the canonical order, for what was included; ``cuts`` for what was cut; ``counts`` as in ``Decided``; ``erased`` the places whose content was
     forgotten, ``erased_sections`` whether texts of the caller's own were; ``shortened`` says of records that entered in
     short how much of them did.
     """
@@ -95,7 +99,7 @@ class Record:
     shown: NDArray[np.int64]
     ids: Mapping[int, uuid.UUID]
     hashes: Mapping[int, bytes]
-    cuts: Mapping[int, Cut] | None
+    cuts: Mapping[int, Cut]
     reserve: Reserve
     counts: Mapping[int, int] | None
     erased: frozenset[int] = frozenset()
@@ -103,10 +107,8 @@ class Record:
     shortened: Mapping[int, Cut] = field(default_factory=dict)
 
     @property
-    def known_cuts(self) -> Mapping[int, tuple[int, Cut]] | None:
+    def known_cuts(self) -> Mapping[int, tuple[int, Cut]]:
         """The length and place of each cut."""
-        if self.cuts is None:
-            return None
         return {place: (int(self.shown[place]), cut) for place, cut in self.cuts.items()}
 
     @property
@@ -166,8 +168,9 @@ def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
         *(_column(_zigzag(part.astype(np.int64))) for part in ranked.parts),
         _column(np.where(sizes >= 0, sizes, ranked[STORED_TOKENS])),
         _column(codes),
-        _column(_zigzag(_deltas(ranked[TURN_NUMBER][turns]))),
+        _column(_zigzag(_deltas(ranked[TURN_NUMBER]))),
         _column(groups),
+        *(_column(_zigzag(ranked[name])) for name in DECIDED),
         np.frombuffer(ids, np.uint8).reshape(len(kept), 16).T.tobytes(),
         content_hashes([said.whole.get(place) or said.texts[place] for place in kept.tolist()]),
     ]
@@ -211,6 +214,7 @@ def _meta(facts: WindowFacts, decided: Decided, said: Said) -> dict[str, Any]:
         "now_us": facts.now_us,
         "as_of_us": facts.as_of_us,
         "query": facts.query,
+        "query_from": facts.query_from,
         "space": None if facts.space_id is None else facts.space_id.hex,
         "extra": dict(facts.extra_sections),
         "degraded": list(facts.degraded),
@@ -250,7 +254,7 @@ def unpack_record(raw: bytes) -> Record:
     """
     if len(raw) < 4 or raw[:3] != MAGIC:
         raise _broken("it does not begin like one")
-    if not 1 <= raw[3] <= FORMAT:
+    if raw[3] != FORMAT:
         raise _broken(f"its format {raw[3]} is not known to this version")
     unpacker = zlib.decompressobj()
     try:
@@ -281,7 +285,7 @@ def unpack_body(body: bytes) -> Record:
         vector = reader.take(reader.length())
         facts = _facts(meta, vector)
         filling = _filling(meta)
-        parts = tuple(typed(name, str) for name in typed(meta.get("parts", []), list))
+        parts = tuple(typed(name, str) for name in typed(meta["parts"], list))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _broken("its inputs cannot be read") from error
     return _columns(reader, facts, filling, parts)
@@ -308,11 +312,12 @@ def _facts(meta: Any, vector: bytes) -> WindowFacts:
         position=Position(text("epoch"), number("sequence")),
         config_hash=text("config"),
         evaluator=text("evaluator"),
-        measures=_measures(meta["measures"]) if "measures" in meta else UNMEASURED,
+        measures=_measures(meta["measures"]),
         max_tokens=number("max_tokens"),
         now_us=number("now_us"),
         as_of_us=number("as_of_us"),
         query=None if query is None else typed(query, str),
+        query_from=text("query_from"),
         query_embedding=embedding,
         space_id=None if meta["space"] is None else SpaceId(uuid.UUID(hex=text("space"))),
         extra_sections={typed(name, str): typed(value, str) for name, value in extra.items()},
@@ -343,7 +348,7 @@ class _Filling:
     """What the filling of a window needs besides its columns. Units: ``cut`` are lengths by place."""
 
     cut: Mapping[int, int]
-    cuts: Mapping[int, Cut] | None
+    cuts: Mapping[int, Cut]
     reserve: Reserve = NO_RESERVE
     counts: Mapping[int, int] | None = None
     erased: frozenset[int] = frozenset()
@@ -353,8 +358,6 @@ class _Filling:
 
 def _filling(meta: Any) -> _Filling:
     rows = [tuple(typed(row, list)) for row in typed(meta["cut"], list)]
-    if "measures" not in meta:
-        return _Filling({typed(place, int): typed(size, int) for place, size in rows}, None)
     total, sections = typed(meta["reserve"], list)
     counts = meta["counts"]
     erased, sections_too = typed(meta.get("erased", [[], False]), list)
@@ -401,9 +404,13 @@ def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling, names: tupl
     codes = reader.column(count)
     if not set(np.unique(codes).tolist()) <= _CODES or not np.isfinite(relevance).all():
         raise _broken("it holds a decision or a relevance that does not exist")
-    numbers[TURN_NUMBER, turns] = np.cumsum(_unzigzag(reader.column(len(turns))))
+    numbers[TURN_NUMBER] = np.cumsum(_unzigzag(reader.column(count)))
     numbers[GROUP] = -1
     numbers[GROUP, turns] = reader.column(len(turns)) - 1
+    for name in DECIDED:
+        numbers[name] = _unzigzag(reader.column(count))
+    if (numbers[VALUE] != numbers[VALUE].astype(np.float32)).any() or (numbers[LEAD] < 0).any():
+        raise _broken("it values candidates as nothing is")
     numbers[ERROR] = codes == DecisionCode.EXCLUDED_ERROR
     looked_at = ~np.isin(codes, _UNDECIDED)
     numbers[STORED_TOKENS] = np.where(looked_at, 0, sizes)

@@ -16,10 +16,11 @@ from caliber.config import CaliberConfig
 from caliber.context.assembler import check_budget, fixed_texts
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, rank
 from caliber.context.facts import WindowFacts
-from caliber.context.fill import Filled, fill
+from caliber.context.fill import fill
+from caliber.context.filled import Filled
 from caliber.context.inputs import ContentSource
-from caliber.context.plan import TURN, AssemblyPlan, plan_of, plan_with, section_count, source_type_of
-from caliber.context.record import UNMEASURED, Record, content_hash, unpack_record
+from caliber.context.plan import PASSAGE, TURN, AssemblyPlan, plan_with, section_count, source_type_of
+from caliber.context.record import Record, content_hash, unpack_record
 from caliber.context.taking import FILTER
 from caliber.context.texts import Said, TurnText, record_text, text_of_content, turn_of_content
 from caliber.context.trace import Decided
@@ -75,8 +76,8 @@ def plan_for(record: Record, config: CaliberConfig) -> AssemblyPlan:
     if len(sections):
         if int(sections.min()) < 0 or int(sections.max()) >= len(plan.sections):
             raise StorageError("a window's record names a section that its configuration does not have")
-        sources = np.array([section.source for section in plan.sections])
-        if (sources[sections] != record.ranked[SOURCE]).any():
+        pairs = set(zip(sections.tolist(), record.ranked[SOURCE].tolist(), strict=True))
+        if not all(plan.sections[section].holds(source) for section, source in pairs):
             raise StorageError("a window's record has a source in a section of another kind")
     check_budget(record.facts.max_tokens, config.token_budget)
     return plan
@@ -85,8 +86,6 @@ def plan_for(record: Record, config: CaliberConfig) -> AssemblyPlan:
 def _measured(facts: WindowFacts, config: CaliberConfig) -> AssemblyPlan:
     """Return the constants of a configuration as they were measured then, whatever counts tokens here and now."""
     measures = facts.measures
-    if measures == UNMEASURED:
-        return plan_of(config, facts.once)
     if len(measures.headers) != section_count(config, facts.once):
         raise StorageError("a window's record has other sections than its configuration")
     return plan_with(config, measures, facts.once)
@@ -103,8 +102,7 @@ def decide_again(record: Record, plan: AssemblyPlan) -> Filled:
     filled = fill(record.ranked, codes, record.sizes, plan, record.facts.max_tokens, record.reserve)
     if not np.array_equal(filled.codes, record.codes):
         raise StorageError("a window's record does not fill again as it did")
-    known = record.cuts
-    if known is not None and set(known) != {item.place for item in filled.truncations}:
+    if set(record.cuts) != {item.place for item in filled.truncations}:
         raise StorageError("a window's record does not cut again as it did")
     return filled
 
@@ -133,6 +131,7 @@ def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
     included = (record.codes == DecisionCode.INCLUDED) | (record.codes == DecisionCode.INCLUDED_TRUNCATED)
     out: dict[int, str] = {}
     turns: dict[int, TurnText] = {}
+    speakers: dict[int, str] = {}
     for place in np.flatnonzero(included).tolist():
         source = int(ranked[SOURCE][place])
         relation = record.facts.relation_of(source)
@@ -149,6 +148,9 @@ def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
         if source == TURN:
             turns[place] = turn_of_content(content)
             out[place] = turns[place].text
+        elif source == PASSAGE:
+            turn = turn_of_content(content)
+            out[place], speakers[place] = turn.line, turn.speaker
         else:
             own = plan.own.get(source)
             text = text_of_content(source, content) if own is None else record_text(own, content)
@@ -156,7 +158,7 @@ def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
             out[place] = text if short is None else short.of(text)
         if content_hash(out[place]) != record.hashes[place]:
             raise _gone(record, place, "what it said then was not kept")
-    return Said(out, lambda places: [turns[place] for place in places])
+    return Said(out, lambda places: [turns[place] for place in places], speakers=speakers)
 
 
 def _gone(record: Record, place: int, reason: str) -> NotFound:

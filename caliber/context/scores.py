@@ -104,7 +104,7 @@ def judge(
     Raises: InvalidVector
     """
     neutral = np.float32(plan.config.assembly.neutral_relevance)
-    vector, mismatch = _compared(inputs)
+    vector, mismatch = compared(inputs)
     if plan.config.assembly.relevance == "vector":
         if vector is not None or mismatch:
             return BySimilarity(inputs, plan, vector), None
@@ -112,7 +112,7 @@ def judge(
     text = inputs.query or ""
     if inputs.query_embedding is None and not text.strip():
         return Flat(_ONE), None
-    missing = MISMATCH if mismatch else inputs.without_vector or NO_EMBEDDING
+    missing = without_vector(inputs, mismatch=mismatch)
     request = Request(
         snapshot=inputs.snapshot,
         text=text,
@@ -134,7 +134,7 @@ def judge(
     return flat, None
 
 
-def _compared(inputs: AssemblyInputs) -> tuple[Floats | None, bool]:
+def compared(inputs: AssemblyInputs) -> tuple[Floats | None, bool]:
     """Return the query's vector if there is one to compare with others, and whether there is one that cannot be."""
     if inputs.query_embedding is None:
         return None, False
@@ -145,6 +145,13 @@ def _compared(inputs: AssemblyInputs) -> tuple[Floats | None, bool]:
     if space is None or space.dimensions != vector.shape[0]:
         return None, True
     return as_query(vector, space.dimensions), False
+
+
+def without_vector(inputs: AssemblyInputs, *, mismatch: bool) -> str | None:
+    """Return what to say of a query without a vector; None where it is known why, and nothing is missing."""
+    if mismatch:
+        return MISMATCH
+    return None if inputs.vector_expected is False else inputs.without_vector or NO_EMBEDDING
 
 
 def _has_vectors(inputs: AssemblyInputs, pools: Sequence[Pool]) -> bool:

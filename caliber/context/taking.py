@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from caliber.config.injection import InjectionKind
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.masks import let_through
-from caliber.context.plan import NOTE, OWN, SUMMARY, AssemblyPlan, SectionPlan, source_type_of
+from caliber.context.plan import NOTE, OWN, PASSAGE, SUMMARY, AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.rules import RulePlan, variables_of
 from caliber.context.scores import BySimilarity, Flat, Scored, found_scored, judge
 from caliber.model.ids import ScopeId
@@ -95,6 +95,8 @@ class Taking:
         self._scope_id = scope_id
         self._eligible = eligible
         self.degraded: Sequence[str] = ()
+        self.hidden: Rows = np.empty(0, np.int64)
+        """Turns that no rule may take: the last user message, and what followed it."""
 
     def filtered(self, rule: RulePlan, source: int, owners: RelationSnapshot, among: Bools) -> Bools:
         """Return which rows a rule's filter lets through."""
@@ -122,6 +124,9 @@ class Taking:
         assert rule is not None
         owners = self._inputs.snapshot[self._plan.relation_of(section.source)]
         eligible = self._eligible(section.source)
+        if section.source == PASSAGE and len(self.hidden):
+            eligible = eligible.copy()
+            eligible[self.hidden] = False
         allowed = self.filtered(rule, section.source, owners, eligible)
         considered = int(np.count_nonzero(eligible))
         count = considered if allowed is eligible else int(np.count_nonzero(allowed))

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from caliber.context.plan import ARTIFACT, NOTE
+from caliber.context.plan import ARTIFACT, NOTE, TURN_SUMMARY
 from caliber.kernels.tokens import ELLIPSIS
 from caliber.model.windows import Message
 from caliber.schema.relation import Column, ColumnType
@@ -20,6 +20,23 @@ from caliber.storage.codec import decoder_of
 
 if TYPE_CHECKING:
     from caliber.schema.own_memories import OwnMemory
+
+
+_EPOCH: Final = date(1970, 1, 1)
+_MONTHS: Final = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +77,19 @@ class TurnText:
             text += f"{lead}[call {call_id}] {name}({arguments})"
         return text
 
+    @property
+    def speaker(self) -> str:
+        """Who says it, in a passage: its name if it has one."""
+        if self.role == "tool":
+            return f"tool {self.name}" if self.name else "tool"
+        return self.name or self.role
+
+    @property
+    def line(self) -> str:
+        """The turn as a line of a passage, one that is not its first."""
+        text = self.text
+        return f"{self.speaker}: {text[len(self.label) :]}"
+
     def with_content(self, content: str) -> TurnText:
         """Return the same turn saying something else, such as its beginning."""
         return replace(self, content=content)
@@ -85,6 +115,14 @@ class Cut:
         return whole[: self.characters] + (ELLIPSIS if self.dots else "")
 
 
+class Speaking(Protocol):
+    """Gives turns in parts by their rows; ``PassageReader`` is one."""
+
+    def parts(self, rows: Sequence[int]) -> list[TurnText]:
+        """Return turns in parts."""
+        ...
+
+
 @dataclass(slots=True)
 class Said:
     """The texts of a window, by place in the canonical order.
@@ -100,6 +138,10 @@ class Said:
     cut_turns: dict[int, TurnText] = field(default_factory=dict)
     cuts: dict[int, Cut] = field(default_factory=dict)
     shortened: dict[int, Cut] = field(default_factory=dict)
+    speakers: dict[int, str] = field(default_factory=dict)
+    """Who says each line of a passage."""
+    passages: Speaking | None = None
+    """Gives recalled turns in parts."""
 
     def cut(self, place: int, cut: Cut) -> None:
         """Let a text enter cut."""
@@ -174,12 +216,26 @@ def _plain(column: Column, stored: Any) -> str:
     return str(value)
 
 
+def day_text(day: int) -> str:
+    """Return a day, counted from 1970, as passages name it: 8 May 2023."""
+    when = _EPOCH + timedelta(days=day)
+    return f"{when.day} {_MONTHS[when.month - 1]} {when.year}"
+
+
+def passage_lead(line: str, speaker: str, day: int) -> str:
+    """Return the first line of a passage: who said it, and on which day."""
+    head = f"{speaker}: "
+    return f"[{speaker}, {day_text(day)}] {line[len(head) :] if line.startswith(head) else ''}"
+
+
 def text_of_content(source: int, content: Mapping[str, Any]) -> str:
     """Return the text of a note, an artifact or a summary from its content columns."""
     if source == NOTE:
         return note_text(content["entity"], content["note_type"], content["content"])
     if source == ARTIFACT:
         return artifact_text(content["artifact_type"], content["content"])
+    if source == TURN_SUMMARY:
+        return summary_text(content["content"])
     return summary_text(content["summary"] or "")
 
 

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.columns import ORDINAL, SECTION, SOURCE, STORED_TOKENS, TURN_NUMBER, VERSION, Candidates
-from caliber.context.fill import NO_RESERVE, Filled, Reserve
-from caliber.context.plan import ARTIFACT, NOTE, TURN, AssemblyPlan, source_type_of
+from caliber.context.columns import ORDINAL, SECTION, SOURCE, STORED_TOKENS, TURN_NUMBER, TWIN, VERSION, Candidates
+from caliber.context.filled import NO_RESERVE, Filled, Reserve
+from caliber.context.plan import ARTIFACT, NOTE, SUMMARY, TURN_SUMMARY, AssemblyPlan, source_type_of
 from caliber.model.enums import AssemblyAction, DecisionCode
 from caliber.model.time import from_us
 from caliber.model.windows import AssemblyDecision
@@ -33,6 +33,9 @@ _RULES: Final = {
     DecisionCode.EXCLUDED_GROUP: "group_limit",
     DecisionCode.EXCLUDED_DOSAGE: "dosage_limit",
     DecisionCode.EXCLUDED_ERROR: "embedding_error",
+    DecisionCode.EXCLUDED_DUPLICATE: "duplicate",
+    DecisionCode.EXCLUDED_EVICTED: "left_with_block",
+    DecisionCode.EXCLUDED_SHOWN: "already_shown",
 }
 
 
@@ -92,12 +95,21 @@ class Decided:
             return f"better candidates fill the {self._dosage(source)} places that the dosage allows {section.name}"
         if code is DecisionCode.EXCLUDED_GROUP:
             return "belongs to a tool call and its results, which did not fit whole"
-        first = self.filled.first_turn
-        if source == TURN and first is not None:
-            number = int(self.ranked[TURN_NUMBER][place])
+        if code is DecisionCode.EXCLUDED_EVICTED:
+            number, first = int(self.ranked[TURN_NUMBER][place]), self.filled.first_turn
+            if first is None:
+                return f"turn {number} left: this window shows no turns but the last user message and open calls"
             return f"turn {number} left with its block: the turns of this window begin at turn {first}"
+        if code is DecisionCode.EXCLUDED_SHOWN:
+            if source in (SUMMARY, TURN_SUMMARY):
+                return "the turns that it sums up are in the window themselves"
+            return "the conversation shows this turn"
+        if code is DecisionCode.EXCLUDED_DUPLICATE:
+            twin = int(self.ranked[TWIN][place])
+            return f"a more relevant record, of ordinal {twin}, says the same"
         if code is DecisionCode.EXCLUDED_SECTION_BUDGET:
-            return f"needs {tokens} tokens; section {section.name} may hold {section.cap_tokens} and is too full for it"
+            cap = plan.cap_of(section, self.max_tokens)
+            return f"needs {tokens} tokens; section {section.name} may hold {cap} and is too full for it"
         budget = plan.budget(self.max_tokens)
         if section.index in self.filled.closed_sections:
             ratio = plan.config.assembly.fill_ratio

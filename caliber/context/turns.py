@@ -63,17 +63,30 @@ class TurnReader:
         self.turns = snapshot["turn"]
         self._source = source
         self._plan = plan
-        self._table = _table_of(source, snapshot.position.epoch, plan.ruler)
+        self._table = _table_of(source, snapshot.position.epoch, self._ruler(plan))
         at = self.turns.layout.codec.index
         self._role_at, self._name_at = at("role"), at("name")
         self._calls_at, self._answer_at = at("tool_calls"), at("tool_call_id")
+
+    @staticmethod
+    def _ruler(plan: AssemblyPlan) -> str:
+        """Return what lengths depend on besides the turn."""
+        return plan.ruler
+
+    @staticmethod
+    def _read(turn: TurnText) -> str:
+        """Return a turn as it reads."""
+        return turn.text
 
     def gather(self, scope: bytes, limit: int, keep: Keep | None = None) -> tuple[TurnFacts, int, int]:
         """Return the newest ``limit`` turns of a scope, how many it has, and how many of them ``keep`` lets through.
 
         A result whose call the limit cut off is cut off too; a call and its results are kept together or not at all.
         """
-        rows = self.turns.group("scope_id", scope)
+        return self.of_rows(self.turns.group("scope_id", scope), limit, keep)
+
+    def of_rows(self, rows: NDArray[np.int64], limit: int, keep: Keep | None = None) -> tuple[TurnFacts, int, int]:
+        """Return the newest ``limit`` of some turns, as ``gather`` does of a scope's."""
         considered = through = len(rows)
         if not considered:
             return TurnFacts.none(), 0, 0
@@ -97,6 +110,24 @@ class TurnReader:
                 known[missing] = False
                 rows, numbers, groups, lengths = rows[known], numbers[known], groups[known], lengths[known]
         return TurnFacts(rows, numbers, groups, lengths), considered, through
+
+    def waiting(self, turns: TurnFacts) -> NDArray[np.bool_]:
+        """Return which turns belong to a call that has not all of its answers yet. Shapes: ``bool[n]``"""
+        out = np.zeros(len(turns), np.bool_)
+        for group in np.unique(turns.groups[turns.groups >= 0]).tolist():
+            members = np.flatnonzero(turns.groups == group)
+            asked: set[str] = set()
+            for place in members.tolist():
+                packed = self.turns.packed(int(turns.rows[place]))
+                if packed[self._calls_at] != "[]":
+                    asked |= {call[0] for call in json.loads(packed[self._calls_at])}
+                asked.discard(packed[self._answer_at])
+            out[members] = bool(asked)
+        return out
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the length of each turn as it reads in the conversation."""
+        return self._measure(rows)[0]
 
     def _kept(self, rows: NDArray[np.int64], keep: Keep) -> NDArray[np.bool_]:
         """Return which of a scope's turns are kept, of groups those that are kept whole."""
@@ -148,7 +179,7 @@ class TurnReader:
         contents = self._source.texts(self.turns, rows)
         turns = [self._turn(row, content) for row, content in zip(rows, contents, strict=True)]
         parts = [turn.name is not None or bool(turn.calls) or turn.call_id is not None for turn in turns]
-        lengths = np.minimum(self._plan.measure([turn.text for turn in turns]), _LENGTH_MASK)
+        lengths = np.minimum(self._plan.measure([self._read(turn) for turn in turns]), _LENGTH_MASK)
         lengths[np.array(parts, np.bool_)] |= _PARTS_BIT
         return lengths
 
@@ -178,6 +209,18 @@ class TurnReader:
         """Return turns in parts."""
         contents = self._source.texts(self.turns, rows)
         return [self._turn(row, content) for row, content in zip(rows, contents, strict=True)]
+
+
+class PassageReader(TurnReader):
+    """Turns of one snapshot as lines of passages."""
+
+    @staticmethod
+    def _ruler(plan: AssemblyPlan) -> str:
+        return f"passage {plan.ruler}"
+
+    @staticmethod
+    def _read(turn: TurnText) -> str:
+        return turn.line
 
 
 class _Table:

@@ -16,12 +16,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.columns import SECTION, SOURCE, TURN_NUMBER, VERSION, Candidates, entered
+from caliber.context.columns import (
+    DAY,
+    LEAD,
+    PASSAGE_ID,
+    READING,
+    SECTION,
+    SOURCE,
+    TURN_NUMBER,
+    VERSION,
+    Candidates,
+    entered,
+)
 from caliber.context.facts import WindowFacts
-from caliber.context.fill import Filled
+from caliber.context.filled import Filled
 from caliber.context.lazy import LazyTuple
-from caliber.context.plan import TURN, AssemblyPlan, SectionPlan, source_type_of
-from caliber.context.texts import Cut, Said, TurnText, byte_length
+from caliber.context.plan import PASSAGE, TURN, AssemblyPlan, SectionPlan, source_type_of
+from caliber.context.texts import Cut, Said, TurnText, byte_length, passage_lead
 from caliber.context.trace import Decided, trace
 from caliber.kernels.tokens import ELLIPSIS, truncate_to_length, truncate_to_tokens
 from caliber.model.enums import ContextPersistence, ResultStatus
@@ -29,6 +40,8 @@ from caliber.model.errors import InternalError
 from caliber.model.time import from_us
 from caliber.model.windows import ContextSection, ContextWindow, Message, SourceRef
 
+MEMORY: Final = "memory"
+"""The name of the message that holds what follows the query."""
 IdOf = Callable[[int], uuid.UUID | None]
 _VERSION_8: Final = (0xF << 76, 0x8 << 76)
 _VARIANT: Final = (0x3 << 62, 0x2 << 62)
@@ -38,18 +51,18 @@ def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) 
     """Return the window of these decisions and texts."""
     plan = decided.plan
     sections: list[ContextSection] = []
-    bodies: list[str] = []
-    turns: list[int] = []
+    # What stands before the older turns, what follows them, and the turns of either part of the conversation.
+    bodies: tuple[list[str], list[str]] = ([], [])
+    turns: tuple[list[int], list[int]] = ([], [])
     stable = length = 0
     still = True
     filled = filled_sections(decided)
-    texts = said.texts
     for item in filled:
-        body = _body(plan, item, texts)
+        body = _body(decided, item, said)
         if item.section.source == TURN:
-            turns = item.places
+            turns[item.section is not plan.user].extend(item.places)
         else:
-            bodies.append(body)
+            bodies[plan.stable_first and item.section.index > plan.user.index].append(body)
         length += item.size
         still = still and item.section.index in decided.filled.stable_sections
         stable += item.tokens if still else 0
@@ -59,7 +72,8 @@ def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) 
     used = used_tokens(decided, filled)
     if used > facts.max_tokens or (plan.additive and byte_length(text) != length):
         raise InternalError(f"a window of {used} tokens and {length} bytes was filled wrongly for {facts.max_tokens}")
-    context = plan.separator.join(bodies)
+    lead, following = (plan.separator.join(part) for part in bodies)
+    older, current = turns
     return ContextWindow(
         window_id=facts.window_id,
         trajectory_id=facts.trajectory_id,
@@ -72,7 +86,10 @@ def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) 
         degraded=facts.degraded,
         sections=tuple(sections),
         text=text,
-        messages=LazyTuple(len(turns) + bool(bodies), lambda: _messages(context, said.turns(turns))),
+        messages=LazyTuple(
+            len(older) + len(current) + bool(lead) + bool(following),
+            lambda: _messages(lead, said.turns(older), following, said.turns(current)),
+        ),
         assembly_trace=LazyTuple(len(decided.ranked), lambda: trace(decided, id_of, facts.now_us)),
         cut_offs=facts.cut_offs,
         position=facts.position,
@@ -83,15 +100,30 @@ def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) 
     )
 
 
-def _body(plan: AssemblyPlan, item: FilledSection, texts: Mapping[int, str]) -> str:
-    return item.section.header + plan.separator.join([texts[place] for place in item.places])
+def _body(decided: Decided, item: FilledSection, said: Said) -> str:
+    plan, ranked, texts = decided.plan, decided.ranked, said.texts
+    if not item.passages:
+        return item.section.header + plan.separator.join([texts[place] for place in item.places])
+    parts: list[list[str]] = []
+    last = 0
+    passages, days = ranked[PASSAGE_ID], ranked[DAY]
+    for place in item.places:
+        passage = int(passages[place])
+        if passage and passage == last:
+            parts[-1].append(texts[place])
+        elif passage:
+            parts.append([passage_lead(texts[place], said.speakers[place], int(days[place]))])
+        else:
+            parts.append([texts[place]])
+        last = passage
+    return item.section.header + plan.separator.join(["\n".join(lines) for lines in parts])
 
 
 def count_sections(decided: Decided, said: Said) -> tuple[dict[int, int], int]:
     """Return the tokens of each finished section by its index, and those of the window's text, as they are counted."""
     plan = decided.plan
     items = filled_sections(decided)
-    contents = [_body(plan, item, said.texts) + (plan.separator if item is not items[-1] else "") for item in items]
+    contents = [_body(decided, item, said) + (plan.separator if item is not items[-1] else "") for item in items]
     *parts, whole = plan.estimator.lengths_of([*contents, "".join(contents)]).tolist()
     counts = {item.section.index: plan.tokens(part) for item, part in zip(items, parts, strict=True)}
     return counts, plan.tokens(whole)
@@ -105,10 +137,11 @@ def excess(decided: Decided, whole: int) -> tuple[int, dict[int, int]]:
     plan = decided.plan
     items = filled_sections(decided)
     parts, messages = sum(item.tokens for item in items), message_tokens(plan, items)
+    caps = {item.section.index: plan.cap_of(item.section, decided.max_tokens) for item in items}
     over = {
-        item.section.index: item.tokens - item.section.cap_tokens
+        item.section.index: item.tokens - cap
         for item in items
-        if item.section.cap_tokens is not None and item.tokens > item.section.cap_tokens
+        if (cap := caps[item.section.index]) is not None and item.tokens > cap
     }
     return max(0, max(parts, whole) + messages - plan.budget(decided.max_tokens)), over
 
@@ -121,6 +154,8 @@ class FilledSection:
     places: list[int]
     size: int
     tokens: int
+    passages: bool = False
+    """Whether some of it are lines of passages."""
 
 
 def filled_sections(decided: Decided) -> list[FilledSection]:
@@ -138,10 +173,19 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
         places = included[section_of == section.index]
         if section.source == TURN:
             places = places[np.argsort(ranked[TURN_NUMBER][places], kind="stable")]
-        separators = len(places) if present else len(places) - 1
-        size = section.header_length + int(decided.shown[places].sum()) + plan.separator_length * separators
+        size = section.header_length + int(decided.shown[places].sum())
+        items, passages = len(places), section.source == PASSAGE
+        if passages:
+            # Passages in order of time, then all else by value; lines of one passage are one item.
+            is_line = ranked[SOURCE][places] == PASSAGE
+            lines = places[is_line][np.argsort(ranked[READING][places[is_line]], kind="stable")]
+            places = np.concatenate((lines, places[~is_line]))
+            _, first = np.unique(ranked[PASSAGE_ID][lines], return_index=True)
+            size += int(ranked[LEAD][lines[first]].sum()) + plan.line_length * (len(lines) - len(first))
+            items = len(first) + len(places) - len(lines)
+        size += plan.separator_length * (items if present else items - 1)
         tokens = plan.tokens(size) if counts is None else counts.get(section.index, 0)
-        out.append(FilledSection(section, places.tolist(), size, tokens))
+        out.append(FilledSection(section, places.tolist(), size, tokens, passages))
     return out
 
 
@@ -153,8 +197,10 @@ def used_tokens(decided: Decided, sections: list[FilledSection]) -> int:
 def message_tokens(plan: AssemblyPlan, sections: list[FilledSection]) -> int:
     """Return what the messages of a window cost beyond their texts."""
     turns = sum(len(item.places) for item in sections if item.section.source == TURN)
-    context = any(item.section.source != TURN for item in sections)
-    return plan.config.assembly.message_overhead_tokens * (turns + context)
+    following = [plan.stable_first and item.section.index > plan.user.index for item in sections]
+    others = [item.section.source != TURN for item in sections]
+    texts = {after for after, other in zip(following, others, strict=True) if other}
+    return plan.config.assembly.message_overhead_tokens * (turns + len(texts))
 
 
 def cut_texts(
@@ -205,7 +251,7 @@ def _section(facts: WindowFacts, decided: Decided, item: FilledSection, content:
         ranked = decided.ranked
         return tuple(
             SourceRef(
-                source_type=source_type_of(section.source),
+                source_type=source_type_of(int(ranked[SOURCE][place])),
                 id=id_of(place),
                 version=int(ranked[VERSION][place]),
                 relevance=float(ranked.relevance[place]),
@@ -226,9 +272,14 @@ def _section(facts: WindowFacts, decided: Decided, item: FilledSection, content:
     )
 
 
-def _messages(context: str, turns: list[TurnText]) -> tuple[Message, ...]:
-    lead = (Message("system", context),) if context else ()
-    return (*lead, *(turn.message() for turn in turns))
+def _messages(lead: str, older: list[TurnText], following: str, current: list[TurnText]) -> tuple[Message, ...]:
+    """Return a window as messages: what follows the query is one of its own, never part of the system message."""
+    return (
+        *((Message("system", lead),) if lead else ()),
+        *(turn.message() for turn in older),
+        *((Message("user", following, MEMORY),) if following else ()),
+        *(turn.message() for turn in current),
+    )
 
 
 @lru_cache(maxsize=256)

@@ -151,7 +151,11 @@ class TTLKind(StrEnum):
 
 
 class SectionType(StrEnum):
-    """Sections of a context window; ``conversation`` is an alias of user, ``knowledge`` of notes. Source: C-053."""
+    """Sections of a context window.
+
+    ``user`` is the conversation before the last user message, ``current`` that message and what followed it,
+    ``recall`` what a search brought back from earlier. Source: C-053.
+    """
 
     SYSTEM = "system"
     PERSONA = "persona"
@@ -159,6 +163,8 @@ class SectionType(StrEnum):
     HISTORY = "history"
     ARTIFACTS = "artifacts"
     USER = "user"
+    RECALL = "recall"
+    CURRENT = "current"
     CUSTOM = "custom"
 
 
@@ -171,6 +177,7 @@ class SourceType(StrEnum):
     ARTIFACT = "artifact"
     NOTE = "note"
     SCOPE_SUMMARY = "scope_summary"
+    TURN_SUMMARY = "turn_summary"
     EXTRA = "extra"
     MEMORY = "memory"
 
@@ -352,3 +359,6 @@ class DecisionCode(IntEnum):
     INCLUDED_TRUNCATED = 6
     EXCLUDED_DOSAGE = 7
     EXCLUDED_ERROR = 8
+    EXCLUDED_DUPLICATE = 9
+    EXCLUDED_EVICTED = 10
+    EXCLUDED_SHOWN = 11

@@ -314,6 +314,17 @@ class VectorSnapshot:
         scores[present] = np.maximum.reduceat(self._matrix.scores(query, chunks), starts)
         return scores, present
 
+    def first(
+        self, owners: RelationSnapshot, wanted: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Return one vector, the first, of each given owner row that has one, and which have.
+
+        Shapes: wanted ``int64[m]``; -> ``f32[sum(present), d]``, present ``bool[m]``.
+        """
+        numbers = self._bound_to(owners).number_of[wanted]
+        present = numbers >= 0
+        return self._matrix.rows(numbers[present]), present
+
     def vectors(self, owners: RelationSnapshot, row: int) -> NDArray[np.float32]:
         """Return the vectors of one owner's row, one a chunk, none where it has none. Shapes: ``f32[chunks, d]``."""
         bound = self._bound_to(owners)

@@ -27,6 +27,7 @@ from caliber.context import (
     asked_again,
     assemble,
     current_scope,
+    default_query,
     explain,
     plan_of,
     principal_of,
@@ -112,12 +113,20 @@ class Reader:
         with engine.within(deadline_ms if alone else for_embedding(deadline_ms)):
             snapshot, (vector, without) = in_one_space(engine, consistency, ask)
         deadline.check("the query was embedded")
+        origin = "caller"
+        if config.assembly.order == "stable_first":
+            if query is None and query_embedding is None:
+                space = engine.searched(snapshot)
+                said = default_query(snapshot, engine.memory, trajectory_id, None if space is None else space.space_id)
+                query, vector, origin = said.text, said.vector, said.origin
+            elif query == "" and query_embedding is None:
+                query, origin = None, "none"
         gone: frozenset[tuple[bytes, int]] = frozenset()
         while True:
             claim = engine.one_shots.claim(trajectory_id, gone)
             try:
                 assembled = self._assemble(
-                    snapshot, trajectory_id, budget, query, vector, without, as_of, extra_sections, claim.rules
+                    snapshot, trajectory_id, budget, query, vector, without, as_of, extra_sections, claim.rules, origin
                 )
                 deadline.check("the window was assembled")
                 if self._left_behind(assembled, trajectory_id, claim, deadline):
@@ -146,6 +155,7 @@ class Reader:
         as_of: datetime | None,
         extra_sections: Mapping[str, str | None] | None,
         once: tuple[OneShot, ...] = (),
+        query_from: str = "caller",
     ) -> Assembled:
         engine = self._engine
         now = engine.clock.now_us()
@@ -173,6 +183,8 @@ class Reader:
                 query=query,
                 query_embedding=vector,
                 without_vector=without_vector,
+                vector_expected=query_from == "caller",
+                query_from=query_from,
                 space_id=None if space is None else space.space_id,
                 extra_sections=inputs.as_mapping(extra_sections, "extra_sections"),
                 unread_notes=unread,

@@ -155,6 +155,30 @@ class Searcher:
             out.append(_relevance(item, scored.joined[0], np.array([hit.row for hit in best], np.int64), rest))
         return out, degraded
 
+    def found(self, pools: Sequence[Pool], request: Request, limit: int) -> tuple[list[Relevance], str | None]:
+        """Return the ``limit`` best records of all pools together, by pool, and what to say of a missing leg.
+
+        Unlike ``relevance``, scores compare across pools: they are those of one search of all their kinds.
+        """
+        searched = []
+        for pool in pools:
+            owners = request.snapshot[pool.kind]
+            sight = self.sight(owners, request.notes, request.as_of_us, request.now_us)
+            allowed = sight.visible if pool.allowed is None else pool.allowed
+            searched.append(Searched(pool.kind, owners, sight, allowed, self.keywords.of(owners)))
+        query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
+        degraded = self._missing(request, self._web(request, searched))[1]
+        asked = replace(request, kinds=tuple(pool.kind for pool in pools), limit=limit)
+        scored = self._scored(searched, query, asked)
+        best = self._best(searched, scored.joined, asked)
+        rows: list[list[int]] = [[] for _ in searched]
+        for hit in best:
+            rows[hit.kind].append(hit.row)
+        return [
+            _relevance(item, joined, np.array(mine, np.int64))
+            for item, joined, mine in zip(searched, scored.joined, rows, strict=True)
+        ], degraded
+
     def _scored(self, searched: Sequence[Searched], query: Query, request: Request) -> _Scored:
         web = self._web(request, searched)
         weights, degraded = self._weights(request, web)

@@ -128,8 +128,8 @@ TRAJECTORY = Relation(
     columns=(
         uuid_("trajectory_id"),
         enum("status", TrajectoryStatus, residence=_COLUMN),
-        enum("initiator_type", EntityType),
-        uuid_("initiator_id"),
+        enum("initiator_type", EntityType, residence=_COLUMN),
+        uuid_("initiator_id", residence=Residence.INTERNED),
         blob("goal_hash", length=32),
         instant("created_at", residence=_COLUMN),
         instant("updated_at"),
@@ -148,7 +148,7 @@ TRAJECTORY = Relation(
         ForeignKey("parent_trajectory_id", "trajectory", "trajectory_id", "set null"),
         ForeignKey("session_id", "session", "session_id", "set null"),
     ),
-    groups=("parent_trajectory_id", "session_id"),
+    groups=("parent_trajectory_id", "session_id", "initiator_id"),
     paths=(
         AccessPath("list_by_status", ("status",), ("created_at", "ordinal"), limited=True),
         AccessPath(

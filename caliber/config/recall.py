@@ -1,0 +1,65 @@
+"""Section of recall: what windows bring back from earlier, and whose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import create_model
+
+from caliber.config.knobs import Int, Real, Section, knob
+from caliber.model.enums import TrustLabel
+
+Reach = Literal["trajectory", "session", "owner", "tenant"]
+
+_FROM: Final = knob(
+    "Whose turns, summaries and artifacts are recalled: those of the same task, of its session, of every task that its "
+    "initiator started, or of the whole tenant. Tasks that the system started, such as imports, are everybody's. An "
+    "agent that serves several users under one initiator sets session.",
+    "ours",
+)
+if TYPE_CHECKING:
+
+    class _From(Section):
+        pass
+
+else:  # `from` is a keyword: as a field it cannot be written in the body of a class
+    _From = create_model("_From", __base__=Section, **{"from": (Reach, _FROM)})
+
+
+class RecallConfig(_From):
+    """What windows bring back from earlier. Order ``stable_first`` only."""
+
+    limit: Int = knob(
+        "Most records that a search for the query may bring into a window; 0 recalls nothing.",
+        "ours",
+        unit="records",
+        ge=0,
+        le=10_000,
+    )
+    carried_share: Real = knob(
+        "A turn beside a hit comes along if the hit borrowed at least this share of its score from its neighbours; above "
+        "1: never.",
+        "ours",
+        ge=0,
+        le=2,
+    )
+    length_weight: Real = knob(
+        "How much length counts against a record: 0 fills by relevance alone, 1 by relevance per token.",
+        "ours",
+        ge=0,
+        le=1,
+    )
+    duplicate_similarity: Real = knob(
+        "Of two records whose vectors are at least this similar, the more relevant one enters (MMR); 1: only equal texts "
+        "count as the same.",
+        "ours",
+        ge=0,
+        le=1,
+    )
+    trust: TrustLabel = knob("Least trusted label that is recalled from other tasks.", "ours")
+
+    @property
+    def reach(self) -> Reach:
+        """Whose records are recalled: the knob ``from``."""
+        reach: Reach = getattr(self, "from")
+        return reach

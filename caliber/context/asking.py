@@ -1,0 +1,48 @@
+"""What a window is asked for where the caller does not say: the last user turn, or the goal of the task.
+
+Source: O-16, against C-448, C-449, C-453; docs/windows.md.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.context.conversation import last_said
+from caliber.context.inputs import TextSource
+from caliber.context.texts import shown
+from caliber.resident.memory import ResidentSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultQuery:
+    """A query, its stored vector if there is one, and where it came from. Shapes: vector ``f32[d]``"""
+
+    text: str | None
+    vector: NDArray[np.float32] | None
+    origin: str
+
+
+def default_query(
+    snapshot: ResidentSnapshot, texts: TextSource, trajectory_id: uuid.UUID, space_id: uuid.UUID | None
+) -> DefaultQuery:
+    """Return what the last user turn of a task asks, or its goal where nobody has said anything yet.
+
+    No provider is called: a turn that has no vector yet is asked by its words.
+    """
+    key = trajectory_id.bytes
+    turns = snapshot["turn"]
+    row = last_said(turns, snapshot["scope"], key)
+    if row >= 0:
+        (content,) = texts.texts(turns, [row])
+        vectors = None if space_id is None else snapshot.vectors.get(("turn", space_id))
+        stored = np.empty((0, 0), np.float32) if vectors is None else vectors.vectors(turns, row)
+        vector = stored.mean(axis=0, dtype=np.float64).astype(np.float32) if len(stored) else None
+        return DefaultQuery(shown(content), vector, "last_user_turn")
+    tasks = snapshot["trajectory"]
+    task = tasks.find(key)
+    (goal,) = texts.texts(tasks, [task]) if task >= 0 else (None,)
+    return DefaultQuery(goal, None, "goal") if goal else DefaultQuery(None, None, "none")

@@ -1,0 +1,139 @@
+"""The conversation of a task: which of its turns a window may show, and what is certain of each.
+
+The open scope's turns, and before them the last ones of closed scopes, so that closing a scope in mid-conversation takes
+nothing from view. Source: C-451, K-075, O-16, design section 5 (What a window is for).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.context.columns import MUST, PAST, RECENT
+from caliber.context.inputs import AssemblyInputs
+from caliber.context.plan import AssemblyPlan
+from caliber.context.turns import Keep, TurnFacts, TurnReader
+from caliber.model.enums import TurnRole
+from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.relations.trajectory import ALWAYS_US
+
+_EARLIER: int = 64
+"""Turns of closed scopes that are looked at besides what fills the floor: enough for the newest exchanges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The turns in chronological order. Shapes: marks ``int64[n]``; ``current`` the place of the last user message.
+
+    Units: ``considered`` turns there were, of which a filter let ``through``.
+    """
+
+    turns: TurnFacts
+    marks: NDArray[np.int64]
+    current: int
+    considered: int
+    through: int
+
+
+def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return when each turn was said, or was written if nobody says. Shapes: ``int64[n]`` microseconds."""
+    occurred = turns.column("occurred_at")[rows]
+    out: NDArray[np.int64] = np.where(occurred == ALWAYS_US, turns.column("created_at")[rows], occurred)
+    return out
+
+
+def last_said(snapshot: RelationSnapshot, scopes: RelationSnapshot, trajectory: bytes) -> int:
+    """Return the row of the last user turn of a task, or -1."""
+    own = scopes.group("trajectory_id", trajectory)
+    user = snapshot.enum_code("role", TurnRole.USER.value)
+    for scope in own[np.argsort(-scopes.column("sequence_number")[own], kind="stable")].tolist():
+        rows = snapshot.group("scope_id", scopes.entity_id(scope).bytes)
+        said = rows[snapshot.column("role")[rows] == user]
+        if len(said):
+            return int(said[np.argmax(snapshot.column("turn_number")[said])])
+    return -1
+
+
+def conversation_of(
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    reader: TurnReader,
+    open_scope: bytes | None,
+    limit: int,
+    keep: Keep | None,
+) -> Conversation:
+    """Return the conversation of a task: of its newest open scope, and the last turns before that."""
+    scopes = inputs.snapshot["scope"]
+    rows, earlier = _rows(inputs, plan, reader, scopes, open_scope, limit)
+    turns, considered, through = reader.of_rows(rows, limit, keep)
+    count = len(turns)
+    marks = np.zeros(count, np.int64)
+    if not count:
+        return Conversation(turns, marks, 0, considered, through)
+    roles = reader.turns.column("role")[turns.rows]
+    users = np.flatnonzero(roles == reader.turns.enum_code("role", TurnRole.USER.value))
+    current = int(users[-1]) if len(users) else count - 1
+    if len(users) or turns.groups[current] < 0:
+        marks[current] |= MUST
+    if (turns.groups >= 0).any():
+        waiting = reader.waiting(turns)
+        waiting[:current] = False
+        marks[waiting] |= MUST
+    back = plan.config.assembly.recent_exchanges
+    if back and len(users):
+        marks[int(users[max(0, len(users) - 1 - back)]) :] |= RECENT
+    elif len(users):
+        marks[current:] |= RECENT
+    marks[: _past(inputs, plan, reader, turns, earlier)] |= PAST
+    return Conversation(turns, marks, current, considered, through)
+
+
+def _rows(
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    reader: TurnReader,
+    scopes: RelationSnapshot,
+    open_scope: bytes | None,
+    limit: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the turns of the open scope, those of closed ones that may be shown first; and the latter alone."""
+    turns = reader.turns
+    here = np.empty(0, np.int64) if open_scope is None else turns.group("scope_id", open_scope)
+    wanted = plan.longest(int(plan.user.floor * plan.budget(inputs.max_tokens)))
+    own = scopes.group("trajectory_id", inputs.trajectory_id.bytes)
+    order = own[np.argsort(-scopes.column("sequence_number")[own], kind="stable")]
+    parts = [here]
+    count, length = 0, 0
+    for scope in order.tolist():
+        if len(here) + count >= limit or (count >= _EARLIER and length >= wanted):
+            break
+        key = scopes.entity_id(scope).bytes
+        if key == open_scope:
+            continue
+        rows = turns.group("scope_id", key)
+        rows = rows[np.argsort(turns.column("turn_number")[rows], kind="stable")][-limit:]
+        if len(rows):
+            parts.append(rows)
+            count += len(rows)
+            length += int(reader.lengths(rows).sum())
+    if not count:
+        return here, np.empty(0, np.int64)
+    earlier = np.concatenate(parts[:0:-1])
+    return np.concatenate((earlier, here)), earlier
+
+
+def _past(
+    inputs: AssemblyInputs, plan: AssemblyPlan, reader: TurnReader, turns: TurnFacts, earlier: NDArray[np.int64]
+) -> int:
+    """Return how many turns were said before a pause, or in scopes that are closed."""
+    times = times_of(reader.turns, turns.rows)
+    pause = plan.config.assembly.pause_ms * 1_000
+    after = np.append(times[1:], inputs.now_us)
+    pauses = np.flatnonzero(after - times > pause)
+    out = int(pauses[-1]) + 1 if len(pauses) else 0
+    if len(earlier):
+        closed = np.flatnonzero(np.isin(turns.rows, earlier))
+        out = max(out, int(closed[-1]) + 1 if len(closed) else 0)
+    return out

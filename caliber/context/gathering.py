@@ -1,0 +1,310 @@
+"""Candidates for a budget that is shared: the conversation, what is recalled, what belongs to the task.
+
+Source: design section 5 (What a window is for), docs/windows.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.context.candidates import (
+    Gathered,
+    Members,
+    Part,
+    artifacts_of,
+    check_task,
+    eligible,
+    join,
+    kept_by_limit,
+    made_part,
+    marked,
+    members_of,
+    newest_scope,
+    open_scopes,
+    picked_notes,
+    pools_of,
+)
+from caliber.context.columns import DAY, LEAD, LENGTH, PASSAGE_ID, READING, TURN_NUMBER, TWIN, VALUE, VALUES_IN_ONE
+from caliber.context.conversation import Conversation, conversation_of, times_of
+from caliber.context.inputs import AssemblyInputs, TextSource
+from caliber.context.plan import (
+    ARTIFACT,
+    NOTE,
+    PASSAGE,
+    SOURCES,
+    SUMMARY,
+    TURN,
+    TURN_SUMMARY,
+    AssemblyPlan,
+)
+from caliber.context.recall import Recall, Recalled, recall, recallable, tasks_in_reach
+from caliber.context.scores import Flat, Scored, Scorer, compared, scorer_of, without_vector
+from caliber.context.taking import FILTER, Take, Taking
+from caliber.context.texts import FixedText, day_text
+from caliber.context.turns import PassageReader, TurnReader
+from caliber.model.windows import CutOff
+from caliber.search.request import Request
+
+if TYPE_CHECKING:
+    from caliber.search.searcher import Searcher
+
+_DAY_US: Final = 86_400_000_000
+_ONE: Final = np.float32(1)
+
+
+def gather_shared(
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    fixed: tuple[FixedText, ...],
+    reader: TurnReader,
+    searcher: Searcher,
+    texts: TextSource,
+) -> Gathered:
+    """Return every candidate of an assembly whose sections share the budget.
+
+    Raises: NotFound for an unknown trajectory; InvalidValue, InvalidVector for a wrong mask or query vector.
+    """
+    check_task(inputs)
+    snapshot = inputs.snapshot
+    cut_offs: list[CutOff] = []
+    scopes = snapshot["scope"]
+    scope_id, open_scope = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
+    members = members_of(inputs, plan, searcher)
+    tasks = tasks_in_reach(snapshot, inputs.trajectory_id.bytes, plan.config.recall.reach)
+
+    def may_enter(source: int) -> NDArray[np.bool_]:
+        if source == PASSAGE:
+            return recallable(inputs, plan, searcher, "turn", tasks)
+        return eligible(inputs, plan, members, source)
+
+    rules = Taking(inputs, plan, texts, scope_id, may_enter)
+    conversation = _conversation(inputs, plan, reader, rules, open_scope, cut_offs)
+    hidden = conversation.turns.rows[conversation.current :]
+    parts: list[Part] = []
+    degraded: Sequence[str] = ()
+    if not plan.governed:
+        parts, degraded = _unruled(inputs, plan, searcher, texts, members, hidden, cut_offs)
+        parts.append(_history(inputs, plan, members))
+        parts += _blocks(inputs, plan)
+    takes: list[Take] = []
+    if plan.taking:
+        rules.hidden = hidden
+        takes = rules.take(searcher, marked(inputs, plan, parts))
+        parts += [_taken(inputs, plan, texts, take) for take in takes]
+        cut_offs += [cut for take in takes for cut in take.cut_offs]
+        degraded = degraded or rules.degraded
+    parts = [part for part in parts if len(part.rows)]
+    candidates = join(inputs, plan, fixed, conversation.turns, parts, conversation)
+    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *degraded], takes)
+
+
+def _conversation(
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    reader: TurnReader,
+    rules: Taking,
+    open_scope: bytes | None,
+    cut_offs: list[CutOff],
+) -> Conversation:
+    limit, rule, keep = plan.config.assembly.max_turns, plan.user.rule, None
+    if rule is not None and rule.predicate is not None:
+        keep = partial(rules.filtered, rule, TURN, reader.turns)
+    found = conversation_of(inputs, plan, reader, open_scope, limit, keep)
+    name = None if rule is None else rule.name
+    if rule is not None and found.through < found.considered:
+        text = rule.text
+        cut_offs.append(CutOff(SOURCES[TURN], FILTER, None, None, found.considered, name, found.through, text))
+    if len(found.turns) < found.through:
+        oldest = float(found.turns.numbers[0]) if len(found.turns) else None
+        kept = None if rule is None else len(found.turns)
+        cut_offs.append(CutOff(SOURCES[TURN], "newest", limit, oldest, found.through, name, kept))
+    return found
+
+
+# --- what follows the query ----------------------------------------------------------------------
+
+
+def _unruled(
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    searcher: Searcher,
+    texts: TextSource,
+    members: Members,
+    hidden: NDArray[np.int64],
+    cut_offs: list[CutOff],
+) -> tuple[list[Part], Sequence[str]]:
+    """Return what is recalled for the query, and the artifacts of the task; what is missing to say it well."""
+    config = plan.config
+    asked = inputs.query_embedding is not None or bool((inputs.query or "").strip())
+    if config.assembly.relevance == "vector" or not asked:
+        scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
+        return _without_recall(inputs, plan, scorer, members, cut_offs), scorer.degraded
+    vector, mismatch = compared(inputs)
+    request = Request(
+        snapshot=inputs.snapshot,
+        text=inputs.query or "",
+        vector=vector,
+        without_vector=without_vector(inputs, mismatch=mismatch),
+        space_id=inputs.space_id,
+        kinds=(),
+        limit=max(1, config.recall.limit),
+        conditions={},
+        notes=inputs.seen_notes,
+        as_of_us=inputs.as_of_us,
+        now_us=inputs.now_us,
+    )
+    if not config.recall.limit:
+        scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
+        return _without_recall(inputs, plan, scorer, members, cut_offs), scorer.degraded
+    found, missing = recall(inputs, plan, searcher, request, hidden, texts)
+    parts = [_recalled(inputs, plan, texts, item) for item in found.parts.values()]
+    parts.append(_own_artifacts(inputs, plan, members, found, cut_offs))
+    for source, allowed in found.allowed.items():
+        item = found.parts.get(source)
+        count = 0 if item is None else len(item.rows)
+        considered = allowed + (inputs.unread_notes if source == NOTE else 0)
+        if count < considered and source != ARTIFACT:
+            full = found.worst is not None
+            cut_offs.append(
+                CutOff(
+                    plan.source_type(source),
+                    "relevance_limit" if full else "not_found",
+                    found.limit,
+                    found.worst,
+                    considered,
+                )
+            )
+    return parts, () if missing is None else (missing,)
+
+
+def _without_recall(
+    inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
+) -> list[Part]:
+    parts = [
+        artifacts_of(inputs, plan, scorer, members, cut_offs),
+        picked_notes(inputs, plan, scorer, members, cut_offs),
+    ]
+    weighs = not isinstance(scorer, Flat)
+    return [_valued(plan, part, plan.config.recall.length_weight if weighs else 0.0) for part in parts]
+
+
+def _valued(plan: AssemblyPlan, part: Part, weight: float) -> Part:
+    """Return records with their value: relevance, with length counted against it."""
+    values = part.scored.relevance.astype(np.float64)
+    if weight:
+        values = values / np.maximum(1, part.stored_tokens) ** weight
+    columns = {**part.columns, VALUE: np.rint(values * VALUES_IN_ONE).astype(np.int64)}
+    return Part(part.source, part.section, part.rows, part.created_us, part.stored_tokens, part.scored, columns)
+
+
+def _recalled(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, item: Recalled) -> Part:
+    section = plan.section_of_recalled(item.source)
+    part = made_part(item.source, section, item.owners, item.rows, item.scored)
+    part = Part(
+        part.source, part.section, part.rows, part.created_us, part.stored_tokens, part.scored, {TWIN: item.twins}
+    )
+    part = _valued(plan, part, plan.config.recall.length_weight)
+    return _as_passages(inputs, plan, texts, part) if item.source == PASSAGE else part
+
+
+def _as_passages(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, part: Part) -> Part:
+    """Return recalled turns with what makes them lines of passages: one passage is of one task and one day."""
+    turns = inputs.snapshot["turn"]
+    rows = part.rows
+    times = times_of(turns, rows)
+    days = times // _DAY_US
+    tasks, numbers = turns.column("trajectory_id")[rows], turns.column("turn_number")[rows]
+    _, of = np.unique(np.stack((tasks.astype(np.int64), days)), axis=1, return_inverse=True)
+    of = of.reshape(-1)
+    begins = np.full(int(of.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(begins, of, times)
+    names = turns.interned("trajectory_id")
+    task_of = np.zeros(len(begins), np.int64)
+    task_of[of] = tasks
+    by_time = sorted(range(len(begins)), key=lambda one: (int(begins[one]), names[int(task_of[one])]))
+    place = np.empty(len(begins), np.int64)
+    place[by_time] = np.arange(len(begins))
+    passages = place[of]
+    reading = np.empty(len(rows), np.int64)
+    reading[np.lexsort((numbers, passages))] = np.arange(len(rows))
+    names_of = sorted(set(days.tolist()))
+    heads = plan.measure([f"[, {day_text(day)}] " for day in names_of]).tolist()
+    colon = 2 if plan.additive else 0
+    lead = dict(zip(names_of, (length - colon for length in heads), strict=True))
+    columns = {
+        **part.columns,
+        LENGTH: PassageReader(inputs.snapshot, texts, plan).lengths(rows),
+        TURN_NUMBER: numbers,
+        PASSAGE_ID: passages + 1,
+        READING: reading,
+        DAY: days,
+        LEAD: np.array([lead[day] for day in days.tolist()], np.int64),
+    }
+    return Part(part.source, part.section, rows, part.created_us, part.stored_tokens, part.scored, columns)
+
+
+def _own_artifacts(
+    inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, found: Recall, cut_offs: list[CutOff]
+) -> Part:
+    """Return the artifacts of the task, and of those above it, that no search found: the newest after all that is."""
+    artifacts = inputs.snapshot["artifact"]
+    item = found.parts.get(ARTIFACT)
+    rows = np.concatenate((members.own, *members.above))
+    if item is not None:
+        rows = rows[~np.isin(rows, item.rows)]
+    limit = plan.config.assembly.artifact_limit
+    rows = rows[kept_by_limit(ARTIFACT, artifacts.column("created_at"), artifacts, rows, None, limit, cut_offs)]
+    scored = Scored(np.zeros(len(rows), np.float32))
+    return made_part(ARTIFACT, int(plan.section_of_source[ARTIFACT]), artifacts, rows, scored)
+
+
+def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, take: Take) -> Part:
+    part = made_part(take.section.source, take.section.index, take.owners, take.rows, take.scored)
+    part = _valued(plan, part, 0.0)
+    if take.section.source == PASSAGE and len(part.rows):
+        return _as_passages(inputs, plan, texts, part)
+    return part
+
+
+# --- what left the conversation ------------------------------------------------------------------
+
+
+def _history(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> Part:
+    """Return the summaries of the task's closed scopes, the newest first whatever the query."""
+    scopes, rows = inputs.snapshot["scope"], members.summaries
+    rows = rows[np.argsort(-scopes.column("sequence_number")[rows], kind="stable")]
+    rows = rows[: plan.config.assembly.summary_limit]
+    first = np.array(scopes.packed_values("start_turn", rows.tolist()), np.int64)
+    part = made_part(SUMMARY, plan.history_index, scopes, rows, Scored(np.full(len(rows), _ONE, np.float32)))
+    return _newest_first(part, first)
+
+
+def _blocks(inputs: AssemblyInputs, plan: AssemblyPlan) -> list[Part]:
+    """Return the summaries of blocks of turns in scopes that have none of their own."""
+    summaries = inputs.snapshot.relations.get("turn_summary")
+    if summaries is None:
+        return []
+    scopes = inputs.snapshot["scope"]
+    rows = summaries.group("trajectory_id", inputs.trajectory_id.bytes)
+    values = summaries.interned("scope_id")
+    whole = []
+    for row, code in zip(rows.tolist(), summaries.column("scope_id")[rows].tolist(), strict=True):
+        scope = scopes.find(values[code])
+        if scope >= 0 and not scopes.column("summary_tokens")[scope]:
+            whole.append(row)
+    rows = np.array(whole, np.int64)
+    first = summaries.column("first_turn")[rows]
+    part = made_part(TURN_SUMMARY, plan.history_index, summaries, rows, Scored(np.full(len(rows), _ONE, np.float32)))
+    return [_newest_first(part, first)]
+
+
+def _newest_first(part: Part, first: NDArray[np.int64]) -> Part:
+    most = int(first.max()) + 1 if len(first) else 1
+    values = (first + 1) * VALUES_IN_ONE // (most + 1)
+    columns = {VALUE: values, TURN_NUMBER: first}
+    return Part(part.source, part.section, part.rows, part.created_us, part.stored_tokens, part.scored, columns)

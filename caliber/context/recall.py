@@ -1,0 +1,302 @@
+"""What a window brings back from earlier: found by one search over everything that may be recalled.
+
+Turns come as lines of passages, summaries, artifacts, notes and declared records as they are; one relevance says what
+enters, whatever its kind. Nothing comes twice: of records that say the same the most relevant one enters, and a summary
+yields to turns that it covers. All of this is decided before the budget is filled, and recorded.
+
+Source: design section 5 (What a window is for), docs/windows.md.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.context.inputs import AssemblyInputs, TextSource
+from caliber.context.plan import ARTIFACT, NOTE, PASSAGE, SUMMARY, AssemblyPlan
+from caliber.context.scores import Scored
+from caliber.model.enums import EntityType, TrustLabel
+from caliber.resident.conversation import neighbours
+from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.search.request import Pool, Relevance, Request
+
+if TYPE_CHECKING:
+    from caliber.search.searcher import Searcher
+
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+_SOURCES: Final = {"turn": PASSAGE, "artifact": ARTIFACT, "note": NOTE, "scope": SUMMARY}
+"""What is recalled of built-in kinds, as which source; declared memories follow by themselves."""
+_LENT: Final = "lent"
+_COMPARED: Final = 256
+"""Best candidates whose vectors are compared with each other."""
+_NEAR: Final = 0.01
+"""How much nearer pairs must seem to be before they are compared exactly."""
+
+
+@dataclass(slots=True)
+class Recalled:
+    """The records of one source. Shapes: rows ``int64[n]``; twins ``int64[n]``, the ordinal of what says the same or 0."""
+
+    source: int
+    owners: RelationSnapshot
+    rows: Rows
+    scored: Scored
+    twins: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Recall:
+    """What a search found for a window, by source. ``cut`` is the score of the last of ``limit`` records, if reached."""
+
+    parts: dict[int, Recalled] = field(default_factory=dict)
+    allowed: dict[int, int] = field(default_factory=dict)
+    """How many records could have been found, by source."""
+    limit: int = 0
+    worst: float | None = None
+
+
+# --- whose records -------------------------------------------------------------------------------
+
+
+_CODES: Final[weakref.WeakKeyDictionary[Generation, dict[bytes, int]]] = weakref.WeakKeyDictionary()
+
+
+def tasks_in_reach(snapshot: ResidentSnapshot, trajectory_id: bytes, reach: str) -> list[bytes] | None:
+    """Return the keys of the tasks whose records a window may recall; None: of every task."""
+    tasks = snapshot["trajectory"]
+    if reach == "tenant":
+        return None
+    if reach == "trajectory":
+        return [trajectory_id]
+    place = tasks.layout.codec.index
+    row = tasks.packed(tasks.find(trajectory_id))
+    name = "session_id" if reach == "session" else "initiator_id"
+    key = row[place(name)]
+    rows = tasks.group(name, key) if key is not None else np.empty(0, np.int64)
+    if reach == "owner":
+        rows = rows[tasks.column("initiator_type")[rows] == tasks.column("initiator_type")[tasks.find(trajectory_id)]]
+    shared = tasks.live_mask & (
+        tasks.column("initiator_type") == tasks.enum_code("initiator_type", EntityType.SYSTEM.value)
+    )
+    every = np.union1d(rows, np.flatnonzero(shared))
+    return list({trajectory_id, *(tasks.entity_id(number).bytes for number in every.tolist())})
+
+
+def of_tasks(owners: RelationSnapshot, keys: Iterable[bytes]) -> Bools:
+    """Return which rows belong to one of some tasks. Shapes: ``bool[owners.length]``"""
+    values = owners.interned("trajectory_id")
+    known = _CODES.setdefault(owners.generation, {})
+    for code in range(len(known), len(values)):
+        known[values[code]] = code
+    wanted = np.zeros(len(known) + 1, np.bool_)
+    wanted[[code for code in (known.get(key, -1) for key in keys) if code >= 0]] = True
+    codes = owners.column("trajectory_id")
+    mask: Bools = wanted[codes]
+    return mask
+
+
+def recallable(
+    inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, kind: str, tasks: Sequence[bytes] | None
+) -> Bools:
+    """Return which rows of a kind a window may recall. Shapes: ``bool[length of the mirror]``"""
+    owners = inputs.snapshot[kind]
+    allowed = searcher.sight(owners, inputs.seen_notes, inputs.as_of_us, inputs.now_us).visible
+    if kind == "note":
+        return allowed
+    if kind in _SOURCES:
+        if tasks is not None:
+            allowed = allowed & of_tasks(owners, tasks)
+    elif tasks is not None and owners.relation.has("trajectory_id"):
+        values = owners.interned("trajectory_id")
+        free = {code for code, value in enumerate(values) if value is None}
+        allowed = allowed & (of_tasks(owners, tasks) | np.isin(owners.column("trajectory_id"), list(free)))
+    if owners.relation.has("trust"):
+        least = list(TrustLabel).index(plan.config.recall.trust)
+        own = of_tasks(owners, [inputs.trajectory_id.bytes])
+        allowed = allowed & (own | (owners.column("trust") <= least))
+    return allowed
+
+
+# --- what is found -------------------------------------------------------------------------------
+
+
+def recall(
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    searcher: Searcher,
+    request: Request,
+    hidden: Rows,
+    texts: TextSource,
+) -> tuple[Recall, str | None]:
+    """Return what a search finds for the query in all that a window may recall, and what to say of a missing leg.
+
+    ``hidden`` are turns that are not looked for: the last user message and what followed it.
+    """
+    config = plan.config
+    limit = config.recall.limit
+    out = Recall(limit=limit)
+    snapshot = inputs.snapshot
+    tasks = tasks_in_reach(snapshot, inputs.trajectory_id.bytes, config.recall.reach)
+    own = {memory.relation.name: source for source, memory in plan.own.items()}
+    pools = []
+    for kind in searcher.kinds:
+        source = _SOURCES.get(kind, own.get(kind))
+        if source is None or not limit:
+            continue
+        allowed = recallable(inputs, plan, searcher, kind, tasks)
+        if kind == "turn" and len(hidden):
+            allowed = allowed.copy()
+            allowed[hidden] = False
+        elif kind == "scope":
+            allowed = allowed & ~of_tasks(snapshot[kind], [inputs.trajectory_id.bytes])
+        out.allowed[source] = int(np.count_nonzero(allowed))
+        if out.allowed[source]:
+            pools.append((source, Pool(kind, allowed, limit)))
+    if not pools:
+        return out, None
+    found, degraded = searcher.found([pool for _, pool in pools], request, limit)
+    for (source, pool), item in zip(pools, found, strict=True):
+        if len(item.rows):
+            owners = snapshot[pool.kind]
+            scored = Scored(np.minimum(item.scores, np.float32(1)), None, item.parts)
+            out.parts[source] = Recalled(source, owners, item.rows, scored, np.zeros(len(item.rows), np.int64))
+    if sum(len(item.rows) for item in out.parts.values()) >= limit:
+        out.worst = min(float(item.scored.relevance.min()) for item in out.parts.values())
+    if PASSAGE in out.parts:
+        _carry(out.parts[PASSAGE], config.recall.carried_share)
+    _find_twins(inputs, plan, out, texts)
+    return out, degraded
+
+
+def _carry(turns: Recalled, share: float) -> None:
+    """Raise the neighbours that lent a hit its words: they carry it, and enter with it."""
+    lent = turns.scored.parts.get(_LENT)
+    if share > 1 or lent is None or not lent.any():
+        return
+    place = np.full(turns.owners.length, -1, np.int64)
+    place[turns.rows] = np.arange(len(turns.rows))
+    beside = neighbours(turns.owners, "scope_id")
+    relevance = turns.scored.relevance.copy()
+    given = (lent * share).astype(np.float32)
+    for rows in (beside.before(turns.rows), beside.after(turns.rows)):
+        at = np.where(rows >= 0, place[rows], -1)
+        known = at >= 0
+        np.maximum.at(relevance, at[known], given[known])
+    turns.scored = Scored(relevance, None, turns.scored.parts)
+
+
+# --- nothing twice -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Ranked:
+    """Candidates of all sources, most relevant first. Shapes: ``int64[n]`` each."""
+
+    part: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+
+def _find_twins(inputs: AssemblyInputs, plan: AssemblyPlan, found: Recall, texts: TextSource) -> None:
+    """Mark what a more relevant record says already."""
+    parts = list(found.parts.values())
+    if not parts:
+        return
+    relevance = np.concatenate([item.scored.relevance for item in parts])
+    ties = np.concatenate([item.owners.ties().take(item.rows, axis=0) for item in parts])
+    part = np.repeat(np.arange(len(parts)), [len(item.rows) for item in parts])
+    place = np.concatenate([np.arange(len(item.rows)) for item in parts])
+    order = np.lexsort((ties[:, 1], ties[:, 0], -relevance))
+    ranked = _Ranked(part[order], place[order])
+    if SUMMARY in found.parts and PASSAGE in found.parts:
+        _yield_to_turns(found.parts[SUMMARY], found.parts[PASSAGE])
+    _equal_texts(parts, ranked, texts)
+    least = plan.config.recall.duplicate_similarity
+    if least < 1 and inputs.space_id is not None:
+        _alike(inputs, parts, ranked, least)
+
+
+def _ordinal(item: Recalled, place: int) -> int:
+    return int(item.owners.column("ordinal")[item.rows[place]])
+
+
+def _yield_to_turns(summaries: Recalled, turns: Recalled) -> None:
+    """Mark summaries of scopes of which a turn is at least as relevant."""
+    scopes = turns.owners.column("scope_id")[turns.rows]
+    values = turns.owners.interned("scope_id")
+    best: dict[bytes, int] = {}
+    for place in np.argsort(-turns.scored.relevance, kind="stable").tolist():
+        best.setdefault(values[int(scopes[place])], place)
+    for place, row in enumerate(summaries.rows.tolist()):
+        turn = best.get(summaries.owners.entity_id(row).bytes)
+        if turn is not None and turns.scored.relevance[turn] >= summaries.scored.relevance[place]:
+            summaries.twins[place] = _ordinal(turns, turn)
+
+
+def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) -> None:
+    """Mark turns whose text a more relevant turn has too."""
+    for at, item in enumerate(parts):
+        if item.source != PASSAGE:
+            continue
+        mine = ranked.place[ranked.part == at]
+        tokens = item.owners.column("token_count")[item.rows[mine]]
+        _, where, counts = np.unique(tokens, return_inverse=True, return_counts=True)
+        several = mine[counts[where] > 1].tolist()
+        said: dict[bytes, int] = {}
+        for place, text in zip(several, texts.texts(item.owners, item.rows[several].tolist()), strict=True):
+            first = said.setdefault(bytes(text.encode() if isinstance(text, str) else text).strip(), place)
+            if first != place:
+                item.twins[place] = _ordinal(item, first)
+
+
+def _alike(inputs: AssemblyInputs, parts: Sequence[Recalled], ranked: _Ranked, least: float) -> None:
+    """Mark records whose vector is nearly that of a more relevant one."""
+    assert inputs.space_id is not None
+    rows: list[NDArray[np.float32]] = []
+    owner: list[int] = []
+    best = slice(0, _COMPARED)
+    chosen_part, chosen_place = ranked.part[best], ranked.place[best]
+    for at, item in enumerate(parts):
+        vectors = inputs.snapshot.vectors.get((item.owners.relation.name, inputs.space_id))
+        mine = np.flatnonzero(chosen_part == at)
+        if vectors is None or not len(mine):
+            continue
+        found, present = vectors.first(item.owners, item.rows[chosen_place[mine]])
+        rows.append(found)
+        owner.extend(mine[present].tolist())
+    if len(owner) < 2:
+        return
+    stored = np.concatenate(rows)
+    norms = np.linalg.norm(stored, axis=1)
+    matrix = (stored / np.where(norms > 0, norms, 1)[:, None]).astype(np.float32)
+    order = np.argsort(owner, kind="stable")
+    matrix, owners = matrix[order], np.array(owner)[order]
+    near = np.triu(matrix @ matrix.T >= np.float32(least - _NEAR), 1)
+    exact = matrix.astype(np.float64)
+    gone: set[int] = set()
+    for first, second in zip(*(side.tolist() for side in np.nonzero(near)), strict=True):
+        if first in gone or second in gone or float(exact[first] @ exact[second]) < least:
+            continue
+        kept, lost = int(owners[first]), int(owners[second])
+        item = parts[int(chosen_part[lost])]
+        place = int(chosen_place[lost])
+        if not item.twins[place]:
+            better = parts[int(chosen_part[kept])]
+            item.twins[place] = _ordinal(better, int(chosen_place[kept]))
+        gone.add(second)
+
+
+def unfound(found: Mapping[int, Recalled], source: int, rows: Rows) -> Rows:
+    """Return those rows of a source that no search found."""
+    item = found.get(source)
+    return rows if item is None else rows[~np.isin(rows, item.rows)]
+
+
+__all__ = ["Recall", "Recalled", "Relevance", "of_tasks", "recall", "recallable", "tasks_in_reach", "unfound"]

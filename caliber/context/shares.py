@@ -1,0 +1,483 @@
+"""Filling a budget that the sections share.
+
+First what enters whatever else there is: instructions, texts of the caller, the last user message with the tool calls
+that wait for an answer. Then the newest exchanges, the conversation up to its share, summaries of what left it. Then the
+floor of each section that follows the query, and the rest by value, each section up to its cap; a cap gives way when
+nothing else fits. How much of the conversation enters depends on turns alone, not on the query, so that its beginning,
+and with it the prefix that providers cache, stays from turn to turn.
+
+Source: design section 5 (What a window is for), O-8, O-16, docs/windows.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.context.blocks import Run, block_start
+from caliber.context.columns import (
+    ALONE,
+    CONSIDERED,
+    EXCLUDED_BUDGET,
+    EXCLUDED_EVICTED,
+    EXCLUDED_GROUP,
+    EXCLUDED_SECTION_BUDGET,
+    EXCLUDED_SHOWN,
+    GROUP,
+    INCLUDED,
+    INCLUDED_TRUNCATED,
+    LEAD,
+    MARK,
+    MUST,
+    ORDINAL,
+    PASSAGE_ID,
+    PAST,
+    RECENT,
+    SECTION,
+    SOURCE,
+    TURN_NUMBER,
+    Candidates,
+)
+from caliber.context.filled import Filled, Reserve, Truncation
+from caliber.context.plan import (
+    EXTRA,
+    PASSAGE,
+    PERSONA,
+    SUMMARY,
+    SYSTEM,
+    TURN,
+    TURN_SUMMARY,
+    UNCAPPED,
+    AssemblyPlan,
+    SectionPlan,
+)
+from caliber.model.errors import BudgetTooSmall
+
+
+@dataclass(slots=True)
+class _State:
+    """One filling, over the considered candidates in canonical order. Units: lengths."""
+
+    plan: AssemblyPlan
+    full: int
+    total: int
+    section: list[int]
+    source: list[int]
+    cost: list[int]
+    lead: list[int]
+    passage: list[int]
+    codes: list[int]
+    hard: list[int]
+    used: int = 0
+    used_in: list[int] = field(default_factory=list)
+    passages: set[int] = field(default_factory=set)
+    truncations: list[Truncation] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        return self.total - self.used
+
+    def price(self, place: int) -> int:
+        """Return what a candidate would add to the window as it is."""
+        plan, section = self.plan, self.section[place]
+        cost = self.cost[place]
+        if self.source[place] == PASSAGE:
+            if self.passage[place] in self.passages:
+                return cost + plan.line_length
+            cost += self.lead[place]
+        return cost + (plan.separator_length if self.used_in[section] else plan.overheads[section])
+
+    def fits(self, place: int, limit: int | None = None) -> bool:
+        """Return whether a candidate fits what is left, its rule's limit, and, if given, a length for its section."""
+        price, section = self.price(place), self.section[place]
+        after = self.used_in[section] + price
+        if price > self.room or (limit is not None and after > limit):
+            return False
+        return self.hard[section] == UNCAPPED or after <= self.hard[section]
+
+    def include(self, place: int) -> None:
+        """Let a candidate enter."""
+        price = self.price(place)
+        self.codes[place] = INCLUDED
+        self.charge(self.section[place], price)
+        if self.source[place] == PASSAGE:
+            self.passages.add(self.passage[place])
+
+    def cut(self, place: int, room: int, price: int) -> None:
+        """Let a candidate enter cut to a length, which takes ``price`` in all."""
+        self.codes[place] = INCLUDED_TRUNCATED
+        self.truncations.append(Truncation(place, room))
+        self.charge(self.section[place], price)
+        if self.source[place] == PASSAGE:
+            self.passages.add(self.passage[place])
+
+    def charge(self, section: int, amount: int) -> None:
+        self.used += amount
+        self.used_in[section] += amount
+
+    def share(self, share: float) -> int:
+        """Return a share of the budget as a length."""
+        return int(share * self.full)
+
+    def take(self, places: Iterable[int], limit: int | None = None) -> None:
+        """Let those enter that fit, in order."""
+        for place in places:
+            if self.codes[place] == CONSIDERED and self.fits(place, limit):
+                self.include(place)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """The turns of the conversation among the candidates, in chronological order. Shapes: ``int64[n]``."""
+
+    places: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    marks: NDArray[np.int64]
+    cost: NDArray[np.int64]
+
+
+def fill_shared(
+    ranked: Candidates,
+    codes: NDArray[np.uint8],
+    sizes: NDArray[np.int64],
+    plan: AssemblyPlan,
+    max_tokens: int,
+    reserve: Reserve,
+) -> Filled:
+    """Decide about every candidate that is still considered.
+
+    Raises: BudgetTooSmall when there is something to include and nothing of it fits.
+    """
+    considered = np.flatnonzero(codes == CONSIDERED)
+    source, section = ranked[SOURCE].take(considered), ranked[SECTION].take(considered)
+    is_turn = source == TURN
+    full = plan.longest(plan.budget(max_tokens))
+    # One section is the last: it has no separator after it, and rounds up at no cost.
+    total = full + plan.separator_length + plan.slack - reserve.total
+    before = section < plan.user.index
+    total -= plan.message_length * (bool((before & ~is_turn).any()) + bool((~before & ~is_turn).any()))
+    hard = plan.section_budget(max_tokens).tolist()
+    for number, held in reserve.sections:
+        hard[number] = max(0, hard[number] - held)
+    cost = sizes[considered] + plan.message_length * is_turn
+    state = _State(
+        plan=plan,
+        full=full,
+        total=total,
+        section=section.tolist(),
+        source=source.tolist(),
+        cost=cost.tolist(),
+        lead=ranked[LEAD].take(considered).tolist(),
+        passage=ranked[PASSAGE_ID].take(considered).tolist(),
+        codes=[CONSIDERED] * len(considered),
+        hard=hard,
+        used_in=[0] * len(plan.sections),
+    )
+    spoken = np.flatnonzero(is_turn)
+    spoken = spoken[np.argsort(ranked[TURN_NUMBER].take(considered[spoken]), kind="stable")]
+    numbers, groups, marks = (ranked[name].take(considered[spoken]) for name in (TURN_NUMBER, GROUP, MARK))
+    turns = _Turns(spoken, numbers, groups, marks, cost[spoken])
+    conversation = _Conversation(state, turns, max_tokens)
+    _fill_fixed(state, conversation)
+    conversation.begin()
+    covered = ranked[TURN_NUMBER].take(considered)
+    _fill_history(state, conversation, covered)
+    ordinals = ranked[ORDINAL].take(considered)
+    _mark_shown(state, conversation, ordinals)
+    following = [place for place in range(len(considered)) if state.codes[place] == CONSIDERED]
+    _fill_following(state, following)
+    if conversation.evicted and state.room > state.share(plan.config.assembly.spare_share):
+        conversation.extend(ordinals, covered)
+        state.take(following)
+    _cut_best(state, following)
+    _close(state)
+    if state.used == 0 and len(considered) and EXCLUDED_BUDGET in state.codes:
+        raise BudgetTooSmall(max_tokens=max_tokens, needed=_smallest(state) + plan.tokens(reserve.total))
+    out = codes.copy()
+    out[considered] = state.codes
+    left, at = state.room, {int(place): number for number, place in enumerate(considered.tolist())}
+
+    def room(place: int) -> tuple[int, int]:
+        return (state.price(at[place]), max(0, left)) if place in at else (0, max(0, left))
+
+    return Filled(
+        codes=out,
+        truncations=tuple(Truncation(int(considered[item.place]), item.room) for item in state.truncations),
+        first_turn=conversation.start if conversation.evicted else None,
+        stable_sections=conversation.stable_sections(),
+        closed_sections=frozenset(),
+        room=room,
+    )
+
+
+# --- what enters whatever else there is ----------------------------------------------------------
+
+
+def _fill_fixed(state: _State, conversation: _Conversation) -> None:
+    """Let instructions, persona, texts of the caller and what the conversation must show enter."""
+    plan = state.plan
+    kept = min(conversation.must_length(), state.total // 2)
+    for place, source in enumerate(state.source):
+        if source == SYSTEM:
+            overhead = plan.overheads[state.section[place]]
+            room = state.room - kept - overhead
+            if state.cost[place] <= room:
+                state.include(place)
+            elif plan.whole_tokens(room) >= 1:
+                state.cut(place, room, room + overhead)
+    conversation.enter_must()
+    state.take(place for place, source in enumerate(state.source) if source in (PERSONA, EXTRA))
+
+
+class _Conversation:
+    """The turns of a window, and where they begin."""
+
+    def __init__(self, state: _State, turns: _Turns, max_tokens: int) -> None:
+        self._state = state
+        self._turns = turns
+        plan = state.plan
+        assembly = plan.config.assembly
+        self._small = plan.budget(max_tokens) < assembly.recent_from_tokens
+        self._block_turns = assembly.evict_block_turns
+        self._floor, self._cap = state.share(plan.user.floor), state.share(plan.user.cap)
+        self._others = state.share(sum(item.floor for item in _following(plan)))
+        self._most = int(assembly.evict_share * self._cap)
+        must = (turns.marks & MUST) != 0
+        self._rest = np.flatnonzero(~must)
+        separator = plan.separator_length
+        self._run = Run.of(turns.numbers[self._rest], turns.groups[self._rest], turns.cost[self._rest] + separator)
+        self.start: int | None = None
+        """The number of the first turn shown besides those that must be; None: no other is."""
+        self.evicted = False
+
+    # --- the last user message, and calls without an answer --------------------------------------
+
+    def _musts(self) -> list[int]:
+        """Return the places of the turns that must enter: the last user message first, then calls, newest first."""
+        turns = self._turns
+        places = np.flatnonzero((turns.marks & MUST) != 0)
+        alone = [int(at) for at in places if turns.groups[at] == ALONE]
+        calls = [int(at) for at in places[::-1] if turns.groups[at] != ALONE]
+        return [int(turns.places[at]) for at in (*alone, *calls)]
+
+    def must_length(self) -> int:
+        """Return what the turns that must enter take."""
+        state = self._state
+        musts = self._musts()
+        separator = state.plan.separator_length
+        opening = state.plan.overheads[state.plan.current.index] if musts else 0
+        return opening + sum(state.cost[place] + separator for place in musts)
+
+    def enter_must(self) -> None:
+        """Let the last user message enter, cut if it is longer than all there is, and the calls that fit."""
+        state, plan = self._state, self._state.plan
+        grouped = set(self._turns.places[self._turns.groups != ALONE].tolist())
+        for place in self._musts():
+            if state.fits(place):
+                state.include(place)
+            elif place not in grouped:
+                overhead = state.price(place) - state.cost[place]
+                room = state.room - overhead - plan.message_length
+                if plan.whole_tokens(room) >= 1:
+                    state.cut(place, room, room + overhead + plan.message_length)
+
+    # --- the others ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Choose where the conversation begins, and let the turns from there on enter."""
+        state, run, turns = self._state, self._run, self._turns
+        if not len(run.starts):
+            return
+        marks = turns.marks[self._rest]
+        room = state.room - self._opening()
+        shown = sum(state.used_in[index] for index in {state.plan.user.index, state.plan.current.index})
+        recent = None
+        if not self._small and ((marks & RECENT) != 0).any():
+            recent = run.earliest(room, int(run.begins[(marks & RECENT) != 0].min()))
+        allowed = min(self._cap - shown, room - self._others)
+        present = run.begins[(marks & PAST) == 0]
+        earliest = run.earliest(allowed, int(present.min())) if len(present) else None
+        if not len(present) or (earliest is not None and earliest <= int(present.min())):
+            past = run.earliest(min(self._floor - shown, allowed))
+            earliest = past if earliest is None or (past is not None and past < earliest) else earliest
+        if recent is not None and (earliest is None or recent <= earliest):
+            self.start = recent
+        elif earliest is not None:
+            self.start = block_start(run, earliest, recent, block_turns=self._block_turns, most=self._most)
+        self._show()
+
+    def extend(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> None:
+        """Let older turns fill what nothing else does; what was recalled or summed up of them leaves."""
+        state, run, before = self._state, self._run, self.start
+        capacity = (0 if before is None else run.cost_from(before)) + state.room - self._opening()
+        earliest = run.earliest(capacity)
+        if earliest is None:
+            return
+        latest = int(run.starts[-1]) if before is None else before
+        start = block_start(run, earliest, latest, block_turns=self._block_turns, most=self._most)
+        if before is not None and start >= before:
+            return
+        self.start = start
+        self._show()
+        for place in self.repeated(ordinals):
+            if state.codes[place] == INCLUDED:
+                state.codes[place] = EXCLUDED_SHOWN
+                # A line of a passage, and the passage where it was its only line; what heads it stays paid for.
+                state.charge(state.section[place], -state.cost[place])
+        for place, source in enumerate(state.source):
+            if source in (SUMMARY, TURN_SUMMARY) and self.shows_from(int(covered[place])):
+                if state.section[place] < state.plan.user.index and state.codes[place] == INCLUDED:
+                    state.codes[place] = EXCLUDED_SHOWN
+                    state.charge(state.section[place], -state.cost[place])
+
+    def _opening(self) -> int:
+        """Return what opening the sections of the conversation costs beyond separators."""
+        plan = self._state.plan
+        sections = {plan.user.index, plan.current.index}
+        unopened = [index for index in sections if not self._state.used_in[index]]
+        return sum(plan.overheads[index] - plan.separator_length for index in unopened)
+
+    def _show(self) -> None:
+        """Let the turns from the start on enter; say of the others that they left."""
+        state, turns = self._state, self._turns
+        self.evicted = False
+        numbers, begins = self._run.numbers.tolist(), self._run.begins.tolist()
+        for at, number, begin in zip(self._rest.tolist(), numbers, begins, strict=True):
+            place = int(turns.places[at])
+            if self.start is not None and begin >= self.start:
+                if state.codes[place] != INCLUDED:
+                    state.include(place)
+                continue
+            split = self.start is not None and number >= self.start
+            state.codes[place] = EXCLUDED_GROUP if split else EXCLUDED_EVICTED
+            self.evicted = True
+
+    def shows_from(self, number: int) -> bool:
+        """Return whether every turn from a number on is shown."""
+        return self.start is not None and self.start <= number
+
+    def repeated(self, ordinals: NDArray[np.int64]) -> list[int]:
+        """Return the places of recalled turns that the conversation shows."""
+        state = self._state
+        shown = {
+            int(ordinals[place])
+            for place in self._turns.places.tolist()
+            if state.codes[place] in (INCLUDED, INCLUDED_TRUNCATED)
+        }
+        return [
+            place for place, source in enumerate(state.source) if source == PASSAGE and int(ordinals[place]) in shown
+        ]
+
+    def stable_sections(self) -> frozenset[int]:
+        """Return the sections that stay as they are when a turn like the largest here is appended.
+
+        Before the conversation all do while no block leaves; what follows the query never counts on.
+        """
+        state, plan, turns = self._state, self._state.plan, self._turns
+        stable = {section.index for section in plan.sections if section.source in (SYSTEM, PERSONA, EXTRA)}
+        shown = [state.cost[place] for place in turns.places.tolist() if state.codes[place] == INCLUDED]
+        another = max(shown, default=plan.message_length) + plan.separator_length
+        used = sum(state.used_in[index] for index in {plan.user.index, plan.current.index})
+        if used + another <= self._cap:
+            stable |= {section.index for section in plan.sections if section.index <= plan.user.index}
+        return frozenset(stable)
+
+
+def _following(plan: AssemblyPlan) -> list[SectionPlan]:
+    """Return the sections that stand between the older turns and the last user message."""
+    return [section for section in plan.sections if plan.user.index < section.index < plan.current.index]
+
+
+# --- what is not the conversation ----------------------------------------------------------------
+
+
+def _fill_history(state: _State, conversation: _Conversation, covered: NDArray[np.int64]) -> None:
+    """Let summaries enter of what the conversation does not show, newest first, up to the cap of their section."""
+    plan = state.plan
+    floors = state.share(sum(item.floor for item in _following(plan)))
+    for section in plan.sections:
+        if section.source != SUMMARY or section.index > plan.user.index:
+            continue
+        limit = min(max(state.share(section.cap), 0), state.used_in[section.index] + max(0, state.room - floors))
+        for place, own in enumerate(state.section):
+            if own != section.index or state.codes[place] != CONSIDERED:
+                continue
+            if conversation.shows_from(int(covered[place])):
+                state.codes[place] = EXCLUDED_SHOWN
+            elif state.fits(place, limit):
+                state.include(place)
+
+
+def _mark_shown(state: _State, conversation: _Conversation, ordinals: NDArray[np.int64]) -> None:
+    for place in conversation.repeated(ordinals):
+        state.codes[place] = EXCLUDED_SHOWN
+
+
+def _fill_following(state: _State, places: list[int]) -> None:
+    """Fill the floor of each section, then all up to their caps by value, then whatever fits."""
+    plan = state.plan
+    for section in _following(plan):
+        floor = state.share(section.floor)
+        if floor:
+            state.take((place for place in places if state.section[place] == section.index), floor)
+    caps = [state.share(section.cap) for section in plan.sections]
+    for place in places:
+        if state.codes[place] == CONSIDERED and state.fits(place, caps[state.section[place]]):
+            state.include(place)
+    state.take(places)
+
+
+def _cut_best(state: _State, places: list[int]) -> None:
+    """Cut the best candidate that did not fit to what is left, if the policy is to and that is enough (C-223)."""
+    plan = state.plan
+    assembly = plan.config.assembly
+    least = assembly.truncate_min_tokens
+    if assembly.overflow_policy != "truncate" or plan.whole_tokens(state.room) < least:
+        return
+    for place in places:
+        section = state.section[place]
+        if state.codes[place] != CONSIDERED or not plan.sections[section].compressible:
+            continue
+        price = state.price(place)
+        room = state.room
+        if state.hard[section] != UNCAPPED:
+            room = min(room, state.hard[section] - state.used_in[section])
+        kept = room - (price - state.cost[place])
+        if plan.whole_tokens(kept) >= least and kept < state.cost[place]:
+            state.cut(place, kept, room)
+            return
+
+
+def _close(state: _State) -> None:
+    """Say of everything left why it is not there."""
+    for place, code in enumerate(state.codes):
+        if code != CONSIDERED:
+            continue
+        section = state.section[place]
+        after = state.used_in[section] + state.price(place)
+        limited = state.hard[section] != UNCAPPED and after > state.hard[section]
+        state.codes[place] = EXCLUDED_SECTION_BUDGET if limited else EXCLUDED_BUDGET
+
+
+def _smallest(state: _State) -> int:
+    """Return the tokens of the smallest window that could hold anything."""
+    plan = state.plan
+    assembly = plan.config.assembly
+    least = []
+    for place, code in enumerate(state.codes):
+        if code != EXCLUDED_BUDGET:
+            continue
+        section = plan.sections[state.section[place]]
+        is_turn = state.source[place] == TURN
+        tokens = plan.tokens(state.cost[place] - (plan.message_length if is_turn else 0))
+        if state.source[place] == SYSTEM or is_turn:
+            tokens = min(tokens, 1)
+        elif assembly.overflow_policy == "truncate" and section.compressible:
+            tokens = min(tokens, assembly.truncate_min_tokens)
+        # One token more than the parts: each of them may round up.
+        least.append(tokens + plan.tokens(section.header_length) + assembly.message_overhead_tokens + 1)
+    return min(least)
