@@ -115,8 +115,6 @@ def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: boo
 
         archive = Archive(source)
         try:
-            if archive.manifest.schema_version > SCHEMA_VERSION:
-                raise InvalidValue(field=str(source), reason="was made by a newer version; upgrade CALIBER")
             archive.check(progress)
             epoch = module.restore(config, archive, replace=replace, clock_us=clock_us, progress=progress)
         finally:

@@ -29,6 +29,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.care import Stages, WholeStore
+from caliber.storage.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline
 from caliber.storage.parquet import parquet_batches, parquet_writer
 from caliber.storage.whole import BATCH_ROWS, RowsDigest, whole_of
 
@@ -292,6 +293,10 @@ class Archive:
         _check_types(manifest, *members)
         if manifest.format != FORMAT:
             raise InvalidValue(field=str(self.path), reason="is an archive of another format; upgrade CALIBER")
+        if manifest.schema_version > SCHEMA_VERSION:
+            raise InvalidValue(field=str(self.path), reason="was made by a newer version; upgrade CALIBER")
+        if manifest.schema_version < BASELINE_VERSION:
+            raise InvalidValue(field=str(self.path), reason=before_baseline(manifest.schema_version))
         named = [member.relation for member in members]
         if len(named) > len(set(named)):
             raise ValueError("each relation is there once")

@@ -18,8 +18,11 @@ from caliber.schema.relations.runtime import Migration
 from caliber.storage.plan import RelationPlans
 from caliber.storage.session import StatementSession
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The schema that this version of CALIBER writes."""
+
+BASELINE_VERSION = 2
+"""The oldest schema that this version of CALIBER can migrate. Schema 1 was never released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,9 @@ class MigrationStep:
 
 
 MIGRATIONS: dict[int, MigrationStep] = {
-    1: MigrationStep("baseline", min_reader_version=1, min_writer_version=1),
+    BASELINE_VERSION: MigrationStep(
+        "baseline", min_reader_version=BASELINE_VERSION, min_writer_version=BASELINE_VERSION
+    ),
 }
 
 
@@ -79,15 +84,34 @@ def check_needed(store: str, needed: int) -> None:
         )
 
 
-def check_versions(store: str, applied: Sequence[Migration], *, writing: bool) -> None:
-    """Refuse a store that this version of CALIBER may not use.
+def check_migratable(store: str, applied: Sequence[Migration]) -> None:
+    """Refuse a store that no migration can bring up to date.
 
-    Raises: SchemaMismatch, saying whether to migrate the store or to upgrade CALIBER.
+    Raises: SchemaMismatch for a schema that was never finished, or is older than the baseline.
     """
     if not applied:
         raise SchemaMismatch(
             store=store, reason="its schema was never finished; remove the file and run `caliber create`"
         )
+    newest = max(migration.schema_version for migration in applied)
+    if newest < BASELINE_VERSION:
+        raise SchemaMismatch(store=store, reason=before_baseline(newest))
+
+
+def before_baseline(version: int) -> str:
+    """Return why a store or a backup of a schema older than the baseline is refused, and what to do."""
+    return (
+        f"schema version {version} is older than {BASELINE_VERSION}, the oldest that this version of CALIBER can"
+        " migrate; create another store, or open it with the version of CALIBER that made it"
+    )
+
+
+def check_versions(store: str, applied: Sequence[Migration], *, writing: bool) -> None:
+    """Refuse a store that this version of CALIBER may not use.
+
+    Raises: SchemaMismatch, saying whether to migrate the store or to upgrade CALIBER.
+    """
+    check_migratable(store, applied)
     newest = max(applied, key=lambda migration: migration.schema_version)
     needed = newest.min_writer_version if writing else newest.min_reader_version
     if needed > SCHEMA_VERSION:

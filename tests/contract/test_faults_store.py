@@ -6,20 +6,26 @@ Source: issue 5, Bad input and faults; design section 10.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from support.configs import USER, config
 from support.entities import plain
 
 import caliber
-from caliber.model.errors import MultipleErrors, SchemaMismatch, Unavailable
+from caliber.model.errors import InvalidValue, MultipleErrors, SchemaMismatch, Unavailable
+from caliber.runtime.opening import plan_migration
 from caliber.schema.relations import TRAJECTORY
-from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION
+from caliber.storage import migrations
+from caliber.storage.migrations import BASELINE_VERSION, MIGRATIONS, SCHEMA_VERSION
 
 NEXT = SCHEMA_VERSION + 1
+OLDER = f"schema version {BASELINE_VERSION - 1} is older than {BASELINE_VERSION}, the oldest"
 
 
 def spoiled(backend: Any, statement: str) -> Any:
@@ -60,17 +66,60 @@ def test_newer_store_that_still_lets_us_write_is_opened(backend: Any) -> None:
         assert memory.verify() == []
 
 
-def test_store_of_an_older_version_says_how_to_migrate(backend: Any) -> None:
-    settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {SCHEMA_VERSION - 1}")
+def test_store_of_an_older_version_says_how_to_migrate(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {BASELINE_VERSION}")
+    monkeypatch.setattr(migrations, "SCHEMA_VERSION", NEXT)
     with pytest.raises(SchemaMismatch, match="caliber db migrate") as caught:
         caliber.open(settings)
     assert not caught.value.retryable
 
 
+def test_store_older_than_the_baseline_is_refused_by_its_version(backend: Any) -> None:
+    # issue 12, First, item 4
+    settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {BASELINE_VERSION - 1}")
+    for call in (caliber.open, lambda config: caliber.create(config, exist_ok=True), caliber.migrate, plan_migration):
+        with pytest.raises(SchemaMismatch, match=OLDER) as caught:
+            call(settings)
+        assert "migrate`" not in caught.value.message, "no command can bring it up to date"
+        assert not caught.value.retryable
+
+
+def test_archive_older_than_the_baseline_is_refused_by_its_version(backend: Any, tmp_path: Path) -> None:
+    # issue 12, First, item 4
+    backend.needs("reopen")
+    memory = backend.open()
+    memory.start_trajectory("goal", initiator=USER)
+    made = memory.storage.backup(tmp_path / "all.zip").path
+    with zipfile.ZipFile(made) as file:
+        parts = {info.filename: file.read(info) for info in file.infolist()}
+    for version, message in ((BASELINE_VERSION - 1, OLDER), (NEXT, "newer version; upgrade CALIBER")):
+        manifest = {**json.loads(parts["manifest.json"]), "schema_version": version}
+        with zipfile.ZipFile(made, "w") as file:
+            for name, content in {**parts, "manifest.json": json.dumps(manifest).encode()}.items():
+                file.writestr(name, content)
+        with pytest.raises(InvalidValue, match=message):
+            caliber.restore(backend.config(), made, replace=True)
+    assert memory.storage.trajectories.count() == 1
+
+
+def test_copy_older_than_the_baseline_is_refused_by_its_version(tmp_path: Path) -> None:
+    settings = config(str(tmp_path / "store.db"))
+    caliber.create(settings)
+    with caliber.open(settings) as memory:
+        copy = memory.storage.backup(tmp_path / "copy.db").path
+    edited = apsw.Connection(str(copy))
+    edited.execute(f"UPDATE schema_migration SET schema_version = {BASELINE_VERSION - 1}").fetchall()
+    edited.close()
+    with pytest.raises(SchemaMismatch, match=OLDER):
+        caliber.restore(settings, copy, replace=True)
+    caliber.open(settings).close()
+
+
 def test_unfinished_schema_is_refused(backend: Any) -> None:
     settings = spoiled(backend, "DELETE FROM schema_migration")
-    with pytest.raises(SchemaMismatch, match="never finished"):
-        caliber.open(settings)
+    for call in (caliber.open, caliber.migrate, plan_migration):
+        with pytest.raises(SchemaMismatch, match="never finished"):
+            call(settings)
 
 
 def test_table_that_is_gone_is_said(backend: Any) -> None:

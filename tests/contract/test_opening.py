@@ -37,6 +37,8 @@ from caliber.schema.relations import NOTE
 from caliber.storage import migrations
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
 
+NEXT = SCHEMA_VERSION + 1
+
 
 def made(path: Path, **overrides: Any) -> Any:
     settings = config(str(path), **overrides)
@@ -144,10 +146,7 @@ def test_store_of_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
     # issue, Bad input: a store of another version
     path = tmp_path / "store.db"
     settings = made(path)
-    edit(
-        path,
-        f"UPDATE schema_migration SET schema_version = {SCHEMA_VERSION + 1}, min_writer_version = {SCHEMA_VERSION + 1}",
-    )
+    edit(path, f"UPDATE schema_migration SET schema_version = {NEXT}, min_writer_version = {NEXT}")
     error = refused(settings)
     assert isinstance(error, SchemaMismatch)
     assert "upgrade the package caliber-memory" in str(error)
@@ -159,36 +158,37 @@ def test_newer_store_that_still_lets_us_write_is_opened(tmp_path: Path) -> None:
     """Migrations expand first: old and new processes run side by side."""
     path = tmp_path / "store.db"
     settings = made(path)
-    edit(path, f"UPDATE schema_migration SET schema_version = {SCHEMA_VERSION + 1}")
+    edit(path, f"UPDATE schema_migration SET schema_version = {NEXT}")
     caliber.open(settings).close()
 
 
 def test_store_of_an_older_version_says_how_to_migrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store.db"
     settings = made(path)
-    step = MigrationStep("more", 1, 2, (("sqlite", ("CREATE TABLE more (a INTEGER) STRICT",)),))
-    monkeypatch.setattr(migrations, "SCHEMA_VERSION", 2)
+    step = MigrationStep("more", SCHEMA_VERSION, NEXT, (("sqlite", ("CREATE TABLE more (a INTEGER) STRICT",)),))
+    monkeypatch.setattr(migrations, "SCHEMA_VERSION", NEXT)
     for module in (migrations, sqlite_schema):
-        monkeypatch.setattr(module, "MIGRATIONS", {**MIGRATIONS, 2: step})
+        monkeypatch.setattr(module, "MIGRATIONS", {**MIGRATIONS, NEXT: step})
     error = refused(settings)
     assert isinstance(error, SchemaMismatch)
     assert "caliber db migrate" in str(error)
-    assert caliber.migrate(settings) == [2]
+    assert caliber.migrate(settings) == [NEXT]
     assert caliber.migrate(settings) == [], "what is applied is not applied again"
     with caliber.open(settings) as memory:
         applied = memory.storage.schema_migrations.list_all()
-        assert [(item.schema_version, item.name) for item in applied] == [(1, "baseline"), (2, "more")]
+        assert [(item.schema_version, item.name) for item in applied] == [(SCHEMA_VERSION, "baseline"), (NEXT, "more")]
         assert applied[0].epoch == applied[1].epoch
 
 
 def test_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store.db"
     settings = made(path)
-    step = MigrationStep("bad", 1, 2, (("sqlite", ("CREATE TABLE more (a INTEGER) STRICT", "CREATE TABLE more (b)")),))
+    good = "CREATE TABLE more (a INTEGER) STRICT"
+    step = MigrationStep("bad", SCHEMA_VERSION, NEXT, (("sqlite", (good, "CREATE TABLE more (b)")),))
     with monkeypatch.context() as patched:
-        patched.setattr(migrations, "SCHEMA_VERSION", 2)
+        patched.setattr(migrations, "SCHEMA_VERSION", NEXT)
         for module in (migrations, sqlite_schema):
-            patched.setattr(module, "MIGRATIONS", {**MIGRATIONS, 2: step})
+            patched.setattr(module, "MIGRATIONS", {**MIGRATIONS, NEXT: step})
         with pytest.raises(StorageError):
             caliber.migrate(settings)
     connection = apsw.Connection(str(path))

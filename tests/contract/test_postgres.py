@@ -210,29 +210,29 @@ def test_creation_that_fails_leaves_nothing(pg: PostgresBackend, monkeypatch: py
 def test_migration_is_applied_whole_or_not_at_all(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     # issue 5, item 1: transactional migrate
     from caliber.backends.postgres import schema
-    from caliber.storage.migrations import MIGRATIONS, MigrationStep
+    from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
 
     store = pg.store()
     name = pg.config().storage.schema_name
     good, bad = "CREATE TABLE more (a BIGINT)", "CREATE TABLE more (b BIGINT)"
 
     def applied(*statements: str) -> list[int]:
-        step = MigrationStep("more", 1, 1, (("postgres", statements),))
+        step = MigrationStep("more", SCHEMA_VERSION, SCHEMA_VERSION, (("postgres", statements),))
         with monkeypatch.context() as patch:
-            patch.setattr(schema, "MIGRATIONS", {**MIGRATIONS, 2: step})
+            patch.setattr(schema, "MIGRATIONS", {**MIGRATIONS, SCHEMA_VERSION + 1: step})
             return caliber.migrate(pg.config())
 
     with pytest.raises(StorageError):
         applied(good, bad)
     tables = f"SELECT count(*) FROM pg_tables WHERE schemaname = '{name}' AND tablename = 'more'"
     assert admin(tables) == [(0,)]
-    assert applied(good) == [2]
+    assert applied(good) == [SCHEMA_VERSION + 1]
     assert admin(tables) == [(1,)]
     assert applied(good) == []
     store.close()
     with pg.open() as memory:
         assert memory.storage.schema_migrations.count() == 2
-    admin(f"DROP TABLE {name}.more; DELETE FROM {name}.schema_migration WHERE schema_version = 2")
+    admin(f"DROP TABLE {name}.more; DELETE FROM {name}.schema_migration WHERE schema_version > {SCHEMA_VERSION}")
 
 
 def test_database_without_pgvector_says_what_is_missing(pg: PostgresBackend) -> None:

@@ -18,7 +18,7 @@ from caliber.schema.memory_types import MemoryType
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION, TENANT
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.memory_migrations import first_memories
-from caliber.storage.migrations import MIGRATIONS, baseline_of, check_versions, checksum_of
+from caliber.storage.migrations import MIGRATIONS, baseline_of, check_migratable, check_versions, checksum_of
 from caliber.storage.plan import RelationPlans, compile_relation, plans_of, quote
 
 OLDEST_SERVER: Final = 140_000
@@ -193,11 +193,16 @@ def alone(shared: Shared, schema: str) -> Iterator[PgConnection]:
 def applied_versions(
     connection: PgConnection, shared: Shared, schema: str
 ) -> tuple[PostgresDialect, dict[str, RelationPlans], list[Migration]]:
-    """Return the dialect and the plans of a store that is there, and which schema versions it has."""
+    """Return the dialect and the plans of an existing store, and the schema versions it has.
+
+    Raises: SchemaMismatch for a store that cannot be migrated.
+    """
     dialect = require_store(connection, schema, shared.store)
     plans = compile_plans(dialect)
     plan = plans[SCHEMA_MIGRATION.name]
-    return dialect, plans, [plan.codec.decode(row) for row in connection.run(plan.lists["list_all"], ())]
+    applied = [plan.codec.decode(row) for row in connection.run(plan.lists["list_all"], ())]
+    check_migratable(shared.store, applied)
+    return dialect, plans, applied
 
 
 def _record(connection: PgConnection, plans: dict[str, RelationPlans], row: Migration) -> None:

@@ -23,7 +23,14 @@ from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.runtime import Migration
 from caliber.storage.changes import UPSERT, pack_changes
 from caliber.storage.memory_migrations import declared_in, first_memories, stored_memories
-from caliber.storage.migrations import MIGRATIONS, baseline_of, check_needed, check_versions, checksum_of
+from caliber.storage.migrations import (
+    MIGRATIONS,
+    baseline_of,
+    check_migratable,
+    check_needed,
+    check_versions,
+    checksum_of,
+)
 from caliber.storage.plan import RelationPlans, compile_relation, plans_of
 from caliber.storage.session import Counter
 
@@ -300,8 +307,7 @@ def _take_step(connection: SqliteConnection, options: OpenOptions, wanted: Wante
 
 def _migrations(connection: SqliteConnection, options: OpenOptions) -> list[Migration]:
     applied = _applied(connection, options)
-    if not applied:
-        check_versions(options.shown, applied, writing=True)
+    check_migratable(options.shown, applied)
     return applied
 
 

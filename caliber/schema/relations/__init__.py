@@ -1,10 +1,12 @@
 """Every built-in relation, one module a subsystem, in an order in which references already exist."""
 
+from collections.abc import Iterable
+
 from caliber.schema.relation import Relation
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PENDING_INJECTION
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
-from caliber.schema.relations.memory import MEMORY_TYPE
+from caliber.schema.relations.memory import FIRST_CODE, MEMORY_TYPE
 from caliber.schema.relations.runtime import (
     CHANGE,
     CONFIG_DOCUMENT,
@@ -47,6 +49,27 @@ RELATIONS: tuple[Relation, ...] = (
 
 DIRECTORY: tuple[Relation, ...] = (TENANT, SCHEMA_MIGRATION)
 """What the directory of tenants holds; a store of its own, beside those of the tenants."""
+
+
+def check_codes(relations: Iterable[Relation]) -> None:
+    """Raise AssertionError unless each relation has a name and a code of its own, and a code of a built-in relation.
+
+    Change records name relations by their codes; those from ``FIRST_CODE`` on belong to declared memories.
+    """
+    by_code: dict[int, str] = {}
+    names: set[str] = set()
+    for relation in relations:
+        if relation.name in names:
+            raise AssertionError(f"two relations have the name {relation.name}")
+        if relation.code in by_code:
+            raise AssertionError(f"{by_code[relation.code]} and {relation.name} both have the code {relation.code}")
+        if not 0 < relation.code < FIRST_CODE:
+            raise AssertionError(f"{relation.name} has the code {relation.code}, which is not in 1 to {FIRST_CODE - 1}")
+        names.add(relation.name)
+        by_code[relation.code] = relation.name
+
+
+check_codes((*RELATIONS, TENANT))
 
 MIRRORED: tuple[Relation, ...] = tuple(relation for relation in RELATIONS if relation.mirrored)
 
