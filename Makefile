@@ -9,8 +9,19 @@ PIP     := $(PY) -m pip --disable-pip-version-check --quiet
 # Two workers, each with a share of the files: more only fight over the cores and the disk of a small machine.
 WORKERS ?= 2
 PYTEST  := $(PY) -m pytest
-# What random tests start from; printed, so that a failure can be run again with SEED=...
-SEED    ?= $(shell date +%s)
+# The seed of random tests, printed by each target that uses it. make test has the same one every time; make soak and
+# make fuzz draw another each time. SEED=random draws one for any target, SEED=NUMBER runs that one again.
+drawn   = $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+ifeq ($(origin SEED),undefined)
+SEED    := 20260101
+soak fuzz: SEED := $(drawn)
+else ifeq ($(SEED),random)
+override SEED := $(drawn)
+endif
+# Python's hashes decide the order of sets: they follow the seed too.
+SEEDED   = CALIBER_SEED=$(SEED) PYTHONHASHSEED=$$(($(SEED) % 4294967296))
+# What runs each failed test once more, alone, and names it as flaky if it then passes. RETRY= (empty) does without.
+RETRY   := -p tests.support.flaky
 SAY     := @printf '==> %s\n'
 
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
@@ -29,7 +40,7 @@ CLANG        ?= clang
 help:
 	@echo 'make setup        create $(VENV), build the kernels, install CALIBER with all extras'
 	@echo 'make demo         remember this repository and show it'
-	@echo 'make test         every test at its small scale'
+	@echo 'make test         every test at its small scale, from a fixed seed; SEED=random draws one'
 	@echo 'make soak         the long proofs at full scale'
 	@echo 'make sanitize     tests of kernels on an extension built with ASan and UBSan'
 	@echo 'make fuzz         fuzz what takes bytes and offsets, FUZZ_SECONDS=$(FUZZ_SECONDS) a target'
@@ -88,12 +99,12 @@ demo: setup
 
 test: setup
 	$(SAY) 'running every test at its small scale (SEED=$(SEED))'
-	@CALIBER_SEED=$(SEED) $(PYTEST) -n $(WORKERS) --dist loadfile -q --hypothesis-seed=$(SEED)
+	@$(SEEDED) $(PYTEST) $(RETRY) -n $(WORKERS) --dist loadfile -q --hypothesis-seed=$(SEED)
 
 soak: setup
 	@if command -v $(CLANG) >/dev/null; then $(MAKE) --no-print-directory $(STAMPS)/fuzz; fi
 	$(SAY) 'running the long proofs (SEED=$(SEED)); they record what they saw in docs/evidence/'
-	@CALIBER_SOAK=1 CALIBER_SEED=$(SEED) $(PYTEST) -q --timeout 0 --hypothesis-seed=$(SEED) $(wildcard $(SOAKED))
+	@CALIBER_SOAK=1 $(SEEDED) $(PYTEST) -q --timeout 0 --hypothesis-seed=$(SEED) $(wildcard $(SOAKED))
 	$(SAY) 'recorded in docs/evidence/:'
 	@ls -1t docs/evidence 2>/dev/null || echo 'nothing: no proof wrote a record'
 
@@ -112,7 +123,7 @@ check-clang:
 
 fuzz: check-clang setup $(STAMPS)/fuzz
 	$(SAY) 'fuzzing each target for $(FUZZ_SECONDS) s (SEED=$(SEED)); what is found is kept in build/fuzz/'
-	@CLANG=$(CLANG) CALIBER_FUZZ_SECONDS=$(FUZZ_SECONDS) CALIBER_SEED=$(SEED) $(PYTEST) -q --timeout 0 tests/fuzz/test_fuzzers.py
+	@CLANG=$(CLANG) CALIBER_FUZZ_SECONDS=$(FUZZ_SECONDS) $(SEEDED) $(PYTEST) -q --timeout 0 tests/fuzz/test_fuzzers.py
 
 guard: setup
 	$(SAY) 'counting the instructions of the hot kernels'

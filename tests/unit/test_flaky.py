@@ -1,0 +1,276 @@
+"""A failed test is run again alone: one that then passes is named as flaky, everything else stays red."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKERS = ("-n", "2", "--dist", "loadfile")
+
+# Each planted test counts its runs in a file, and so knows whether it is run again.
+PLANTED = """
+import os, pathlib, pytest
+
+def runs(name):
+    path = pathlib.Path(__file__).with_name(f"{name}.runs")
+    number = int(path.read_text()) + 1 if path.exists() else 1
+    path.write_text(str(number))
+    return number
+
+def test_sound():
+    pass
+"""
+
+FAILS_ONCE = """
+def test_fails_once():
+    assert runs("once") > 1, "the first run fails"
+"""
+
+FAILS_ALWAYS = """
+@pytest.mark.parametrize("value", ["a b", "x::y[1]", "é"])
+def test_fails_always(value):
+    assert value == "é", f"run {runs(value[0])}"
+"""
+
+SKIPS_WHEN_RUN_AGAIN = """
+def test_skips_when_run_again():
+    if runs("skips") > 1:
+        pytest.skip("not this time")
+    raise AssertionError
+"""
+
+FAILS_ONCE_IN_SETUP = """
+@pytest.fixture
+def needed():
+    assert runs("needed") > 1, "the first setup fails"
+
+def test_needs(needed):
+    pass
+"""
+
+
+class Run:
+    """The exit code of a run of pytest with the plugin, and the lines of its output that count."""
+
+    def __init__(self, code: int, output: str) -> None:
+        self.code = code
+        self.output = output
+        lines = output.rstrip().splitlines()
+        self.closing = lines[-1]
+        self.flaky = [line for line in lines if line.startswith("flaky: ")]
+        self.before_closing = lines[-1 - len(self.flaky) : -1]
+        self.again = self._tests("running again, alone")
+        self.failed_again = self._tests("failed again, alone")
+
+    def _tests(self, what: str) -> list[str]:
+        return re.findall(rf"^{what}: test_\w+\.py::(.*)$", self.output, re.MULTILINE)
+
+
+Runner = Callable[..., Run]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runner:
+    """Run pytest on planted modules, in a folder that stays the same within a test."""
+
+    def run(*options: str, **modules: str) -> Run:
+        (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -ra\n")
+        for name, content in modules.items():
+            (tmp_path / f"{name}.py").write_text(PLANTED + content, encoding="utf-8")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment |= {"PYTHONPATH": str(ROOT), "CALIBER_SEED": "41", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment |= {
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_PLUGINS": "xdist.plugin,_hypothesis_pytestplugin",
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "tests.support.flaky", "-q", *options],
+            cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
+            encoding="utf-8",
+        )  # fmt: skip
+        return Run(done.returncode, done.stdout)
+
+    return run
+
+
+@pytest.mark.parametrize("workers", [(), WORKERS], ids=["one process", "workers"])
+def test_test_that_fails_once_is_named_and_the_run_is_green(run: Runner, workers: tuple[str, ...]) -> None:
+    # issue 12, First, item 2
+    done = run(*workers, test_one=FAILS_ONCE, test_two=FAILS_ONCE_IN_SETUP)
+    assert done.code == 0, done.output
+    assert sorted(done.again) == ["test_fails_once", "test_needs"]
+    assert sorted(done.flaky) == [
+        "flaky: test_one.py::test_fails_once failed in this run and passed alone (seed 41); mend it",
+        "flaky: test_two.py::test_needs failed in this run and passed alone (seed 41); mend it",
+    ]
+    assert done.before_closing == done.flaky
+    assert re.fullmatch(r"2 passed, 2 flaky in .*s", done.closing)
+    assert "AssertionError: the first run fails" in done.output, "the failure itself is shown"
+    assert "AssertionError: the first setup fails" in done.output
+    assert "FAILED" not in done.output
+
+    again = run(*workers)  # now both pass, whatever the cache of pytest holds of the first run
+    assert (again.code, again.again, again.flaky) == (0, [], []), again.output
+    assert re.fullmatch(r"4 passed in .*s", again.closing)
+
+
+def test_test_that_does_not_pass_alone_is_red(run: Runner, tmp_path: Path) -> None:
+    # issue 12, First, item 2
+    done = run(*WORKERS, test_one=FAILS_ONCE + FAILS_ALWAYS, test_two=SKIPS_WHEN_RUN_AGAIN)
+    assert done.code == 1, done.output
+    assert len(done.again) == 4
+    assert sorted(done.failed_again) == [
+        "test_fails_always[a b]",
+        "test_fails_always[x::y[1]]",
+        "test_skips_when_run_again",
+    ]
+    assert [line.split()[1] for line in done.flaky] == ["test_one.py::test_fails_once"]
+    assert "run 2" in done.output, "the output of the second run is shown"
+    assert re.fullmatch(r"3 failed, 3 passed, 1 flaky in .*s", done.closing)
+
+    (tmp_path / "test_two.py").unlink()
+    (tmp_path / "once.runs").unlink()
+    assert "test_fails_always" in (tmp_path / ".pytest_cache/v/cache/lastfailed").read_text()
+    later = run(test_one=FAILS_ONCE)
+    assert later.again == ["test_fails_once"], "failures of an earlier run are no business of this one"
+    assert later.code == 0, later.output
+
+
+def test_second_run_has_the_seeds_of_the_first(run: Runner) -> None:
+    content = """
+def test_seeds():
+    from hypothesis import core
+    assert (os.environ["CALIBER_SEED"], str(core.global_force_seed)) == ("41", "123")
+    assert runs("seeds") > 1, "the first run fails"
+"""
+    done = run("--hypothesis-seed=123", test_one=content)
+    assert "the first run fails" in done.output
+    assert (done.code, done.again) == (0, ["test_seeds"]), done.output
+
+
+@pytest.mark.parametrize("scope", ["function", "session"])
+def test_error_in_a_teardown_is_red(run: Runner, scope: str) -> None:
+    # The test that it is reported with need not be the one that caused it, and passes alone.
+    content = f"""
+@pytest.fixture(scope="{scope}")
+def shared():
+    yield
+    assert runs("teardown") > 1
+
+def test_first(shared):
+    pass
+
+def test_second(shared):
+    pass
+"""
+    done = run(test_one=content + FAILS_ONCE)
+    assert (done.code, done.again, done.flaky) == (1, [], []), done.output
+    assert "no failed test was run again: test_one.py::test_" in done.output
+    assert re.fullmatch(r"1 failed, 3 passed, 1 error in .*s", done.closing)
+
+
+@pytest.mark.parametrize("workers", [(), WORKERS], ids=["one process", "workers"])
+def test_module_that_cannot_be_imported_is_red(run: Runner, workers: tuple[str, ...]) -> None:
+    broken = 'if runs(f"import-{os.getpid()}") < 9:\n    raise RuntimeError("not this time")'
+    done = run(*workers, test_one=FAILS_ONCE, test_two=broken)
+    assert done.code in (1, 2), done.output
+    assert (done.again, done.flaky) == ([], [])
+    assert re.search(r"\b\d errors? in .*s$", done.closing)
+
+
+def test_run_that_stops_early_is_red(run: Runner) -> None:
+    done = run("-x", test_one=FAILS_ONCE + "\ndef test_never_run():\n    pass\n")
+    assert (done.code, done.again, done.flaky) == (1, [], []), done.output
+    assert "no failed test was run again: the run stopped after 2 of 3 tests" in done.output
+
+
+def test_too_many_failures_are_red(run: Runner) -> None:
+    content = (
+        '@pytest.mark.parametrize("number", range(11))\ndef test_fails_once(number):\n    assert runs(number) > 1\n'
+    )
+    done = run(test_one=content)
+    assert (done.code, done.again, done.flaky) == (1, [], []), done.output
+    assert "no failed test was run again: 11 tests failed, which is no coincidence" in done.output
+
+
+# --- workers that die ---------------------------------------------------------------------------------
+
+DIES = """
+def test_dies():
+    if runs("dies") <= {times}:
+        os._exit(3)
+
+def test_later():
+    pass
+"""
+
+
+@pytest.mark.parametrize("dist", ["load", "loadfile"])
+def test_worker_that_dies_once_in_a_test_is_named_with_it(run: Runner, dist: str) -> None:
+    done = run("-n", "1", "--dist", dist, test_one=DIES.format(times=1))
+    assert done.code == 0, done.output
+    assert done.again == ["test_dies"]
+    assert len(done.flaky) == 1
+    assert "crashed while running" in done.output
+    assert re.fullmatch(r"2 passed, 1 flaky in .*s", done.closing)
+
+
+def test_worker_that_dies_again_is_red(run: Runner) -> None:
+    done = run("-n", "1", "--dist", "load", test_one=DIES.format(times=9))
+    assert (done.code, done.failed_again, done.flaky) == (1, ["test_dies"], []), done.output
+    assert re.fullmatch(r"1 failed, 2 passed in .*s", done.closing)
+
+
+def test_run_whose_workers_are_not_replaced_is_red(run: Runner) -> None:
+    # The last test never ran.
+    done = run("-n", "1", "--max-worker-restart", "0", test_one=DIES.format(times=1))
+    assert (done.code, done.again, done.flaky) == (1, [], []), done.output
+    assert "no failed test was run again: the run stopped after 2 of 3 tests" in done.output
+
+
+def test_worker_that_dies_after_its_last_test_is_red(run: Runner, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        PLANTED
+        + """
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workerinput") and runs("finish") == 1:
+        os._exit(3)
+"""
+    )
+    done = run("-n", "1", test_one="")
+    assert done.code == 1, done.output
+    assert re.search(r"^worker gw0 died: .*$", done.output, re.MULTILINE), done.output
+    assert re.fullmatch(r"1 passed in .*s", done.closing)
+
+
+# --- the seed -----------------------------------------------------------------------------------------
+
+
+def seeds(*arguments: str) -> set[str]:
+    """Return every seed in the commands that make would run; it prints one and passes on others."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("SEED", "MAKEFLAGS", "MAKEOVERRIDES")
+    }
+    done = subprocess.run(
+        ["make", "--dry-run", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"\(SEED=(\w+)\)|CALIBER_SEED=(\w+)|--hypothesis-seed=(\w+)|HASHSEED=\$\(\((\w+)", done.stdout)
+    assert len(found) >= 3, done.stdout
+    return {"".join(each) for each in found}
+
+
+def test_seed_is_fixed_unless_another_is_asked_for() -> None:
+    # issue 12, First, item 2
+    assert seeds("test") == {"20260101"}
+    assert seeds("test", "SEED=5") == seeds("soak", "SEED=5") == {"5"}
+    drawn = [seeds("test", "SEED=random"), seeds("test", "SEED=random"), seeds("soak"), seeds("soak")]
+    assert all(len(each) == 1 and next(iter(each)).isdecimal() for each in drawn), "one seed in a run"
+    assert len(set.union(*drawn)) == 4, "another one each time"
