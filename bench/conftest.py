@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import plot
+from harness import peers, plot
 from harness.contest import ASIDE, CLOCKS, PEER, READ, WALL, Contender, Timing, measure
 from harness.report import Figure, Measurement, document, lines, measurement_of, table
 from pytest_benchmark.stats import Metadata
 
 ROUNDS, BUDGET_S = 15, 2.0
-QUICK_ROUNDS, QUICK_BUDGET_S = 5, 0.2
+QUICK_ROUNDS, QUICK_BUDGET_S = 3, 0.0
 _FIGURES = pytest.StashKey[list[Figure]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("caliber", "CALIBER's benchmarks")
-    group.addoption("--quick", action="store_true", help="few rounds and small sizes: to see that it runs")
+    group.addoption("--quick", action="store_true", help="few rounds and tiny sizes: to see that it runs")
+    group.addoption("--without-peers", action="store_true", help="treat the packages compared with as not installed")
     group.addoption("--report", type=Path, metavar="FILE", help="write the run as JSON")
     group.addoption("--plot", type=Path, metavar="FILE", help="draw search time against rows as PNG")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_FIGURES] = []
+    if config.getoption("without_peers"):
+        peers.exclude()  # before a benchmark imports one
+
+
+def pytest_collection_finish() -> None:
+    # A collection precedes each contest; it need not look at every imported module again.
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def quick(pytestconfig: pytest.Config) -> bool:
-    """Whether only a look is wanted: large sizes are left out then."""
+    """Whether sizes are tiny and rounds few."""
     return bool(pytestconfig.getoption("quick"))
 
 
@@ -117,10 +126,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(text, red=row is not None and row.met is False)
         for note in sorted({f"{item.task}: {item.note}" for item in measurements if item.note and item.kind != ASIDE}):
             terminalreporter.write_line(note)
+        if peers.absent():
+            terminalreporter.write_line(f"not compared with, as not installed: {', '.join(peers.absent())}")
     report: Path | None = config.getoption("report")
     if report is not None:
         report.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(document(measurements, figures, quick=config.getoption("quick")), indent=2)
+        text = json.dumps(
+            document(measurements, figures, quick=config.getoption("quick"), absent=peers.absent()), indent=2
+        )
         report.write_text(text + "\n", encoding="utf-8")
     picture: Path | None = config.getoption("plot")
     if picture is not None:

@@ -1,15 +1,17 @@
 """What a tenant costs besides its records, and what a backup of one takes: the figures of ``docs/scale.md``.
 
 ``python bench/scale.py`` in a checkout, with the extras ``postgres`` and ``arrow``: some ten seconds, on a private
-PostgreSQL server without fsync. What it prints is for reading, and decides no goal.
+PostgreSQL server without fsync. What it prints is for reading, and decides no goal. ``--quick`` shows that it runs.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,8 @@ from caliber.runtime.backup import backup, restore, unheard
 from caliber.runtime.checking import check_store
 from caliber.runtime.opening import bare_store
 
-TENANTS = 20
-NOTES = 20_000
+TENANTS, QUICK_TENANTS = 20, 2
+NOTES, QUICK_NOTES = 20_000, 100
 DSN = "CALIBER_SCALE_DSN"
 HASHED = {"provider_type": "hash", "model": "scale", "dimensions": 384, "options": {}}
 
@@ -53,26 +55,26 @@ def measured(what: str, work: Any) -> Any:
     return result
 
 
-def tenants(dsn: str) -> None:
-    measured(f"create {TENANTS} tenants", lambda: [caliber.create(tenant(f"t{place}")) for place in range(TENANTS)])
+def tenants(dsn: str, count: int) -> None:
+    measured(f"create {count} tenants", lambda: [caliber.create(tenant(f"t{place}")) for place in range(count)])
     caliber.open(tenant("t0")).close()
-    opened = measured(f"open {TENANTS} empty tenants", lambda: [caliber.open(tenant(f"t{n}")) for n in range(TENANTS)])
+    opened = measured(f"open {count} empty tenants", lambda: [caliber.open(tenant(f"t{n}")) for n in range(count)])
     with psycopg.connect(dsn) as connection:
         text = "SELECT count(*) - 1 FROM pg_stat_activity WHERE datname = current_database()"
         row = connection.execute(text).fetchone()
-    sys.stdout.write(f"connections of {TENANTS} open tenants at rest: {row[0] if row else '?'}\n")
+    sys.stdout.write(f"connections of {count} open tenants at rest: {row[0] if row else '?'}\n")
     for memory in opened:
         memory.close()
 
 
-def backups(folder: Path) -> None:
+def backups(folder: Path, notes: int) -> None:
     with caliber.open(tenant("t0")) as memory:
-        texts = [f"note {place} " + "about engines and tracks " * 20 for place in range(NOTES)]
+        texts = [f"note {place} " + "about engines and tracks " * 20 for place in range(notes)]
         columns = {"entity": "e", "entity_type": "t", "note_type": "fact", "confidence": 0.5}
-        table = {name: [value] * NOTES for name, value in columns.items()} | {"content": texts}
+        table = {name: [value] * notes for name, value in columns.items()} | {"content": texts}
         memory.storage.bulk_load("note", pa.table(table))
-        while memory.storage.embeddings.count() < NOTES:
-            time.sleep(0.1)
+        while memory.storage.embeddings.count() < notes:
+            time.sleep(0.01)
     archive, file = folder / "all.zip", settings(str(folder / "store.db"))
     with bare_store(tenant("t0")) as store:
         made = measured("back up PostgreSQL", lambda: backup(store, archive, replace=False, progress=unheard))
@@ -88,15 +90,18 @@ def backups(folder: Path) -> None:
     assert findings == [], findings
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="What a tenant costs, and what a backup takes.")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: to see that it runs")
+    quick = parser.parse_args(arguments).quick
     sys.stdout.write(f"load {os.getloadavg()}, {os.cpu_count()} processors\n")
     with tempfile.TemporaryDirectory() as raw:
         folder = Path(raw)
         folder.chmod(0o755)
         with LocalServer.start(folder / "server", fsync=False, settings={"max_connections": 200}) as server:
             os.environ[DSN] = server.dsn
-            tenants(server.dsn)
-            backups(folder)
+            tenants(server.dsn, QUICK_TENANTS if quick else TENANTS)
+            backups(folder, QUICK_NOTES if quick else NOTES)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,14 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from harness.contest import ASIDE, CPU, OURS, PEER, Contender, paths
+from harness.peers import peer
 
 from caliber import kernels
 
-uuid_utils = pytest.importorskip("uuid_utils", reason="not installed: make bench installs the peers")
-compat = pytest.importorskip("uuid_utils.compat", reason="not installed: make bench installs the peers")
+uuid_utils, compat = peer("uuid_utils"), peer("uuid_utils.compat")
 
 BEST = kernels.available_paths()[-1]
-COMPAT = f"uuid_utils.compat {uuid_utils.__version__}"
 COUNT = 10_000
 
 
@@ -28,29 +26,32 @@ def check(ids: list[uuid.UUID]) -> None:
 
 def test_uuid7(contest: Callable[..., None]) -> None:
     check([kernels.uuid7() for _ in range(1_000)])
-    check([compat.uuid7() for _ in range(1_000)])
-    contenders = [
-        Contender(OURS, BEST, kernels.uuid7, goal=2.0),
-        Contender(PEER, COMPAT, compat.uuid7),
-        Contender(ASIDE, f"uuid_utils {uuid_utils.__version__}", uuid_utils.uuid7, note="a UUID class of its own"),
-    ]
+    contenders = [Contender(OURS, BEST, kernels.uuid7, goal=2.0)]
+    if compat is not None:
+        check([compat.uuid7() for _ in range(1_000)])
+        own = f"uuid_utils {uuid_utils.__version__}"
+        contenders.append(Contender(PEER, f"uuid_utils.compat {uuid_utils.__version__}", compat.uuid7))
+        contenders.append(Contender(ASIDE, own, uuid_utils.uuid7, note="a UUID class of its own"))
     if hasattr(uuid, "uuid7"):  # Python 3.14
         contenders.append(Contender(PEER, "uuid.uuid7", uuid.uuid7))
     contest("uuid7, one", contenders, clock=CPU)
 
 
 def test_uuid7_batch(contest: Callable[..., None]) -> None:
-    def with_uuid_utils() -> list[bytes]:
-        make = compat.uuid7
-        return [make().bytes for _ in range(COUNT)]
-
     batch = kernels.uuid7_batch(COUNT)
     assert batch.shape == (COUNT, 16)
     assert batch.dtype == np.uint8
     check([uuid.UUID(bytes=row.tobytes()) for row in batch])
-    check([uuid.UUID(bytes=row) for row in with_uuid_utils()])
-    contenders = [
-        *paths(lambda: kernels.uuid7_batch(COUNT), ("off", BEST), goal=20.0),
-        Contender(PEER, COMPAT, with_uuid_utils),
-    ]
+    contenders = paths(lambda: kernels.uuid7_batch(COUNT), ("off", BEST), goal=20.0)
+    for contender in contenders:
+        with contender.around():
+            check([uuid.UUID(bytes=row.tobytes()) for row in kernels.uuid7_batch(COUNT)])
+    if compat is not None:
+
+        def with_uuid_utils() -> list[bytes]:
+            make = compat.uuid7
+            return [make().bytes for _ in range(COUNT)]
+
+        check([uuid.UUID(bytes=row) for row in with_uuid_utils()])
+        contenders.append(Contender(PEER, f"uuid_utils.compat {uuid_utils.__version__}", with_uuid_utils))
     contest("uuid7, 10k", contenders, clock=CPU)

@@ -51,7 +51,7 @@ def test_compiling_for_the_first_time(figure: Callable[..., None], quick: bool, 
     command = [sys.executable, "-c", FIRST, str(file)]
     took = [
         float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        for _ in range(3 if quick else 15)
+        for _ in range(1 if quick else 15)
     ]
     at_most = GOAL_S * 1e3
     figure(

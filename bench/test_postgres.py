@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from harness import stores
 from harness.contest import OURS, PEER, Contender
-from harness.notes import LIMIT, QUERY, Ours, opened, settled
+from harness.notes import LIMIT, QUERY, QUICK_TASK, Ours, opened, settled
 
 import caliber
 from caliber.backends.postgres.local_server import LocalServer
@@ -65,7 +65,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, quick: bool) -> Iterator[Both
         opened(folder, QUICK if quick else NOTES) as store,
     ):
         patch.setenv(DSN, server.dsn)
-        made = Both(store, store.add_task())
+        made = Both(store, store.add_task(*QUICK_TASK) if quick else store.add_task())
         bare = {"embedding_provider": None, "vector": None}
         bare |= {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
         config = made.config("postgres", **bare)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.contest import ASIDE, CPU, OURS, PEER, Contender
+from harness.report import amount
 
 from caliber.dsl.filters import compile_filter
 from caliber.kernels.patterns import matches
@@ -32,7 +33,7 @@ from caliber.storage.codec import codec_of
 numba = pytest.importorskip("numba", reason="the extra jit is not installed")
 
 SEED = int(os.environ.get("CALIBER_SEED", "1"))
-ROWS, GOAL = 100_000, 20
+ROWS, QUICK_ROWS, GOAL = 100_000, 10_000, 20
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 VARIABLES: dict[Variable, Any] = {
     Variable.NOW: NOW,
@@ -51,10 +52,10 @@ TEXTS = CODES + ' and tags contains "ops" and content contains "99"'
 class Notes:
     """Notes in memory, and the same as plain records."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int) -> None:
         chance = random.Random(SEED)
         encode, generation = codec_of(NOTE).encode, Generation(Layout(NOTE), 1 << 17)
-        notes = [self._note(chance, number) for number in range(ROWS)]
+        notes = [self._note(chance, number) for number in range(rows)]
         generation.load([encode(note, at) for at, note in enumerate(notes, start=1)])
         self.snapshot = RelationSnapshot(generation)
         self.records = [{column.name: getattr(note, column.name) for column in NOTE.columns} for note in notes]
@@ -71,13 +72,17 @@ class Notes:
             tags=tuple(chance.sample(["ops", "web", "data"], chance.randrange(3))), version=1,
         )  # fmt: skip
 
+    @property
+    def size(self) -> str:
+        return f"{amount(len(self.records))} notes"
+
     def texts(self, snapshot: RelationSnapshot, numbers: Any) -> list[Any]:
         return [snapshot.text(number) for number in numbers]
 
 
 @pytest.fixture(scope="module")
-def notes() -> Notes:
-    return Notes()
+def notes(quick: bool) -> Notes:
+    return Notes(QUICK_ROWS if quick else ROWS)
 
 
 def contenders(notes: Notes, predicate: Predicate, goal: float | None) -> list[Contender]:
@@ -89,7 +94,7 @@ def contenders(notes: Notes, predicate: Predicate, goal: float | None) -> list[C
 
     found = ours()
     assert found.tolist() == plain()
-    assert 0 < np.count_nonzero(found) < ROWS
+    assert 0 < np.count_nonzero(found) < len(notes.records)
     return [
         Contender(OURS, f"NumPy {np.__version__}", ours, goal=goal),
         Contender(PEER, "plain Python, record by record", plain),
@@ -114,21 +119,21 @@ def test_filter_over_columns(contest: Callable[..., None], notes: Notes) -> None
     bounds = np.array([to_us(NOW), to_us(since), 80, snapshot.enum_code("note_type", "preference")])
 
     def loop() -> Any:
-        out = np.empty(ROWS, np.bool_)
+        out = np.empty(len(notes.records), np.bool_)
         _fused(snapshot.live_mask, *columns, bounds, out)
         return out
 
     both = contenders(notes, compile_filter(COLUMNS, BUILT_IN["note"]), GOAL)
     assert np.array_equal(loop(), both[0].call())
     aside = Contender(ASIDE, f"Numba {numba.__version__}, one loop", loop, note="written for this filter alone")
-    contest("filter of five comparisons, 100k notes", [*both, aside], clock=CPU)
+    contest(f"filter of five comparisons, {notes.size}", [*both, aside], clock=CPU)
 
 
 def test_filter_with_patterns(contest: Callable[..., None], notes: Notes) -> None:
     both = contenders(notes, compile_filter(CODES, BUILT_IN["note"]), GOAL)
-    contest("filter with a pattern on names, 100k notes", both, clock=CPU)
+    contest(f"filter with a pattern on names, {notes.size}", both, clock=CPU)
 
 
 def test_filter_with_texts(contest: Callable[..., None], notes: Notes) -> None:
     both = contenders(notes, compile_filter(TEXTS, BUILT_IN["note"]), None)
-    contest("filter with tags and texts, 100k notes", both, clock=CPU)
+    contest(f"filter with tags and texts, {notes.size}", both, clock=CPU)

@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 from harness import stores
 from harness.contest import ASIDE, OURS, PEER, Contender
-from harness.notes import LIMIT, QUERY, Notes, Ours, latencies, opened, settled
+from harness.notes import LIMIT, QUERY, QUICK_TASK, Notes, Ours, latencies, opened, settled
+from harness.report import amount
 
 from caliber.backends.postgres.local_server import LocalServer
 from caliber.llm.hash_provider import HashEmbeddingProvider
 
 SMALL, LARGE = 10_000, 100_000
-QUICK = 1_000
+QUICK, QUICK_LARGE = 1_000, 1_200
 TEAM = "team 3"
 APPROXIMATE = ("SET hnsw.ef_search = 100", "SET hnsw.iterative_scan = strict_order")
 SERVED = "PostgreSQL on a Unix socket, ANALYZEd, all in its memory, no parallel workers"
@@ -38,9 +39,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory, quick: bool) -> Iterator[Ours
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory, quick: bool) -> Iterator[Ours]:
-    if quick:
-        pytest.skip("left out by --quick")
-    with opened(tmp_path_factory.mktemp("search-large"), LARGE) as store:
+    with opened(tmp_path_factory.mktemp("search-large"), QUICK_LARGE if quick else LARGE) as store:
         yield store
 
 
@@ -52,7 +51,7 @@ def server() -> Iterator[LocalServer]:
 
 
 @pytest.fixture(scope="module")
-def postgres_store(server: LocalServer, ours: Ours) -> Iterator[tuple[stores.Search, Any]]:
+def postgres_store(server: LocalServer, ours: Ours) -> Iterator[tuple[stores.Search, Any] | None]:
     with stores.postgres_store(server, ours.notes) as opened_store:
         yield opened_store
 
@@ -108,6 +107,28 @@ def beside(name: str, notes: Notes, search: stores.Search, of: str | None = None
     return Contender(ASIDE, name, lambda: search(of), recall=notes.recall(search(of), of))
 
 
+def the_postgres_store(
+    opened_store: tuple[stores.Search, Any] | None, ours: Ours, of: str | None = None
+) -> list[Contender]:
+    """Return LangGraph's PostgresStore as a contender, if it is installed."""
+    if opened_store is None:
+        return []
+    name = f"PostgresStore ({version('langgraph-checkpoint-postgres')})"
+    return [peer(name, ours.notes, opened_store[0], of, note=SERVED)]
+
+
+def with_pgvector(
+    notes: Notes, exact: tuple[stores.Search, Any] | None, approximate: tuple[stores.Search, Any] | None, of: str | None
+) -> list[Contender]:
+    """Return a table with pgvector as contenders, scanned and by its index, if the package is installed."""
+    if exact is None or approximate is None:
+        return []
+    return [
+        peer(f"pgvector, exact ({version('psycopg')})", notes, exact[0], of),
+        beside(f"pgvector, HNSW ({version('psycopg')})", notes, approximate[0], of),
+    ]
+
+
 # --- the rows of the design --------------------------------------------------------------------------------
 
 
@@ -116,13 +137,13 @@ def test_search_postgres_store_filtered(
     show: Callable[[str, list[str]], None],
     ours: Ours,
     server: LocalServer,
-    postgres_store: tuple[stores.Search, Any],
+    postgres_store: tuple[stores.Search, Any] | None,
 ) -> None:
-    theirs, connection = postgres_store
-    show("PostgresStore, filtered:", stores.plan_of(server, connection, lambda: theirs(TEAM)))
-    name = f"PostgresStore ({version('langgraph-checkpoint-postgres')})"
+    if postgres_store is not None:
+        theirs, connection = postgres_store
+        show("PostgresStore, filtered:", stores.plan_of(server, connection, lambda: theirs(TEAM)))
     with ours_at(ours, TEAM, goal=40) as mine:
-        contest(f"search, {ours.notes.size}, filtered", [*mine, peer(name, ours.notes, theirs, TEAM, note=SERVED)])
+        contest(f"search, {ours.notes.size}, filtered", [*mine, *the_postgres_store(postgres_store, ours, TEAM)])
 
 
 def test_search_postgres_store_plain(
@@ -130,37 +151,37 @@ def test_search_postgres_store_plain(
     show: Callable[[str, list[str]], None],
     ours: Ours,
     server: LocalServer,
-    postgres_store: tuple[stores.Search, Any],
+    postgres_store: tuple[stores.Search, Any] | None,
 ) -> None:
-    theirs, connection = postgres_store
-    show("PostgresStore, plain:", stores.plan_of(server, connection, lambda: theirs(None)))
-    name = f"PostgresStore ({version('langgraph-checkpoint-postgres')})"
+    if postgres_store is not None:
+        theirs, connection = postgres_store
+        show("PostgresStore, plain:", stores.plan_of(server, connection, lambda: theirs(None)))
     with ours_at(ours, goal=8) as mine:
-        contest(f"search, {ours.notes.size}, plain", [*mine, peer(name, ours.notes, theirs, note=SERVED)])
+        contest(f"search, {ours.notes.size}, plain", [*mine, *the_postgres_store(postgres_store, ours)])
 
 
 @pytest.mark.parametrize("of", [None, TEAM], ids=["plain", "filtered"])
 def test_search_in_memory_store(contest: Callable[..., None], ours: Ours, of: str | None) -> None:
     theirs = stores.in_memory_store(ours.notes)
-    name = f"InMemoryStore ({version('langgraph-checkpoint')})"
     kind, goal = ("plain", 100) if of is None else ("filtered", None)
     with ours_at(ours, of, goal=goal) as mine:
-        contest(f"search, {ours.notes.size}, {kind}, in memory", [*mine, peer(name, ours.notes, theirs, of)])
+        if theirs is not None:
+            mine.append(peer(f"InMemoryStore ({version('langgraph-checkpoint')})", ours.notes, theirs, of))
+        contest(f"search, {ours.notes.size}, {kind}, in memory", mine)
 
 
 def test_assemble_against_a_search(
-    contest: Callable[..., None], ours: Ours, postgres_store: tuple[stores.Search, Any]
+    contest: Callable[..., None], quick: bool, ours: Ours, postgres_store: tuple[stores.Search, Any] | None
 ) -> None:
     """A whole window, with artifacts and turns in it, against only finding notes."""
-    task = ours.add_task()
+    task = ours.add_task(*QUICK_TASK) if quick else ours.add_task()
     call = lambda: ours.memory.assemble_context(task, query=QUERY)  # noqa: E731
     assert call().used_tokens
-    theirs, _ = postgres_store
     contest(
         f"assemble_context, {ours.notes.size}, against a filtered search",
         [
             Contender(OURS, "caliber", call, lambda: settled(ours.memory), goal=40),
-            peer(f"PostgresStore ({version('langgraph-checkpoint-postgres')})", ours.notes, theirs, TEAM, note=SERVED),
+            *the_postgres_store(postgres_store, ours, TEAM),
         ],
     )
 
@@ -175,17 +196,15 @@ def test_search_others(contest: Callable[..., None], ours: Ours, server: LocalSe
     with (
         ours_at(ours, of) as mine,
         stores.sqlite_store(notes) as sqlite,
-        stores.pgvector_table(server, notes, "SET enable_indexscan = off") as (exact, _),
-        stores.pgvector_table(server, notes, *APPROXIMATE) as (approximate, _),
+        stores.pgvector_table(server, notes, "SET enable_indexscan = off") as exact,
+        stores.pgvector_table(server, notes, *APPROXIMATE) as approximate,
     ):
-        contenders = [
-            *mine,
-            peer(f"SqliteStore ({version('langgraph-checkpoint-sqlite')})", notes, sqlite, of),
-            peer(f"pgvector, exact ({version('psycopg')})", notes, exact, of),
-            beside(f"pgvector, HNSW ({version('psycopg')})", notes, approximate, of),
-        ]
-        if of is None:
-            words = stores.keywords(notes)
+        contenders = list(mine)
+        if sqlite is not None:
+            contenders.append(peer(f"SqliteStore ({version('langgraph-checkpoint-sqlite')})", notes, sqlite, of))
+        contenders += with_pgvector(notes, exact, approximate, of)
+        words = stores.keywords(notes) if of is None else None
+        if words is not None:
             note = "keywords only: another question"
             contenders.append(Contender(ASIDE, version("bm25s"), lambda: words(None), note=note))
         contest(f"search, {notes.size}, {kind}, others", contenders)
@@ -203,18 +222,13 @@ def test_search_large(
     kind = "plain" if of is None else "filtered"
     with (
         ours_at(large, of, at_most_s=5e-3) as mine,
-        stores.pgvector_table(server, notes, "SET enable_indexscan = off") as (exact, _),
-        stores.pgvector_table(server, notes, *APPROXIMATE) as (approximate, connection),
+        stores.pgvector_table(server, notes, "SET enable_indexscan = off") as exact,
+        stores.pgvector_table(server, notes, *APPROXIMATE) as approximate,
     ):
-        show(f"pgvector, HNSW, {kind}:", stores.plan_of(server, connection, lambda: approximate(of)))
-        contest(
-            f"search, {notes.size}, {kind}",
-            [
-                *mine,
-                peer(f"pgvector, exact ({version('psycopg')})", notes, exact, of),
-                beside(f"pgvector, HNSW ({version('psycopg')})", notes, approximate, of),
-            ],
-        )
+        if approximate is not None:
+            search, connection = approximate
+            show(f"pgvector, HNSW, {kind}:", stores.plan_of(server, connection, lambda: search(of)))
+        contest(f"search, {notes.size}, {kind}", [*mine, *with_pgvector(notes, exact, approximate, of)])
 
 
 # --- while notes come in -----------------------------------------------------------------------------------
@@ -226,7 +240,7 @@ def test_search_while_notes_are_added(
     tmp_path_factory: pytest.TempPathFactory, figure: Callable[..., None], quick: bool
 ) -> None:
     """One thread adds notes, in transactions of fifty, and another searches."""
-    held, seconds = (QUICK, 0.5) if quick else (SMALL, SECONDS)
+    held, seconds = (QUICK, 0.1) if quick else (SMALL, SECONDS)
     waiting = int(ADDED_A_SECOND * seconds * 2)
     with opened(tmp_path_factory.mktemp("growing"), held, waiting=waiting) as store:
         idle = latencies(store.search, seconds)
@@ -252,7 +266,7 @@ def test_search_while_notes_are_added(
         now = Notes(store.notes.texts[: added[0]], store.notes.vectors[: added[0]], store.notes.query)
         with store.by_vector() as by_vector:
             assert now.recall(store.numbers(by_vector(None))) == 1.0
-    task = f"search, {held // 1000}k notes, while others are added"
+    task = f"search, {amount(held)} notes, while others are added"
     figure(f"{task}: notes added a second", rate, "notes/s", at_least=ADDED_A_SECOND * 0.95)
     for percent, goal in ((50, None), (99, 3)):
         one, other = float(np.percentile(idle, percent)), float(np.percentile(busy, percent))
@@ -273,10 +287,10 @@ def test_memory_of_a_note(tmp_path_factory: pytest.TempPathFactory, figure: Call
         figure("resident bytes of a note's text", memory.text_bytes / count, "B")
 
 
-def test_private_server(figure: Callable[..., None], server: LocalServer) -> None:
+def test_private_server(figure: Callable[..., None], quick: bool, server: LocalServer) -> None:
     """With everything cached by ``server``: what a test pays for a PostgreSQL of its own."""
     starts, ends = [], []
-    for _ in range(5):
+    for _ in range(1 if quick else 5):
         begin = time.perf_counter()
         with LocalServer.start(fsync=False):
             starts.append(time.perf_counter() - begin)

@@ -15,13 +15,15 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 from harness.contest import OURS, PEER, Contender
-from harness.notes import ARTIFACTS, ME, QUERY, TURNS, Ours, opened, sentence, settled
+from harness.notes import ARTIFACTS, ME, QUERY, QUICK_TASK, TURNS, Ours, opened, sentence, settled
+from harness.peers import peer
 from harness.writers import per_second
 
 import caliber
@@ -31,8 +33,10 @@ from caliber.config import CaliberConfig
 from caliber.kernels import uuid7
 from caliber.runtime.caliber import Caliber
 
-NOTES = 10_000
-RESIDENT = f"{NOTES // 1000}k notes"
+NOTES, QUICK_NOTES = 10_000, 500
+SECONDS, QUICK_SECONDS = 2.0, 0.1  # that writers write
+COLD_RUNS, QUICK_COLD_RUNS = 6, 1
+WINDOWS, QUICK_WINDOWS = 10_000, 40
 
 
 def configuration(folder: Path, **overrides: Any) -> CaliberConfig:
@@ -40,18 +44,27 @@ def configuration(folder: Path, **overrides: Any) -> CaliberConfig:
 
 
 class Loaded:
-    """A store at full size, open, with a task in it."""
+    """A store with notes, open, with a task in it."""
 
-    def __init__(self, store: Ours) -> None:
+    def __init__(self, store: Ours, artifacts: int, turns: int) -> None:
         self.memory, self.config = store.memory, store.config
         self.notes = list(store.number_of)
-        self.trajectory = store.add_task()
+        self.size = store.notes.size
+        self.artifacts, self.turns = artifacts, turns
+        self.trajectory = store.add_task(artifacts, turns)
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
-    with opened(tmp_path_factory.mktemp("loaded"), NOTES) as store:
-        yield Loaded(store)
+def loaded(tmp_path_factory: pytest.TempPathFactory, quick: bool) -> Iterator[Loaded]:
+    with opened(tmp_path_factory.mktemp("loaded"), QUICK_NOTES if quick else NOTES) as store:
+        yield Loaded(store, *(QUICK_TASK if quick else (ARTIFACTS, TURNS)))
+
+
+@pytest.fixture
+def opening() -> Iterator[ExitStack]:
+    """Close everything that a benchmark opened, also when it fails: an open connection fails the next benchmark."""
+    with ExitStack() as stack:
+        yield stack
 
 
 # --- the peer that answers from memory over a socket ------------------------------------------------
@@ -66,10 +79,10 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def key_value() -> Iterator[tuple[str, Callable[[], bytes]] | None]:
-    """A GET of one note from a server on this machine, through its Python client; None without a server."""
-    redis = pytest.importorskip("redis", reason="the Python client is not installed")
+    """A GET of one note from a server on this machine, through its Python client; None without one of them."""
+    redis = peer("redis")
     binary = shutil.which("valkey-server") or shutil.which("redis-server")
-    if binary is None:
+    if redis is None or binary is None:
         yield None
         return
     port = free_port()
@@ -112,7 +125,10 @@ def test_assemble(
     assert statements_of(memory, call) == 0
     contenders = [Contender(OURS, "caliber", call, lambda: settled(memory), at_most=5)]
     contenders += [] if key_value is None else [Contender(PEER, *key_value)]
-    contest(f"assemble_context, {RESIDENT}, {ARTIFACTS} artifacts, {TURNS} turns", contenders)
+    contest(
+        f"assemble_context, {loaded.size}, {loaded.artifacts} artifacts, {loaded.turns} turns",
+        contenders,
+    )
 
 
 def test_get(contest: Callable[..., None], loaded: Loaded, key_value: tuple[str, Callable[[], bytes]] | None) -> None:
@@ -130,10 +146,10 @@ def test_get(contest: Callable[..., None], loaded: Loaded, key_value: tuple[str,
 class Appending:
     """One store, its open scope, and the same rows written by the bare driver."""
 
-    def __init__(self, folder: Path, **overrides: Any) -> None:
+    def __init__(self, folder: Path, opening: ExitStack, **overrides: Any) -> None:
         self.config = configuration(folder, **{"embedding.embed_turns": "off", **overrides})
         caliber.create(self.config)
-        self.memory = caliber.open(self.config)
+        self.memory = opening.enter_context(caliber.open(self.config))
         task = self.memory.start_trajectory("Append", initiator=ME)
         scope = self.memory.current_scope(task.trajectory_id)
         assert scope is not None
@@ -147,11 +163,11 @@ class Appending:
 class Bare:
     """apsw alone: the statements of one appended turn in one transaction, synchronous=FULL, WAL."""
 
-    def __init__(self, like: Appending, name: str) -> None:
+    def __init__(self, like: Appending, name: str, opening: ExitStack) -> None:
         copy = like.path.with_name(name)
         like.memory.close()
         shutil.copy(like.path, copy)
-        self.connection = apsw.Connection(str(copy))
+        self.connection = opening.enter_context(closing(apsw.Connection(str(copy))))
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
             self.connection.execute(f"PRAGMA {pragma}").fetchall()
         self.connection.set_busy_timeout(10_000)
@@ -177,19 +193,17 @@ class Bare:
 DURABLE = "SQLite, WAL, synchronous=FULL on both sides"
 
 
-def test_append_turn(contest: Callable[..., None], tmp_path: Path) -> None:
+def test_append_turn(contest: Callable[..., None], tmp_path: Path, opening: ExitStack) -> None:
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
-    store, other = Appending(tmp_path / "ours"), Appending(tmp_path / "theirs")
+    store, other = Appending(tmp_path / "ours", opening), Appending(tmp_path / "theirs", opening)
     other.append()
-    bare = Bare(other, "bare.db")
+    bare = Bare(other, "bare.db", opening)
     contenders = [
         Contender(OURS, "caliber", store.append, lambda: settled(store.memory), at_most=1.1, note=DURABLE),
         Contender(PEER, f"apsw {apsw.apsw_version()} alone, the same rows", bare.append),
     ]
     contest("append_turn, durability commit", contenders)
-    store.memory.close()
-    bare.connection.close()
 
 
 def cpu_of(call: Callable[[], None], rounds: int) -> float:
@@ -200,27 +214,30 @@ def cpu_of(call: Callable[[], None], rounds: int) -> float:
     return (time.thread_time() - before) / rounds
 
 
-def test_own_cpu_of_an_append(tmp_path: Path, figure: Callable[..., None]) -> None:
-    store = Appending(tmp_path)
-    for _ in range(200):
+def test_own_cpu_of_an_append(tmp_path: Path, figure: Callable[..., None], quick: bool, opening: ExitStack) -> None:
+    warm, rounds = (10, 20) if quick else (200, 1_000)
+    store = Appending(tmp_path, opening)
+    for _ in range(warm):
         store.append()
-    mine = cpu_of(store.append, 1_000)
-    bare = Bare(store, "bare.db")
-    for _ in range(200):
+    mine = cpu_of(store.append, rounds)
+    bare = Bare(store, "bare.db", opening)
+    for _ in range(warm):
         bare.append()
-    figure(
-        "own CPU of an append_turn beyond the bare driver", (mine - cpu_of(bare.append, 1_000)) * 1e6, "µs", at_most=30
-    )
-    bare.connection.close()
+    beyond = mine - cpu_of(bare.append, rounds)
+    figure("own CPU of an append_turn beyond the bare driver", beyond * 1e6, "µs", at_most=30)
 
 
 @pytest.mark.parametrize(("writers", "goal"), [(8, 2), (32, 3)])
-def test_concurrent_writers(tmp_path: Path, figure: Callable[..., None], writers: int, goal: float) -> None:
-    store = Appending(tmp_path, **{"storage.durability": "group"})
+def test_concurrent_writers(
+    tmp_path: Path, figure: Callable[..., None], quick: bool, opening: ExitStack, writers: int, goal: float
+) -> None:
+    seconds = QUICK_SECONDS if quick else SECONDS
+    store = Appending(tmp_path, opening, **{"storage.durability": "group"})
     store.append()
-    mine, fairness = per_second(writers, 2.0, lambda _: store.append)
-    bare_store = Bare(store, "bare.db")
-    connections = [apsw.Connection(str(store.path.with_name("bare.db"))) for _ in range(writers)]
+    mine, fairness = per_second(writers, seconds, lambda _: store.append)
+    bare_store = Bare(store, "bare.db", opening)
+    file = str(store.path.with_name("bare.db"))
+    connections = [opening.enter_context(closing(apsw.Connection(file))) for _ in range(writers)]
 
     def bare(number: int) -> Callable[[], None]:
         peer = Bare.__new__(Bare)
@@ -231,7 +248,7 @@ def test_concurrent_writers(tmp_path: Path, figure: Callable[..., None], writers
         peer.next = 10_000_000 * (number + 1)
         return peer.append
 
-    theirs, _ = per_second(writers, 2.0, bare)
+    theirs, _ = per_second(writers, seconds, bare)
     figure(
         f"{writers} writers at group, against {writers} connections committing one by one",
         mine / theirs,
@@ -264,49 +281,54 @@ COLD_PEER = """
 """
 
 
-def cold(code: str, *arguments: str) -> float:
-    """Return the median seconds of a fresh interpreter, after one run that warms the disk's cache.
+def cold(code: str, *arguments: str, runs: int) -> float:
+    """Return the median seconds of a fresh interpreter; with several runs, the first only warms the disk's cache.
 
     What pip installs is compiled to bytecode then; a checkout is by its first run, unless the environment forbids it.
     """
     command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
     compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    runs = [
+    took = [
         float(subprocess.run(command, check=True, capture_output=True, text=True, env=compiled).stdout)
-        for _ in range(6)
+        for _ in range(runs)
     ]
-    return statistics.median(runs[1:])
+    return statistics.median(took[1:] or took)
 
 
-def test_cold_open_and_first_window(loaded: Loaded, tmp_path: Path, figure: Callable[..., None]) -> None:
+@pytest.fixture
+def cold_runs(quick: bool) -> int:
+    """How often each program is started."""
+    return QUICK_COLD_RUNS if quick else COLD_RUNS
+
+
+def test_cold_open_and_first_window(
+    loaded: Loaded, tmp_path: Path, figure: Callable[..., None], cold_runs: int
+) -> None:
     from caliber.config.render import render_toml
 
     file = tmp_path / "caliber.toml"
     file.write_text(render_toml(loaded.config))
-    mine = cold(COLD, str(file), str(loaded.trajectory))
-    figure(f"cold: import, open and first window, {RESIDENT}", mine * 1e3, "ms")
-    pytest.importorskip("langgraph.store.memory", reason="langgraph-checkpoint is not installed")
-    figure("cold, against langgraph's import, put and search of one note", mine / cold(COLD_PEER), "x", at_most=1.0)
+    mine = cold(COLD, str(file), str(loaded.trajectory), runs=cold_runs)
+    figure(f"cold: import, open and first window, {loaded.size}", mine * 1e3, "ms")
+    if peer("langgraph.store.memory") is not None:
+        theirs = cold(COLD_PEER, runs=cold_runs)
+        figure("cold, against langgraph's import, put and search of one note", mine / theirs, "x", at_most=1.0)
 
 
-def test_import_cost(figure: Callable[..., None]) -> None:
+def test_import_cost(figure: Callable[..., None], cold_runs: int) -> None:
     code = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
-    mine = cold(code.format("caliber"))
+    mine = cold(code.format("caliber"), runs=cold_runs)
     figure("import caliber", mine * 1e3, "ms", at_most=100)
-    pytest.importorskip("langgraph.store.base", reason="langgraph-checkpoint is not installed")
-    figure(
-        "import caliber, against langgraph.store.base",
-        mine / cold(code.format("langgraph.store.base")),
-        "x",
-        at_most=0.2,
-    )
+    if peer("langgraph.store.base") is not None:
+        theirs = cold(code.format("langgraph.store.base"), runs=cold_runs)
+        figure("import caliber, against langgraph.store.base", mine / theirs, "x", at_most=0.2)
 
 
-def test_windows_kept_up(loaded: Loaded, figure: Callable[..., None]) -> None:
+def test_windows_kept_up(loaded: Loaded, figure: Callable[..., None], quick: bool) -> None:
     memory = loaded.memory
     memory.flush()
     before, written = memory.stats()["store"], memory._engine.behind.windows_written
-    count = 10_000
+    count = QUICK_WINDOWS if quick else WINDOWS
     start, cpu = time.perf_counter(), time.process_time()
     for _ in range(count):
         memory.assemble_context(loaded.trajectory, query=QUERY)

@@ -16,29 +16,22 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.contest import ASIDE, CPU, OURS, PEER, Contender, paths
+from harness.peers import peer
 from harness.reading import plain_reads, plain_reads_of
+from harness.report import amount
 
 from caliber import kernels
 
-INSTALL = "not installed: make bench installs the peers"
-faiss = pytest.importorskip("faiss", reason=INSTALL)
-hnswlib = pytest.importorskip("hnswlib", reason=INSTALL)
-simsimd = pytest.importorskip("simsimd", reason=INSTALL)
-usearch = pytest.importorskip("usearch", reason=INSTALL)
-usearch_index = pytest.importorskip("usearch.index", reason=INSTALL)
-
-faiss.omp_set_num_threads(1)
+faiss, hnswlib, simsimd = peer("faiss"), peer("hnswlib"), peer("simsimd")
+usearch, usearch_index = peer("usearch"), peer("usearch.index")
+if faiss is not None:
+    faiss.omp_set_num_threads(1)
 
 PATHS = kernels.available_paths()
 NATIVE = [path for path in PATHS if path != "off"]
 SEED = int(os.environ.get("CALIBER_SEED", "1"))
 K, QUERIES, CHUNK = 20, 16, 50_000
 NUMPY = f"NumPy {np.__version__}"
-FAISS = f"faiss {faiss.__version__} Flat"
-FAISS_SQ8 = f"faiss {faiss.__version__} SQ8 + refine"
-SIMSIMD = f"simsimd {simsimd.__version__}"
-USEARCH = f"usearch {usearch.__version__} exact"
-HNSWLIB = f"hnswlib {hnswlib.__version__}" if hasattr(hnswlib, "__version__") else "hnswlib"
 # f32 sums of peers may swap neighbours whose exact scores are closer than their error.
 CLOSE = 2e-6
 
@@ -49,12 +42,12 @@ GRID = [
     (1536, 1_000), (1536, 10_000), (1536, 100_000),
 ]  # fmt: skip
 GOALS = {(384, 10_000): 3.0, (384, 100_000): 3.0}
-QUICK_ROWS, QUICK_DIMENSIONS = 10_000, 384
+QUICK = (384, 1_000)
 COPIES = 3.4  # of the rows, at most: ours with codes, unit rows, and faiss' copy of those
 
 
-def count(rows: int) -> str:
-    return f"{rows // 1_000_000}M" if rows >= 1_000_000 else f"{rows // 1_000}k"
+def version(package: Any) -> str:
+    return f"{package.__name__} {getattr(package, '__version__', '')}".rstrip()
 
 
 def available_bytes() -> float:
@@ -82,10 +75,11 @@ class Searching:
         near = self.snapshot.rows(generator.integers(0, rows, QUERIES))
         self.queries = near + generator.standard_normal(near.shape, dtype=np.float32)
         self.units = self.queries / np.linalg.norm(self.queries, axis=1, keepdims=True)
-        self.flat = faiss.IndexFlatIP(dimensions)
-        self.flat.add(self.unit)
-        # faiss copies what it is given: the others read its copy, so that a million rows are there only twice.
-        self.unit = faiss.rev_swig_ptr(self.flat.get_xb(), rows * dimensions).reshape(rows, dimensions)
+        if faiss is not None:
+            self.flat = faiss.IndexFlatIP(dimensions)
+            self.flat.add(self.unit)
+            # faiss copies what it is given: the others read its copy, so that a million rows are there only twice.
+            self.unit = faiss.rev_swig_ptr(self.flat.get_xb(), rows * dimensions).reshape(rows, dimensions)
         self.expected = [self.snapshot.topk(query, K) for query in self.queries]
 
     @property
@@ -157,9 +151,9 @@ class Searching:
         return right / (QUERIES * K)
 
 
-def ours(searching: Searching, goal: float | None) -> list[Contender]:
+def ours(searching: Searching, goal: float | None, everyone: bool) -> list[Contender]:
     """Every path where a goal is stated, else the best of them."""
-    names = PATHS if goal is not None else PATHS[-1:]
+    names = PATHS if everyone else PATHS[-1:]
     out = paths(searching.in_turn(searching.with_caliber), names, goal=goal, bytes_read=searching.bytes_codes)
     for contender in out:
         with contender.around():
@@ -170,59 +164,63 @@ def ours(searching: Searching, goal: float | None) -> list[Contender]:
     return out
 
 
-def peers(searching: Searching, goal: float | None) -> list[Contender]:
+def peers(searching: Searching, everyone: bool) -> list[Contender]:
     """Exact ones; and what may miss rows, with its recall beside it."""
-    exact = {
-        FAISS: searching.with_faiss,
-        NUMPY: searching.with_numpy,
-        SIMSIMD: searching.with_simsimd,
-        USEARCH: searching.with_usearch,
-    }
+    exact: dict[str, Callable[[int], np.ndarray]] = {NUMPY: searching.with_numpy}
+    if faiss is not None:
+        exact[f"{version(faiss)} Flat"] = searching.with_faiss
+    if simsimd is not None:
+        exact[version(simsimd)] = searching.with_simsimd
+    if usearch is not None:
+        exact[f"{version(usearch)} exact"] = searching.with_usearch
     out = []
     for name, search in exact.items():
         searching.check(search)
         out.append(Contender(PEER, name, searching.in_turn(search), bytes_read=searching.bytes_f32))
-    refined = searching.with_faiss_sq8()
-    # The goal at 10k rows names it among the peers to beat. So it is one, if it finds the same rows.
-    kind = PEER if goal is not None and searching.size <= 10_000 else ASIDE
-    if kind == PEER:
-        searching.check(refined)
-    out.append(Contender(kind, FAISS_SQ8, searching.in_turn(refined), recall=searching.recall(refined)))
-    if goal is not None and searching.size <= 10_000:
+    judged = everyone and searching.size <= 10_000
+    if faiss is not None:
+        refined = searching.with_faiss_sq8()
+        # The goal at 10k rows names it among the peers to beat. So it is one, if it finds the same rows.
+        kind = PEER if judged else ASIDE
+        if kind == PEER:
+            searching.check(refined)
+        name = f"{version(faiss)} SQ8 + refine"
+        out.append(Contender(kind, name, searching.in_turn(refined), recall=searching.recall(refined)))
+    if hnswlib is not None and judged:
         for ef in (200, 800):
-            graph = searching.with_hnsw(ef)
-            out.append(Contender(ASIDE, f"{HNSWLIB} ef={ef}", searching.in_turn(graph), recall=searching.recall(graph)))
+            graph, name = searching.with_hnsw(ef), f"{version(hnswlib)} ef={ef}"
+            out.append(Contender(ASIDE, name, searching.in_turn(graph), recall=searching.recall(graph)))
     return out
 
 
-@pytest.mark.parametrize(("dimensions", "rows"), GRID, ids=[f"{d}-{count(n)}" for d, n in GRID])
+@pytest.mark.parametrize(("dimensions", "rows"), GRID, ids=[f"{d}-{amount(n)}" for d, n in GRID])
 def test_topk(contest: Callable[..., None], quick: bool, dimensions: int, rows: int) -> None:
-    if quick and (rows > QUICK_ROWS or dimensions != QUICK_DIMENSIONS):
+    if quick and (dimensions, rows) != QUICK:
         pytest.skip("left out by --quick")
     needed = COPIES * 4 * rows * dimensions
     if needed > available_bytes():
         pytest.skip(f"needs {needed / 1e9:.1f} GB of free memory")
     searching, goal = Searching(dimensions, rows), GOALS.get((dimensions, rows))
+    everyone = quick or goal is not None
     contenders = [
-        *ours(searching, goal),
-        *peers(searching, goal),
+        *ours(searching, goal, everyone),
+        *peers(searching, everyone),
         *plain_reads_of(searching.bytes_codes),
         *plain_reads(searching.unit),
     ]
-    contest(f"top-{K} cosine, {count(rows)} x {dimensions}", contenders, clock=CPU, rows=rows, dimensions=dimensions)
+    contest(f"top-{K} cosine, {amount(rows)} x {dimensions}", contenders, clock=CPU, rows=rows, dimensions=dimensions)
 
 
-MANY, MANY_ROWS, DIMENSIONS = 64, 20_000, 384
+MANY, MANY_ROWS, QUICK_MANY_ROWS, DIMENSIONS = 64, 20_000, 1_000, 384
 
 
-def test_topk_many(contest: Callable[..., None]) -> None:
+def test_topk_many(contest: Callable[..., None], quick: bool) -> None:
     generator = np.random.default_rng(SEED)
-    rows = generator.standard_normal((MANY_ROWS, DIMENSIONS), dtype=np.float32)
+    held = QUICK_MANY_ROWS if quick else MANY_ROWS
+    rows = generator.standard_normal((held, DIMENSIONS), dtype=np.float32)
     queries = generator.standard_normal((MANY, DIMENSIONS), dtype=np.float32)
     columns = np.ascontiguousarray((rows / np.linalg.norm(rows, axis=1, keepdims=True)).T)
     units = queries / np.linalg.norm(queries, axis=1, keepdims=True)
-    flat = faiss.IndexFlatIP(DIMENSIONS)
-    flat.add(np.ascontiguousarray(columns.T))
     matrix = kernels.VectorMatrix(DIMENSIONS)
     matrix.append(rows)
     snapshot = matrix.snapshot()
@@ -234,23 +232,26 @@ def test_topk_many(contest: Callable[..., None]) -> None:
         order = np.argsort(-np.take_along_axis(scores, best, 1), axis=1)
         return np.take_along_axis(best, order, 1)
 
-    def with_faiss() -> np.ndarray:
-        return flat.search(units, K)[1]
-
+    searches = {f"{NUMPY} GEMM": with_numpy}
+    if faiss is not None:
+        flat = faiss.IndexFlatIP(DIMENSIONS)
+        flat.add(np.ascontiguousarray(columns.T))
+        searches[f"{version(faiss)} Flat"] = lambda: flat.search(units, K)[1]
     contenders = paths(lambda: snapshot.topk_many(queries, K), NATIVE)
     for contender in contenders:
         with contender.around():
             for (ids, _), (wanted, _) in zip(snapshot.topk_many(queries, K), expected, strict=True):
                 np.testing.assert_array_equal(ids, wanted)
-    for name, search in ((f"{NUMPY} GEMM", with_numpy), (FAISS, with_faiss)):
+    for name, search in searches.items():
         for ids, query, (_, scores) in zip(search(), queries, expected, strict=True):
             np.testing.assert_allclose(snapshot.scores(query, ids.astype(np.int64)), scores, atol=CLOSE)
         contenders.append(Contender(PEER, name, search))
-    contest(f"top-{K} cosine of {MANY} queries, {count(MANY_ROWS)} x {DIMENSIONS}", contenders, clock=CPU)
+    contest(f"top-{K} cosine of {MANY} queries, {amount(held)} x {DIMENSIONS}", contenders, clock=CPU)
 
 
-def test_pairs(contest: Callable[..., None]) -> None:
-    rows = np.random.default_rng(SEED).standard_normal((2_000, DIMENSIONS), dtype=np.float32)
+def test_pairs(contest: Callable[..., None], quick: bool) -> None:
+    held = 200 if quick else 2_000
+    rows = np.random.default_rng(SEED).standard_normal((held, DIMENSIONS), dtype=np.float32)
 
     def with_numpy() -> tuple[np.ndarray, np.ndarray]:
         unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -265,23 +266,23 @@ def test_pairs(contest: Callable[..., None]) -> None:
         # Pairs within f32's error of the threshold may differ.
         assert len(set(map(tuple, found.index.tolist())) ^ theirs) <= 2
     contenders.append(Contender(PEER, f"{NUMPY} GEMM", with_numpy))
-    contest(f"pairs with cosine >= 0.2, 2k x {DIMENSIONS}", contenders, clock=CPU)
+    contest(f"pairs with cosine >= 0.2, {amount(held)} x {DIMENSIONS}", contenders, clock=CPU)
 
 
-def test_pairs_of_20k_rows(contest: Callable[..., None], quick: bool) -> None:
-    if quick:
-        pytest.skip("left out by --quick")
-    rows = np.random.default_rng(SEED).standard_normal((20_000, DIMENSIONS), dtype=np.float32)
-    rows[12_345] = rows[6_789] * 2
+def test_pairs_of_many_rows(contest: Callable[..., None], quick: bool) -> None:
+    held = 200 if quick else 20_000
+    rows = np.random.default_rng(SEED).standard_normal((held, DIMENSIONS), dtype=np.float32)
+    first, second = held // 3, held // 2
+    rows[second] = rows[first] * 2
     call = lambda: kernels.pairs_above(rows, 0.9, max_pairs=100_000)  # noqa: E731
-    assert call().index.tolist() == [[6_789, 12_345]]
-    contest(
-        f"pairs with cosine >= 0.9, 20k x {DIMENSIONS}", [Contender(OURS, PATHS[-1], call, at_most_s=1.0)], clock=CPU
-    )
+    assert call().index.tolist() == [[first, second]]
+    task = f"pairs with cosine >= 0.9, {amount(held)} x {DIMENSIONS}"
+    contest(task, [Contender(OURS, PATHS[-1], call, at_most_s=1.0)], clock=CPU)
 
 
-def test_bytes_of_resident_rows(figure: Callable[..., None]) -> None:
+def test_bytes_of_resident_rows(figure: Callable[..., None], quick: bool) -> None:
+    held = 1_000 if quick else 50_000
     matrix = kernels.VectorMatrix(DIMENSIONS)
-    matrix.append(np.ones((50_000, DIMENSIONS), np.float32))
-    matrix.retire(np.arange(0, 50_000, 5))
-    figure("vector bytes a row / 4d", matrix.nbytes / (50_000 * 4 * DIMENSIONS), "x", at_most=1.6)
+    matrix.append(np.ones((held, DIMENSIONS), np.float32))
+    matrix.retire(np.arange(0, held, 5))
+    figure("vector bytes a row / 4d", matrix.nbytes / (held * 4 * DIMENSIONS), "x", at_most=1.6)

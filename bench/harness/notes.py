@@ -23,9 +23,11 @@ from caliber.runtime.caliber import Caliber
 from caliber.runtime.embedding.space_provider import attach
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory.artifacts import check_artifact, create_artifact
+from harness.report import amount
 
 ME = EntityRef(EntityType.AGENT, uuid.UUID(int=1))
 ARTIFACTS, TURNS = 1_000, 200
+QUICK_TASK = (40, 20)  # artifacts and turns
 QUERY = "what was decided about parsing empty input"
 TOPICS = ("parser", "cache", "network", "budget", "queue", "index", "lock", "cursor", "schema", "clock")
 TEAMS = tuple(f"team {number}" for number in range(10))
@@ -70,7 +72,7 @@ class Notes:
 
     @property
     def size(self) -> str:
-        return f"{len(self.texts) // 1000}k notes"
+        return f"{amount(len(self.texts))} notes"
 
     @property
     def dimensions(self) -> int:
@@ -132,7 +134,7 @@ class Ours:
 
         self.memory._engine.write(work)
 
-    def add_task(self) -> uuid.UUID:
+    def add_task(self, artifacts: int = ARTIFACTS, turns: int = TURNS) -> uuid.UUID:
         """Start a trajectory with artifacts and turns, as an agent has them after some months; return its id."""
         engine, embedder = self.memory._engine, self.memory._engine.embedder
         assert embedder is not None
@@ -140,7 +142,7 @@ class Ours:
         task = self.memory.start_trajectory("Keep the service running", initiator=ME)
         scope = self.memory.current_scope(task.trajectory_id)
         assert scope is not None
-        texts = [sentence(number) for number in range(ARTIFACTS)]
+        texts = [sentence(number) for number in range(artifacts)]
         vectors = embedder.provider.embed_batch(texts)
 
         def work(uow: UnitOfWork) -> None:
@@ -153,8 +155,8 @@ class Ours:
 
         engine.write(work)
         roles = ("user", "assistant")
-        turns = [{"role": roles[number % 2], "content": sentence(number)} for number in range(TURNS)]
-        self.memory.append_turns(scope.scope_id, turns)
+        said = [{"role": roles[number % 2], "content": sentence(number)} for number in range(turns)]
+        self.memory.append_turns(scope.scope_id, said)
         self.memory.flush()
         return task.trajectory_id
 
@@ -212,9 +214,9 @@ def latencies(call: Callable[[], object], seconds: float) -> np.ndarray:
     """Return what each call takes, in seconds, for so long."""
     for _ in range(10):
         call()
-    took = []
+    took: list[float] = []
     end = time.perf_counter() + seconds
-    while (begin := time.perf_counter()) < end:
+    while (begin := time.perf_counter()) < end or not took:
         call()
         took.append(time.perf_counter() - begin)
     return np.asarray(took)

@@ -204,7 +204,17 @@ def seconds(value: float) -> str:
     raise AssertionError(value)
 
 
-def document(measurements: Sequence[Measurement], figures: Sequence[Figure], *, quick: bool) -> dict[str, Any]:
+def amount(number: int) -> str:
+    """Return a number as task names have it: 200, 10k, 1M."""
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if number >= size and number % size == 0:
+            return f"{number // size}{unit}"
+    return str(number)
+
+
+def document(
+    measurements: Sequence[Measurement], figures: Sequence[Figure], *, quick: bool, absent: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return everything of a run for programs."""
     import caliber
     from caliber.kernels import available_paths
@@ -214,6 +224,7 @@ def document(measurements: Sequence[Measurement], figures: Sequence[Figure], *, 
         "format": FORMAT,
         "caliber": caliber.__version__,
         "quick": quick,
+        "absent": list(absent),
         "machine": {
             "system": platform.system(),
             "architecture": platform.machine(),

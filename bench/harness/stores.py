@@ -1,4 +1,5 @@
-"""What others search the same notes with. Each is opened, filled, and gives which notes it finds.
+"""What others search the same notes with. Each is opened, filled, and gives which notes it finds; None if its package
+is not installed.
 
 Nobody embeds while being timed: vectors are looked up. Servers and libraries work with what they recommend: indexes are
 built as they are made to be, and statistics are fresh (ANALYZE).
@@ -13,10 +14,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pytest
+import psycopg
 
 from caliber.backends.postgres.local_server import LocalServer
 from harness.notes import LIMIT, QUERY, Notes, team
+from harness.peers import peer
 
 NAMESPACE = ("notes",)
 BATCH = 500
@@ -59,23 +61,25 @@ def _searching(store: Any) -> Search:
     return search
 
 
-def in_memory_store(notes: Notes) -> Search:
+def in_memory_store(notes: Notes) -> Search | None:
     """LangGraph's InMemoryStore."""
-    memory = pytest.importorskip("langgraph.store.memory", reason="langgraph-checkpoint is not installed")
+    memory = peer("langgraph.store.memory")
+    if memory is None:
+        return None
     store = memory.InMemoryStore(index=_index(notes))
     _fill(store, notes)
     return _searching(store)
 
 
 @contextmanager
-def sqlite_store(notes: Notes) -> Iterator[Search]:
+def sqlite_store(notes: Notes) -> Iterator[Search | None]:
     """LangGraph's SqliteStore, in memory: its vectors need an SQLite module that loads extensions."""
-    module = pytest.importorskip("langgraph.store.sqlite", reason="langgraph-checkpoint-sqlite is not installed")
-    driver: Any = sqlite3
-    if not hasattr(sqlite3.Connection, "enable_load_extension"):
-        driver = pytest.importorskip(
-            "pysqlite3", reason="this Python's sqlite3 loads no extensions, and nor can another"
-        )
+    module = peer("langgraph.store.sqlite")
+    loads_extensions = hasattr(sqlite3.Connection, "enable_load_extension")
+    driver: Any = sqlite3 if loads_extensions else peer("pysqlite3")
+    if module is None or driver is None:
+        yield None
+        return
     connection = driver.connect(":memory:", check_same_thread=False, isolation_level=None)
     store = module.SqliteStore(connection, index=_index(notes))
     store.setup()
@@ -86,9 +90,12 @@ def sqlite_store(notes: Notes) -> Iterator[Search]:
 
 
 @contextmanager
-def postgres_store(server: LocalServer, notes: Notes) -> Iterator[tuple[Search, Any]]:
+def postgres_store(server: LocalServer, notes: Notes) -> Iterator[tuple[Search, Any] | None]:
     """LangGraph's PostgresStore with the index it makes by default, and its connection."""
-    module = pytest.importorskip("langgraph.store.postgres", reason="langgraph-checkpoint-postgres is not installed")
+    module = peer("langgraph.store.postgres")
+    if module is None:
+        yield None
+        return
     with module.PostgresStore.from_conn_string(server.dsn, index=_index(notes)) as store:
         store.setup()
         _fill(store, notes)
@@ -97,10 +104,12 @@ def postgres_store(server: LocalServer, notes: Notes) -> Iterator[tuple[Search, 
 
 
 @contextmanager
-def pgvector_table(server: LocalServer, notes: Notes, *settings: str) -> Iterator[tuple[Search, Any]]:
+def pgvector_table(server: LocalServer, notes: Notes, *settings: str) -> Iterator[tuple[Search, Any] | None]:
     """One table of notes with pgvector's HNSW index, asked by prepared statements in the binary protocol."""
-    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
-    pgvector = pytest.importorskip("pgvector.psycopg", reason="pgvector is not installed")
+    pgvector = peer("pgvector.psycopg")
+    if pgvector is None:
+        yield None
+        return
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         pgvector.register_vector(connection)
@@ -136,9 +145,11 @@ def _make_table(connection: Any, table: str, notes: Notes) -> None:
     connection.execute(f"VACUUM ANALYZE {table}")
 
 
-def keywords(notes: Notes) -> Search:
+def keywords(notes: Notes) -> Search | None:
     """bm25s over the same texts: keywords alone, and no filter."""
-    bm25s = pytest.importorskip("bm25s", reason="bm25s is not installed")
+    bm25s = peer("bm25s")
+    if bm25s is None:
+        return None
     index = bm25s.BM25()
     index.index(bm25s.tokenize(notes.texts, show_progress=False), show_progress=False)
 
