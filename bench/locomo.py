@@ -20,6 +20,7 @@ from retrieval import ablation, tuning
 from retrieval.asking import SPACES, Asked, Stores, ask_baseline
 from retrieval.conversations import BadData, Conversation, load_all
 from retrieval.measures import AVERAGE_PRECISION, HIT_10, MEASURES, RECALL_10, Scored, bootstrap
+from retrieval.report import markdown
 
 HEADLINE = ("recall@5", "recall@10", "recall@20", "hit@10", MEASURES[AVERAGE_PRECISION])
 BASELINE = "BM25 + neighbours"
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 def report(conversations: Sequence[Conversation], folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     """Return everything that was asked for."""
     stores = Stores(conversations, folder, asked.space)
-    changed = dict(_knob(text) for text in asked.set)
+    changed = dict(knob(text) for text in asked.set)
     baseline = ask_baseline(conversations)
     ours = stores.ask(changed)
     document: dict[str, Any] = {
@@ -91,7 +92,8 @@ def report(conversations: Sequence[Conversation], folder: Path, asked: argparse.
     return document
 
 
-def _knob(text: str) -> tuple[str, Any]:
+def knob(text: str) -> tuple[str, Any]:
+    """Return a knob and its value from ``KNOB=VALUE``; the value is JSON, or text."""
     name, equals, value = text.partition("=")
     if not equals:
         raise SystemExit(f"error: --set {text}: expected KNOB=VALUE, for example search.keyword.k1=1.2")
@@ -172,7 +174,7 @@ def as_text(document: dict[str, Any]) -> str:
     rows = [_row(document["baseline"]["label"], document["baseline"]), _row("search", document["ours"])]
     if "tuned" in document:
         rows.append(_row("search, tuned on the others", document["tuned"]))
-    lines += _table(head, rows)
+    lines += markdown(head, rows)
     lines += ["", f"recall@10 of search {_sure(document['ours'])}"]
     if "tuned" in document:
         tuned = document["tuned"]
@@ -188,10 +190,10 @@ def as_text(document: dict[str, Any]) -> str:
         [name, str(item["questions"]), f"{item['recall@10']:.3f}", f"{item['hit@10']:.3f}"]
         for name, item in document["categories"].items()
     ]
-    lines += ["", *_table(["category", "questions", "recall@10", "hit@10"], categories)]
+    lines += ["", *markdown(["category", "questions", "recall@10", "hit@10"], categories)]
     for title, key in (("switched on one by one", "switched_on"), ("taken away from the whole", "taken_away")):
         if key in document:
-            lines += ["", *_table([title, *head[1:]], [_row(row["label"], row) for row in document[key]])]
+            lines += ["", *markdown([title, *head[1:]], [_row(row["label"], row) for row in document[key]])]
     return "\n".join(lines)
 
 
@@ -207,13 +209,6 @@ def _sure(figures: dict[str, Any]) -> str:
         f"{figures['recall@10']:.3f} [{low:.3f}, {high:.3f}]; gain over {BASELINE} {gain['recall@10']:+.3f} "
         f"[{gain['interval'][0]:+.3f}, {gain['interval'][1]:+.3f}]"
     )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
-    body = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
-    rule = "|".join("-" * (width + 2) for width in widths)
-    return [f"| {body[0]} |", f"|{rule}|", *(f"| {line} |" for line in body[1:])]
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import caliber
 from caliber import EntityRef, EntityType
 from caliber.config import CaliberConfig
+from caliber.config.profiles import PROFILES
 from caliber.config.services import EMBEDDING
 from caliber.llm import build_embedding_provider
 from caliber.llm.protocols import EmbeddingProvider, FloatMatrix, FloatVector
@@ -33,7 +34,7 @@ SPACES: Mapping[str, Mapping[str, Any]] = {
 """What each space changes in the reference profile."""
 
 _EMBEDDED = ("turns", "notes", "artifacts", "summaries")
-_INITIATOR = EntityRef(EntityType.AGENT, uuid.UUID(int=1))
+INITIATOR = EntityRef(EntityType.AGENT, uuid.UUID(int=1))
 
 
 class Remembering:
@@ -65,11 +66,12 @@ class Remembering:
 
 @dataclass(frozen=True)
 class Kept:
-    """A conversation in a store of its own; ``names`` is what evidence calls each turn."""
+    """A conversation in a store of its own, as ``task``; ``names`` is what evidence calls each turn."""
 
     conversation: Conversation
     path: Path
     names: Mapping[str, str]
+    task: uuid.UUID
 
 
 @dataclass(frozen=True)
@@ -84,18 +86,31 @@ class Asked:
 class Stores:
     """All conversations in one embedding space."""
 
-    def __init__(self, conversations: Sequence[Conversation], folder: Path, space: str) -> None:
+    def __init__(
+        self,
+        conversations: Sequence[Conversation],
+        folder: Path,
+        space: str,
+        *,
+        profile: str = "reference",
+        leave_open: bool = False,
+        create_with: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``leave_open`` leaves the last session's scope open; ``create_with`` has knobs to write the stores under."""
         self.space = space
+        self._profile = PROFILES[profile]
+        self._leave_open = leave_open
+        self._create_with = create_with or {}
         self._folder = folder
         self.provider: Remembering | None = None
         self.kept = [self._keep(conversation) for conversation in conversations]
 
     def configuration(self, path: Path, overrides: Mapping[str, Any]) -> CaliberConfig:
-        """Return the reference profile in this space, changed by ``overrides`` (dotted paths)."""
+        """Return the profile in this space, changed by ``overrides`` (dotted paths)."""
         settings: dict[str, Any] = {"policies": [], "resident.feed_poll_ms": 0, **SPACES[self.space], **overrides}
         if self.space == "none":
             settings.update({f"embedding.embed_{kind}": "off" for kind in _EMBEDDED})
-        return caliber.profiles.reference(path, **settings)
+        return self._profile(path, **settings)
 
     def open(self, path: Path, overrides: Mapping[str, Any]) -> caliber.Caliber:
         config = self.configuration(path, overrides)
@@ -105,9 +120,9 @@ class Stores:
 
     def _keep(self, conversation: Conversation) -> Kept:
         path = self._folder / f"{conversation.name}-{self.space}.db"
-        caliber.create(self.configuration(path, {}))
-        with self.open(path, {}) as memory:
-            return Kept(conversation, path, remember(memory, conversation, _INITIATOR))
+        caliber.create(self.configuration(path, self._create_with))
+        with self.open(path, self._create_with) as memory:
+            return Kept(conversation, path, *remember(memory, conversation, INITIATOR, leave_open=self._leave_open))
 
     def ask(self, overrides: Mapping[str, Any], *, warm: bool = True) -> Asked:
         """Ask every question of its conversation's store under a configuration; times mean something when ``warm``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -111,16 +112,20 @@ def _questions(raw: Sequence[Mapping[str, Any]], known: set[str]) -> list[Questi
     return out
 
 
-def remember(memory: Caliber, conversation: Conversation, initiator: Any) -> dict[str, str]:
+def remember(
+    memory: Caliber, conversation: Conversation, initiator: Any, *, leave_open: bool = False
+) -> tuple[dict[str, str], uuid.UUID]:
     """Store a conversation as an agent would have met it: a trajectory, a scope a session, a turn a message.
 
-    Returns what each turn's id is called in evidence.
+    ``leave_open`` leaves the last session's scope open. Returns what each turn's id is called in evidence, and the
+    trajectory's id.
     """
     task = memory.start_trajectory(f"Conversation {conversation.name}", initiator=initiator)
     scope: Scope | None = memory.current_scope(task.trajectory_id)
     names: dict[str, str] = {}
     first = conversation.turns[0].speaker
-    for turns in conversation.sessions.values():
+    sessions = list(conversation.sessions.values())
+    for turns in sessions:
         if scope is None:
             scope = memory.open_scope(task.trajectory_id)
         stored = memory.append_turns(
@@ -136,7 +141,8 @@ def remember(memory: Caliber, conversation: Conversation, initiator: Any) -> dic
             ],
         )
         names.update({str(new.turn_id): turn.name for new, turn in zip(stored, turns, strict=True)})
-        memory.close_scope(scope.scope_id)
+        if not leave_open or turns is not sessions[-1]:
+            memory.close_scope(scope.scope_id)
         scope = None
     memory.flush()
-    return names
+    return names, task.trajectory_id

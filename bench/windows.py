@@ -1,0 +1,185 @@
+"""Evidence held by assembled windows in long conversations: ``python bench/windows.py --data DIR``.
+
+DIR holds conversations of LoCoMo, as for bench/locomo.py; CALIBER_LOCOMO names it where the option does not. Each
+question is asked as the last user turn of a new task of the same owner, and of the task that holds the conversation,
+whose last scope is open. Beside the windows stand "search and fill" (the turns of ``search(kinds=["turn"])`` as
+``name: text``, in order, until the first that does not fit), the same with the day, and the newest turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from locomo import knob
+from retrieval.asking import SPACES, Stores
+from retrieval.conversations import BadData, load_all
+from retrieval.measures import bootstrap
+from retrieval.report import markdown
+from retrieval.windows import BUDGETS, PLACES, SEARCH_AND_FILL, Asked, ask_windows
+
+from caliber.config.profiles import PROFILES
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print a table for people or one JSON document, return the exit code."""
+    asked = _parser().parse_args(arguments)
+    began = time.perf_counter()
+    try:
+        conversations = load_all(asked.data)
+    except BadData as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    changed = dict(knob(text) for text in asked.set)
+    held_out = None if asked.held_out is None else _held_out(asked.held_out)
+    with tempfile.TemporaryDirectory(prefix="caliber-windows-") as folder:
+        stores = Stores(
+            conversations, Path(folder), asked.space, profile=asked.profile, leave_open=True, create_with=changed
+        )
+        results = ask_windows(
+            stores, changed, asked.budgets, asked.places,
+            held_out=held_out, as_query=asked.as_query, why=not asked.no_why,
+        )  # fmt: skip
+    document = {
+        "space": asked.space,
+        "profile": asked.profile,
+        "changed": changed,
+        "held out": held_out,
+        "questions": sum(len(item.questions) for item in conversations),
+        "budgets": asked.budgets,
+        "rows": rows_of(results),
+        "seconds": time.perf_counter() - began,
+    }
+    if asked.out is not None:
+        text = json.dumps({**document, "asked": [_plain(item) for item in results]}, indent=1, ensure_ascii=False)
+        asked.out.write_text(text + "\n", encoding="utf-8")
+    print(json.dumps(document, indent=2, ensure_ascii=False) if asked.json else as_text(document))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    data = os.environ.get("CALIBER_LOCOMO")
+    parser = argparse.ArgumentParser(description="Evidence held by windows in long conversations.")
+    parser.add_argument(
+        "--data", type=Path, required=data is None, default=data and Path(data), metavar="DIR",
+        help="folder of LoCoMo's conversations  [default: CALIBER_LOCOMO]",
+    )  # fmt: skip
+    parser.add_argument("--space", choices=list(SPACES), default="static", help="what embeds  [default: static]")
+    parser.add_argument("--profile", choices=list(PROFILES), default="reference", help="[default: reference]")
+    parser.add_argument("--budgets", type=_budgets, default=list(BUDGETS), metavar="N,N", help="[default: 500 to 8000]")
+    parser.add_argument("--places", type=_places, default=list(PLACES), metavar="new,same", help="[default: both]")
+    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="change the profile")
+    parser.add_argument(
+        "--held-out", type=Path, metavar="FILE",
+        help="search constants by conversation: the JSON that bench/locomo.py --tune --json printed",
+    )  # fmt: skip
+    parser.add_argument("--as-query", action="store_true", help="pass the question as query= too")
+    parser.add_argument("--no-why", action="store_true", help="do not ask which step lost what is missed")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write it there, with every question")
+    return parser
+
+
+def _budgets(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _places(text: str) -> list[str]:
+    names = {place.split()[0]: place for place in PLACES}
+    return [names[part] for part in text.split(",")]
+
+
+def _held_out(file: Path) -> dict[str, Any]:
+    chosen: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["tuned"]["chosen_without"]
+    return chosen
+
+
+def _plain(item: Asked) -> dict[str, Any]:
+    return {
+        "conversation": item.conversation, "question": item.question, "category": item.category, "place": item.place,
+        "budget": item.budget, "evidence": sorted(item.evidence), "held": sorted(item.held),
+        "evidence_tokens": item.evidence_tokens, "used_tokens": item.used_tokens,
+        "lost": dict(item.lost), "ranks": dict(item.ranks),
+    }  # fmt: skip
+
+
+def rows_of(results: Iterable[Asked]) -> list[dict[str, Any]]:
+    """Return one row a place: evidence held by budget, with what it cost and where the rest was lost."""
+    by_place: dict[str, dict[int, list[Asked]]] = {}
+    for item in results:
+        by_place.setdefault(item.place, {}).setdefault(item.budget, []).append(item)
+    filled = {budget: _shares(items) for budget, items in by_place.get(SEARCH_AND_FILL, {}).items()}
+    return [
+        {"place": place, "budgets": {str(budget): _cell(items, filled.get(budget)) for budget, items in cells.items()}}
+        for place, cells in by_place.items()
+    ]
+
+
+def _shares(items: Sequence[Asked]) -> Any:
+    return np.array([item.share for item in items])
+
+
+def _cell(items: Sequence[Asked], filled: Any) -> dict[str, Any]:
+    shares, used = _shares(items), sum(item.used_tokens for item in items)
+    of = {name: [item.share for item in items if item.conversation == name] for name in _names(items)}
+    out: dict[str, Any] = {
+        "held": float(shares.mean()),
+        "by conversation": {name: float(np.mean(values)) for name, values in of.items()},
+        "all held": float((shares == 1).mean()),
+        "used_tokens": used / len(items),
+        "evidence_tokens": sum(item.evidence_tokens for item in items) / len(items),
+        "lost": dict(Counter(step for item in items for step in item.lost.values()).most_common()),
+    }
+    if filled is not None:
+        gain = bootstrap(shares - filled)
+        out["over search and fill"] = [gain.mean, gain.low, gain.high]
+    seconds = [item.seconds for item in items if item.seconds]
+    if seconds:
+        out["p50 ms"] = float(np.median(seconds) * 1e3)
+    return out
+
+
+def _names(items: Sequence[Asked]) -> list[str]:
+    return list(dict.fromkeys(item.conversation for item in items))
+
+
+def as_text(document: Mapping[str, Any]) -> str:
+    """Return the document as Markdown."""
+    budgets = [str(budget) for budget in document["budgets"]]
+    rows: list[dict[str, Any]] = document["rows"]
+    lines = [
+        f"{document['questions']} questions, space {document['space']}, profile {document['profile']}"
+        + (f", changed: {document['changed']}" if document["changed"] else "")
+        + (", search constants held out" if document["held out"] else "")
+        + f"; {document['seconds']:.0f} s",
+        "",
+    ]
+    figures = [("evidence held", "held", "{:.3f}"), ("all of it held", "all held", "{:.3f}")]
+    figures += [("tokens used", "used_tokens", "{:,.0f}"), ("of them evidence", "evidence_tokens", "{:,.0f}")]
+    for title, key, form in figures:
+        body = [[row["place"], *(form.format(row["budgets"][b][key]) for b in budgets)] for row in rows]
+        lines += [*markdown([title, *budgets], body), ""]
+    windows = [row for row in rows if any(cell["lost"] for cell in row["budgets"].values())]
+    for row in windows:
+        steps = list(dict.fromkeys(step for b in budgets for step in row["budgets"][b]["lost"]))
+        body = [[step, *(str(row["budgets"][b]["lost"].get(step, 0)) for b in budgets)] for step in steps]
+        lines += [*markdown([f"turns lost, {row['place']}", *budgets], body), ""]
+    for row in rows:
+        if row["place"] in PLACES:
+            name, cells = row["place"], row["budgets"]
+            parts = ", ".join(f"{n} {v:.3f}" for n, v in cells[budgets[-1]]["by conversation"].items())
+            lines.append(f"{name}: p50 {cells[budgets[-1]]['p50 ms']:.2f} ms at {budgets[-1]}; by conversation {parts}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
