@@ -14,19 +14,27 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from locomo import knob
 from retrieval.asking import SPACES, Stores
-from retrieval.conversations import BadData, load_all
 from retrieval.measures import bootstrap
 from retrieval.report import markdown
-from retrieval.windows import BUDGETS, PLACES, SEARCH_AND_FILL, Asked, ask_windows
+from retrieval.windows import ask_windows
 
+from caliber.cli.evaluating.conversations import BadData, load_all
+from caliber.cli.evaluating.windows import (
+    BUDGETS,
+    FILLED,
+    SEARCH_AND_FILL,
+    TASKS,
+    Asked,
+    by_place_and_budget,
+    figures_of,
+)
 from caliber.config.profiles import PROFILES
 
 
@@ -46,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             conversations, Path(folder), asked.space, profile=asked.profile, leave_open=True, create_with=changed
         )
         results = ask_windows(
-            stores, changed, asked.budgets, asked.places,
+            stores, changed, asked.budgets, (*FILLED, *asked.tasks),
             held_out=held_out, as_query=asked.as_query, why=not asked.no_why,
         )  # fmt: skip
     document = {
@@ -76,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--space", choices=list(SPACES), default="static", help="what embeds  [default: static]")
     parser.add_argument("--profile", choices=list(PROFILES), default="reference", help="[default: reference]")
     parser.add_argument("--budgets", type=_budgets, default=list(BUDGETS), metavar="N,N", help="[default: 500 to 8000]")
-    parser.add_argument("--places", type=_places, default=list(PLACES), metavar="new,same", help="[default: both]")
+    parser.add_argument("--tasks", type=_tasks, default=list(TASKS), metavar="new,same", help="[default: both]")
     parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="change the profile")
     parser.add_argument(
         "--held-out", type=Path, metavar="FILE",
@@ -93,8 +101,8 @@ def _budgets(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _places(text: str) -> list[str]:
-    names = {place.split()[0]: place for place in PLACES}
+def _tasks(text: str) -> list[str]:
+    names = {place.split()[0]: place for place in TASKS}
     return [names[part] for part in text.split(",")]
 
 
@@ -104,52 +112,39 @@ def _held_out(file: Path) -> dict[str, Any]:
 
 
 def _plain(item: Asked) -> dict[str, Any]:
+    window = item.window
     return {
-        "conversation": item.conversation, "question": item.question, "category": item.category, "place": item.place,
-        "budget": item.budget, "evidence": sorted(item.evidence), "held": sorted(item.held),
-        "evidence_tokens": item.evidence_tokens, "used_tokens": item.used_tokens,
-        "lost": dict(item.lost), "ranks": dict(item.ranks),
+        "conversation": item.group, "place": item.place, "question": item.query, "where": item.where,
+        "budget": window.budget, "evidence": {one.label: one.rank for one in item.wanted},
+        "held": sorted(window.held), "evidence_tokens": window.evidence_tokens, "used_tokens": window.used_tokens,
+        "lost": {name: [lost.code, lost.why] for name, lost in window.lost.items()},
     }  # fmt: skip
 
 
-def rows_of(results: Iterable[Asked]) -> list[dict[str, Any]]:
+def rows_of(asked: Sequence[Asked]) -> list[dict[str, Any]]:
     """Return one row a place: evidence held by budget, with what it cost and where the rest was lost."""
-    by_place: dict[str, dict[int, list[Asked]]] = {}
-    for item in results:
-        by_place.setdefault(item.place, {}).setdefault(item.budget, []).append(item)
-    filled = {budget: _shares(items) for budget, items in by_place.get(SEARCH_AND_FILL, {}).items()}
+    grouped = by_place_and_budget(asked)
+    filled = grouped.get(SEARCH_AND_FILL, {})
     return [
-        {"place": place, "budgets": {str(budget): _cell(items, filled.get(budget)) for budget, items in cells.items()}}
-        for place, cells in by_place.items()
+        {"where": where, "budgets": {str(budget): _cell(items, filled.get(budget)) for budget, items in cells.items()}}
+        for where, cells in grouped.items()
     ]
 
 
-def _shares(items: Sequence[Asked]) -> Any:
-    return np.array([item.share for item in items])
-
-
-def _cell(items: Sequence[Asked], filled: Any) -> dict[str, Any]:
-    shares, used = _shares(items), sum(item.used_tokens for item in items)
-    of = {name: [item.share for item in items if item.conversation == name] for name in _names(items)}
-    out: dict[str, Any] = {
-        "held": float(shares.mean()),
-        "by conversation": {name: float(np.mean(values)) for name, values in of.items()},
-        "all held": float((shares == 1).mean()),
-        "used_tokens": used / len(items),
-        "evidence_tokens": sum(item.evidence_tokens for item in items) / len(items),
-        "lost": dict(Counter(step for item in items for step in item.lost.values()).most_common()),
-    }
+def _cell(items: Sequence[Asked], filled: Sequence[Asked] | None) -> dict[str, Any]:
+    shares: dict[str, list[float]] = {}
+    for item in items:
+        shares.setdefault(item.group, []).append(item.window.share)
+    out = figures_of(items)
+    out["by conversation"] = {name: float(np.mean(values)) for name, values in shares.items()}
     if filled is not None:
-        gain = bootstrap(shares - filled)
+        gains = [one.window.share - other.window.share for one, other in zip(items, filled, strict=True)]
+        gain = bootstrap(np.array(gains))
         out["over search and fill"] = [gain.mean, gain.low, gain.high]
-    seconds = [item.seconds for item in items if item.seconds]
+    seconds = [item.window.seconds for item in items if item.window.seconds]
     if seconds:
         out["p50 ms"] = float(np.median(seconds) * 1e3)
     return out
-
-
-def _names(items: Sequence[Asked]) -> list[str]:
-    return list(dict.fromkeys(item.conversation for item in items))
 
 
 def as_text(document: Mapping[str, Any]) -> str:
@@ -163,10 +158,10 @@ def as_text(document: Mapping[str, Any]) -> str:
         + f"; {document['seconds']:.0f} s",
         "",
     ]
-    figures = [("evidence held", "held", "{:.3f}"), ("all of it held", "all held", "{:.3f}")]
+    figures = [("evidence held", "held", "{:.3f}"), ("all of it held", "all_held", "{:.3f}")]
     figures += [("tokens used", "used_tokens", "{:,.0f}"), ("of them evidence", "evidence_tokens", "{:,.0f}")]
     for title, key, form in figures:
-        body = [[row["place"], *(form.format(row["budgets"][b][key]) for b in budgets)] for row in rows]
+        body = [[row["where"], *(form.format(row["budgets"][b][key]) for b in budgets)] for row in rows]
         lines += [*markdown([title, *budgets], body), ""]
     windows = [row for row in rows if any(cell["lost"] for cell in row["budgets"].values())]
     for row in windows:
@@ -174,8 +169,8 @@ def as_text(document: Mapping[str, Any]) -> str:
         body = [[step, *(str(row["budgets"][b]["lost"].get(step, 0)) for b in budgets)] for step in steps]
         lines += [*markdown([f"turns lost, {row['place']}", *budgets], body), ""]
     for row in rows:
-        if row["place"] in PLACES:
-            name, cells = row["place"], row["budgets"]
+        if row["where"] in TASKS:
+            name, cells = row["where"], row["budgets"]
             parts = ", ".join(f"{n} {v:.3f}" for n, v in cells[budgets[-1]]["by conversation"].items())
             lines.append(f"{name}: p50 {cells[budgets[-1]]['p50 ms']:.2f} ms at {budgets[-1]}; by conversation {parts}")
     return "\n".join(lines)

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 import caliber
 from caliber import EntityRef, EntityType
+from caliber.cli.evaluating.conversations import Conversation, Remembered, remember
 from caliber.config import CaliberConfig
 from caliber.config.profiles import PROFILES
 from caliber.config.services import EMBEDDING
 from caliber.llm import build_embedding_provider
 from caliber.llm.protocols import EmbeddingProvider, FloatMatrix, FloatVector
 from retrieval.baseline import Baseline
-from retrieval.conversations import Conversation, remember
 from retrieval.measures import DEPTH, Scored, measure
 
 SPACES: Mapping[str, Mapping[str, Any]] = {
@@ -66,12 +66,18 @@ class Remembering:
 
 @dataclass(frozen=True)
 class Kept:
-    """A conversation in a store of its own, as ``task``; ``names`` is what evidence calls each turn."""
+    """A conversation in a store of its own."""
 
-    conversation: Conversation
     path: Path
-    names: Mapping[str, str]
-    task: uuid.UUID
+    remembered: Remembered
+
+    @property
+    def conversation(self) -> Conversation:
+        return self.remembered.conversation
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        return self.remembered.names
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class Stores:
         path = self._folder / f"{conversation.name}-{self.space}.db"
         caliber.create(self.configuration(path, self._create_with))
         with self.open(path, self._create_with) as memory:
-            return Kept(conversation, path, *remember(memory, conversation, INITIATOR, leave_open=self._leave_open))
+            return Kept(path, remember(memory, conversation, INITIATOR, leave_open=self._leave_open))
 
     def ask(self, overrides: Mapping[str, Any], *, warm: bool = True) -> Asked:
         """Ask every question of its conversation's store under a configuration; times mean something when ``warm``."""

@@ -16,10 +16,10 @@ import pytest
 from retrieval import ablation, tuning
 from retrieval.asking import Stores, ask_baseline
 from retrieval.baseline import K1, LEND_FAR, LEND_NEAR, B, Baseline
-from retrieval.conversations import BadData, load, load_all
 from retrieval.measures import MEASURES, Scored, bootstrap, measure
 
 import caliber
+from caliber.cli.evaluating.conversations import BadData, load, load_all
 
 TALK: dict[str, Any] = {
     "speaker_a": "Ines",
@@ -102,7 +102,7 @@ def test_the_baseline_scores_and_lends_as_written() -> None:
 
 
 def test_a_conversation_is_read_in_the_order_it_was_held(data: Path) -> None:
-    talk = load(data / "talk.json")
+    (talk,) = load(data / "talk.json")
     assert [turn.name for turn in talk.turns] == ["D1:1", "D1:2", "D1:3", "D2:1", "D10:1", "D10:2"]
     assert talk.turns[2].document == "Ines: Biscuit. a grey dog on a sofa"
     assert talk.turns[0].said_at == datetime(2023, 5, 8, 13, 56, tzinfo=UTC)

@@ -112,6 +112,16 @@ class Reasons:
         code, why = self._unreachable(question, row, found.reason)
         return Missed(*asked, code, why, row.id, row.kind, self._label(row.id), before=before)
 
+    def record_of(self, question: Question, expected: Expected) -> tuple[uuid.UUID, str] | None:
+        """Return id and text of the record that is what was expected; None when the principal sees none."""
+        row = self._best_of(question, self._rows(expected))
+        return None if row is None else (row.id, self._text(row.relation, [row.number])[0])
+
+    def _text(self, relation: RelationSnapshot, rows: list[int]) -> list[str]:
+        """Return what is searched of some rows."""
+        texts = self._memory._reader.searching.texts(relation, rows)
+        return [raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw or "" for raw in texts]
+
     def _label(self, record_id: uuid.UUID) -> str:
         entity = show.peek(self._memory, record_id)
         name = show.label(entity)
@@ -150,7 +160,7 @@ class Reasons:
             name = relation.relation.name
             yield _Row(relation, number, self._names.get(name, name))
             return
-        snapshot, texts = engine.memory.snapshot, self._memory._reader.searching.texts
+        snapshot = engine.memory.snapshot
         for kind, name in self._searched.items():
             relation = snapshot[name]
             seen = relation.live_mask.copy()
@@ -158,8 +168,7 @@ class Reasons:
             rows = np.flatnonzero(seen if mask is None else seen & mask.mask())
             for start in range(0, len(rows), _BATCH_ROWS):
                 part = rows[start : start + _BATCH_ROWS].tolist()
-                for number, raw in zip(part, texts(relation, part), strict=True):
-                    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw or ""
+                for number, text in zip(part, self._text(relation, part), strict=True):
                     if matches(expected, relation.entity_id(number), text):
                         yield _Row(relation, number, kind)
 

@@ -1,7 +1,8 @@
-"""Conversations with questions, and a store for each.
+"""Conversations with questions, in the form of LoCoMo (Maharana et al., ACL 2024), and a store for each.
 
-Reads the files of LoCoMo (Maharana et al., ACL 2024; CC BY-NC 4.0, hence not in this repository): ``session_N`` with
-turns, ``session_N_date_time``, and ``qa`` with the turns that hold each answer.
+A conversation is a JSON object: ``session_N`` with turns, ``session_N_date_time``, and ``qa`` with the turns that hold
+each answer. The sessions may stand in an object ``conversation``, and several conversations in a list, as the
+benchmark's own file has them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from caliber.model.entities import Scope
-from caliber.runtime.caliber import Caliber
+from caliber.model.entities import EntityRef, Scope
+
+if TYPE_CHECKING:
+    from caliber.runtime.caliber import Caliber
 
 ADVERSARIAL = 5
 """The category whose questions have no answer; left out of recall."""
@@ -48,11 +51,12 @@ class Turn:
 
 @dataclass(frozen=True)
 class Question:
-    """A question and the turns that answer it."""
+    """A question, its number in the file from 1, and the turns that answer it."""
 
     text: str
     evidence: frozenset[str]
     category: int
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,22 +76,41 @@ class Conversation:
         return out
 
 
+@dataclass(frozen=True)
+class Remembered:
+    """A conversation in a store, as the trajectory ``task``; ``names`` is what evidence calls each turn's id."""
+
+    conversation: Conversation
+    names: Mapping[str, str]
+    task: uuid.UUID
+
+
 def load_all(folder: Path) -> list[Conversation]:
     """Return the conversations of a folder, by name. Raises: BadData."""
     files = sorted(folder.glob("*.json"))
     if not files:
         raise BadData(f"{folder} holds no conversations: expected files such as 26.json")
-    return [load(file) for file in files]
+    return [conversation for file in files for conversation in load(file)]
 
 
-def load(file: Path) -> Conversation:
-    """Return the conversation in a file, with the questions that have evidence and an answer. Raises: BadData."""
+def load(file: Path) -> list[Conversation]:
+    """Return the conversations in a file, with the questions that have evidence and an answer. Raises: BadData."""
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-        turns = tuple(_turns(raw))
-        return Conversation(file.stem, turns, tuple(_questions(raw["qa"], {turn.name for turn in turns})))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(data, list):
+            return [_conversation(data, file.stem)]
+        if not data:
+            raise ValueError("the list is empty")
+        return [_conversation(item, str(item.get("sample_id", at))) for at, item in enumerate(data, 1)]
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise BadData(f"{file} is not a conversation of LoCoMo: {type(error).__name__}: {error}") from error
+
+
+def _conversation(raw: Mapping[str, Any], name: str) -> Conversation:
+    turns = tuple(_turns(raw.get("conversation", raw)))
+    if not turns:
+        raise ValueError("no session_N holds a turn")
+    return Conversation(name, turns, tuple(_questions(raw["qa"], {turn.name for turn in turns})))
 
 
 def _turns(raw: Mapping[str, Any]) -> list[Turn]:
@@ -103,22 +126,21 @@ def _turns(raw: Mapping[str, Any]) -> list[Turn]:
 
 def _questions(raw: Sequence[Mapping[str, Any]], known: set[str]) -> list[Question]:
     out = []
-    for item in raw:
+    for number, item in enumerate(raw, 1):
         # One string may hold several ids, and some ids name no turn.
         named = {name for text in item.get("evidence") or () for name in _EVIDENCE.findall(text)}
         evidence = frozenset(named & known)
         if evidence and item["category"] != ADVERSARIAL:
-            out.append(Question(item["question"], evidence, item["category"]))
+            out.append(Question(item["question"], evidence, item["category"], number))
     return out
 
 
 def remember(
-    memory: Caliber, conversation: Conversation, initiator: Any, *, leave_open: bool = False
-) -> tuple[dict[str, str], uuid.UUID]:
+    memory: Caliber, conversation: Conversation, initiator: EntityRef, *, leave_open: bool = False
+) -> Remembered:
     """Store a conversation as an agent would have met it: a trajectory, a scope a session, a turn a message.
 
-    ``leave_open`` leaves the last session's scope open. Returns what each turn's id is called in evidence, and the
-    trajectory's id.
+    ``leave_open`` leaves the last session's scope open.
     """
     task = memory.start_trajectory(f"Conversation {conversation.name}", initiator=initiator)
     scope: Scope | None = memory.current_scope(task.trajectory_id)
@@ -145,4 +167,4 @@ def remember(
             memory.close_scope(scope.scope_id)
         scope = None
     memory.flush()
-    return names, task.trajectory_id
+    return Remembered(conversation, names, task.trajectory_id)

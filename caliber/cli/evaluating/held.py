@@ -1,0 +1,176 @@
+"""Evidence held by a window, and the step of assembly that lost the rest.
+
+A window holds a record when the record's whole content stands in ``ContextWindow.text`` as one message: after a label
+or the beginning of a line, up to the end of a line. White space may differ; content that was cut is not held. Of an
+expected text it is enough that the window contains it, case and white space aside.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from caliber.cli.evaluating.questions import folded
+from caliber.model.enums import AssemblyAction
+from caliber.model.errors import BudgetTooSmall, NotFound
+from caliber.model.windows import AssemblyDecision, ContextWindow
+
+if TYPE_CHECKING:
+    from caliber.runtime.caliber import Caliber
+
+NOT_FOUND: Final = "not_found"
+
+_CODE_OF_RULE: Final = {
+    "relevance_threshold": "below_floor",
+    "section_limit": "section_full",
+    "budget_limit": "budget_full",
+    "group_limit": "group",
+    "dosage_limit": "dosage",
+    "embedding_error": "embedding_error",
+}
+_CODE_OF_FILTER: Final = {"min_relevance": "below_floor", "min_similarity": "below_floor", "not_found": NOT_FOUND}
+_WITH_ITS_BLOCK: Final = "left with its block"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A text that windows should hold; ``label`` names it in the answer.
+
+    ``whole`` asks for the text as one message. ``rank`` is where search finds the record ``id``, from 1.
+    """
+
+    label: str
+    text: str
+    id: uuid.UUID | None = None
+    whole: bool = True
+    rank: int | None = None
+
+    def held_in(self, text: str) -> bool:
+        """Return whether a window's text holds it."""
+        if self.whole:
+            return bool(self.text.split()) and _message(self.text).search(text) is not None
+        return folded(self.text) in folded(text)
+
+
+@lru_cache(maxsize=8_192)
+def _message(content: str) -> re.Pattern[str]:
+    words = r"\s+".join(map(re.escape, content.split()))
+    return re.compile(rf"(?:^|[\]:>)-][ \t]*|[\r\n][ \t]*){words}[ \t]*(?:[\r\n]|\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Why a window does not hold a text; ``code`` is stable, for programs."""
+
+    code: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One window: the labels that it holds of those wanted, and what lost each of the others.
+
+    Units: ``evidence_tokens`` of the texts held and ``used_tokens`` of the window under the configured estimator;
+    ``seconds`` of the assembly.
+    """
+
+    budget: int
+    wanted: int
+    held: frozenset[str]
+    evidence_tokens: int
+    used_tokens: int
+    seconds: float = 0.0
+    lost: Mapping[str, Lost] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        """The share of what was wanted that the window holds."""
+        return len(self.held) / self.wanted
+
+
+def token_counter(memory: Caliber) -> Callable[[str], int]:
+    """Return the configured estimator as a function."""
+    from caliber.context.estimating import estimator_of
+    from caliber.kernels import estimate_tokens
+
+    estimator = estimator_of(memory.config)
+    return lambda text: estimate_tokens(text, estimator=estimator)
+
+
+def lines_that_fit(lines: Sequence[str], tokens: Callable[[str], int], budget: int) -> int:
+    """Return how many lines fit, in order, until the first that does not; their line breaks count."""
+
+    def tokens_of(count: int) -> int:
+        return tokens("".join(f"{line}\n" for line in lines[:count]))
+
+    return bisect_right(range(len(lines) + 1), budget, key=tokens_of) - 1
+
+
+def windows_of(
+    memory: Caliber,
+    task: uuid.UUID,
+    wanted: Sequence[Wanted],
+    budgets: Sequence[int],
+    *,
+    query: str | None,
+    as_of: datetime | None = None,
+    why: bool = True,
+) -> Iterator[Held]:
+    """Assemble one window of a task at each budget; ``query`` and ``as_of`` as ``Caliber.assemble_context``."""
+    tokens = token_counter(memory)
+    for budget in budgets:
+        began = time.perf_counter()
+        try:
+            window = memory.assemble_context(task, query=query, max_tokens=budget, as_of=as_of)
+        except BudgetTooSmall as error:
+            lost = {item.label: Lost("budget_too_small", str(error)) for item in wanted}
+            yield Held(budget, len(wanted), frozenset(), 0, 0, time.perf_counter() - began, lost)
+            continue
+        seconds = time.perf_counter() - began
+        text = window.text
+        held = [item for item in wanted if item.held_in(text)]
+        missed = [item for item in wanted if item not in held] if why else []
+        yield Held(
+            budget,
+            len(wanted),
+            frozenset(item.label for item in held),
+            sum(tokens(item.text) for item in held),
+            window.used_tokens,
+            seconds,
+            _lost(memory, window, missed),
+        )
+
+
+def _lost(memory: Caliber, window: ContextWindow, missed: Sequence[Wanted]) -> dict[str, Lost]:
+    decisions = {item.target_id: item for item in window.assembly_trace} if missed else {}
+    return {item.label: _step(memory, window, item, decisions) for item in missed}
+
+
+def _step(
+    memory: Caliber, window: ContextWindow, wanted: Wanted, decisions: Mapping[uuid.UUID | None, AssemblyDecision]
+) -> Lost:
+    """Return the decision about a candidate, or why the record was none."""
+    if wanted.id is None:
+        return Lost("no_such_record", "no record holds it, or the principal may not see one that does")
+    decision = decisions.get(wanted.id)
+    if decision is not None:
+        if decision.action is not AssemblyAction.EXCLUDE:
+            return Lost("truncated", f"the window holds a part of it: {decision.reason}")
+        evicted = _WITH_ITS_BLOCK in decision.reason
+        code = "evicted" if evicted else _CODE_OF_RULE.get(decision.rule_id, decision.rule_id)
+        return Lost(code, decision.reason)
+    try:
+        explained = memory.explain(window.window_id, exclusion=wanted.id)
+    except NotFound:
+        explained = {"verdict": "no_candidate", "reason": "it was no candidate; windows are not kept for explain"}
+    verdict, reason = explained.get("filter") or explained["verdict"], explained["reason"]
+    if wanted.rank is None and verdict != "superseded":
+        return Lost(NOT_FOUND, f"search does not find it: {reason}")
+    return Lost(_CODE_OF_FILTER.get(verdict, verdict), reason)
