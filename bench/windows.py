@@ -167,7 +167,7 @@ def as_text(document: Mapping[str, Any]) -> str:
     for row in windows:
         steps = list(dict.fromkeys(step for b in budgets for step in row["budgets"][b]["lost"]))
         body = [[step, *(str(row["budgets"][b]["lost"].get(step, 0)) for b in budgets)] for step in steps]
-        lines += [*markdown([f"turns lost, {row['place']}", *budgets], body), ""]
+        lines += [*markdown([f"turns lost, {row['where']}", *budgets], body), ""]
     for row in rows:
         if row["where"] in TASKS:
             name, cells = row["where"], row["budgets"]

@@ -1,4 +1,4 @@
-"""``eval``: how well search answers the user's own questions, and why what it missed was missed."""
+"""``eval``: how well search, or windows, answer the user's own questions, and why what they missed was missed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, Mistake
@@ -34,22 +35,47 @@ _PARTS_SHOWN: Final = 4
     "--limit-misses", type=click.IntRange(min=0), default=20, show_default=True, help="Explain this many misses."
 )
 @click.option("--fail-under", type=click.FloatRange(0, 1), metavar="RECALL", help="Exit code 1 below this recall.")
+@click.option("--windows", is_flag=True, help="Measure what assembled windows hold, not what search finds.")
+@click.option(
+    "--budgets", metavar="TOKENS,…", help="With --windows: sizes of the windows.  [default: 500,1000,2000,4000,8000]"
+)
+@click.option(
+    "--task", metavar="TASK", help="With --windows: windows of TASK (its id, or `latest`), not of a new task."
+)
 @with_settings
+@click.pass_context
 def evaluate(
+    context: click.Context,
     settings: Settings,
     file: Path,
     cutoffs: tuple[int, ...],
     kinds: tuple[str, ...],
     limit_misses: int,
     fail_under: float | None,
+    windows: bool,
+    budgets: str | None,
+    task: str | None,
 ) -> int:
     """Measure search on the questions in FILE, and explain every miss.
 
     FILE is JSON Lines or TOML. A line is {"query": "...", "expected": ["..."]}, with ids of records, or texts that
     they hold; "kinds", "filter" and "as_of" narrow a question. In TOML each question is a table [[question]].
 
+    With --windows each question is asked of windows at several budgets: how much of what was expected each holds, and
+    which step of assembly lost the rest. A new task of the owner of the newest one is assembled, and deleted
+    afterwards. FILE can then also be a conversation with questions in LoCoMo's form (.json); it is measured in a store
+    of its own.
+
     Vectors that still wait are made first. Exit code 1 when search was degraded, or recall is below --fail-under.
     """
+    if windows:
+        from caliber.cli.evaluate_windows import evaluate_windows
+
+        if context.get_parameter_source("cutoffs") is ParameterSource.COMMANDLINE:
+            raise Mistake("--k counts hits of search: windows have --budgets", "leave out --k or --windows")
+        return evaluate_windows(settings, file, budgets, task, kinds, limit_misses, fail_under)
+    if budgets is not None or task is not None:
+        raise Mistake("--budgets and --task are for --windows", "add --windows")
     from caliber.cli.evaluating.judging import judge_all
     from caliber.cli.evaluating.questions import read_questions
     from caliber.cli.evaluating.reasons import Reasons

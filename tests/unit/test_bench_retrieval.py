@@ -8,7 +8,6 @@ import math
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import locomo
 import numpy as np
@@ -17,34 +16,10 @@ from retrieval import ablation, tuning
 from retrieval.asking import Stores, ask_baseline
 from retrieval.baseline import K1, LEND_FAR, LEND_NEAR, B, Baseline
 from retrieval.measures import MEASURES, Scored, bootstrap, measure
+from support.talks import TALK
 
 import caliber
 from caliber.cli.evaluating.conversations import BadData, load, load_all
-
-TALK: dict[str, Any] = {
-    "speaker_a": "Ines",
-    "speaker_b": "Tomas",
-    "session_1_date_time": "1:56 pm on 8 May, 2023",
-    "session_1": [
-        {"speaker": "Ines", "dia_id": "D1:1", "text": "I adopted a greyhound from the shelter last week."},
-        {"speaker": "Tomas", "dia_id": "D1:2", "text": "Lovely! What is its name?"},
-        {"speaker": "Ines", "dia_id": "D1:3", "text": "Biscuit.", "blip_caption": "a grey dog on a sofa"},
-    ],
-    "session_10_date_time": "9:05 am on 1 January, 2024",
-    "session_10": [
-        {"speaker": "Tomas", "dia_id": "D10:1", "text": "My telescope arrived, Saturn looked wonderful."},
-        {"speaker": "Ines", "dia_id": "D10:2", "text": "Which telescope did you buy?"},
-    ],
-    "session_2_date_time": "12:30 am on 3 June, 2023",
-    "session_2": [{"speaker": "Tomas", "dia_id": "D2:1", "text": "The marathon in Lisbon was exhausting."}],
-    "qa": [
-        {"question": "Where did Tomas run a marathon?", "answer": "Lisbon", "evidence": ["D2:1"], "category": 4},
-        {"question": "What did Ines adopt?", "answer": "a dog", "evidence": ["D1:1; D1:3", "D9:9"], "category": 1},
-        {"question": "Who never ran?", "answer": "-", "evidence": ["D2:1"], "category": 5},
-        {"question": "What lacks evidence?", "answer": "-", "evidence": [], "category": 4},
-        {"question": "What has evidence elsewhere?", "answer": "-", "evidence": ["D7:1"], "category": 4},
-    ],
-}
 
 
 @pytest.fixture
@@ -99,6 +74,19 @@ def test_the_baseline_scores_and_lends_as_written() -> None:
 
 
 # --- data ---------------------------------------------------------------------------------------
+
+
+def test_a_list_of_conversations_is_read_as_the_benchmark_publishes_it(tmp_path: Path) -> None:
+    sessions = {name: value for name, value in TALK.items() if name != "qa"}
+    listed = [{"sample_id": "conv-1", "conversation": sessions, "qa": TALK["qa"]}, TALK]
+    for name, content in (("one", TALK), ("many", listed)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    (one,) = load(tmp_path / "one.json")
+    first, second = load(tmp_path / "many.json")
+    assert (first.name, second.name) == ("conv-1", "2")
+    assert first.turns == second.turns == one.turns
+    assert first.questions == second.questions == one.questions
+    assert [question.number for question in one.questions] == [1, 2]
 
 
 def test_a_conversation_is_read_in_the_order_it_was_held(data: Path) -> None:

@@ -88,6 +88,7 @@ class Held:
     used_tokens: int
     seconds: float = 0.0
     lost: Mapping[str, Lost] = field(default_factory=dict)
+    degraded: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:
@@ -145,6 +146,7 @@ def windows_of(
             window.used_tokens,
             seconds,
             _lost(memory, window, missed),
+            window.degraded,
         )
 
 
