@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from locomo import knob
 from retrieval.asking import SPACES, Stores
 from retrieval.measures import bootstrap
 from retrieval.report import markdown
+from retrieval.variants import Variant, choose, read_variants, switched_on
 from retrieval.windows import ask_windows
 
 from caliber.cli.evaluating.conversations import BadData, load_all
@@ -35,6 +36,7 @@ from caliber.cli.evaluating.windows import (
     by_place_and_budget,
     figures_of,
 )
+from caliber.config import CaliberConfig
 from caliber.config.profiles import PROFILES
 
 
@@ -53,25 +55,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stores = Stores(
             conversations, Path(folder), asked.space, profile=asked.profile, leave_open=True, create_with=changed
         )
-        results = ask_windows(
-            stores, changed, asked.budgets, (*FILLED, *asked.tasks),
-            held_out=held_out, as_query=asked.as_query, why=not asked.no_why,
-        )  # fmt: skip
-    document = {
-        "space": asked.space,
-        "profile": asked.profile,
-        "changed": changed,
-        "held out": held_out,
-        "questions": sum(len(item.questions) for item in conversations),
-        "budgets": asked.budgets,
-        "rows": rows_of(results),
-        "seconds": time.perf_counter() - began,
-    }
+
+        def measured(knobs: Mapping[str, Any], where: Sequence[str], why: bool) -> list[Asked]:
+            overrides = {**changed, **knobs}
+            return ask_windows(
+                stores, overrides, asked.budgets, where, held_out=held_out, as_query=asked.as_query, why=why
+            )
+
+        results = measured({}, (*FILLED, *asked.tasks), not asked.no_why)
+        document = {
+            "space": asked.space,
+            "profile": asked.profile,
+            "changed": changed,
+            "held out": held_out,
+            "questions": sum(len(item.questions) for item in conversations),
+            "budgets": asked.budgets,
+            "rows": rows_of(results),
+        }
+        variants = _variants(asked)
+        if variants:
+            config = stores.configuration(stores.kept[0].path, changed)
+            document |= _compared(variants, config, results, lambda knobs: measured(knobs, asked.tasks, False))
+    document["seconds"] = time.perf_counter() - began
     if asked.out is not None:
         text = json.dumps({**document, "asked": [_plain(item) for item in results]}, indent=1, ensure_ascii=False)
         asked.out.write_text(text + "\n", encoding="utf-8")
     print(json.dumps(document, indent=2, ensure_ascii=False) if asked.json else as_text(document))
     return 0
+
+
+def _variants(asked: argparse.Namespace) -> list[Variant]:
+    named = [] if asked.variants is None else read_variants(asked.variants)
+    return [*(switched_on() if asked.parts else ()), *named]
+
+
+def _compared(
+    variants: Sequence[Variant],
+    config: CaliberConfig,
+    results: Sequence[Asked],
+    ask: Callable[[Mapping[str, Any]], list[Asked]],
+) -> dict[str, Any]:
+    """Return what windows hold under each variant, and under those chosen without looking at a conversation."""
+    filled = [item for item in results if item.where == SEARCH_AND_FILL]
+    left_out = {variant.name: missing for variant in variants if (missing := variant.missing(config))}
+    tried = {variant.name: ask(variant.knobs) for variant in variants if variant.name not in left_out}
+    document: dict[str, Any] = {
+        "variants": {name: _windows([*filled, *asked]) for name, asked in tried.items()},
+        "left_out": left_out,
+    }
+    chosen = choose(tried)
+    if chosen is not None:
+        document["chosen"] = {"without": dict(chosen.names), "rows": _windows([*filled, *chosen.asked])}
+    return document
+
+
+def _windows(asked: Sequence[Asked]) -> list[dict[str, Any]]:
+    return [row for row in rows_of(asked) if row["where"] in TASKS]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,6 +128,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--held-out", type=Path, metavar="FILE",
         help="search constants by conversation: the JSON that bench/locomo.py --tune --json printed",
+    )  # fmt: skip
+    parser.add_argument("--parts", action="store_true", help="also with parts switched on one by one")
+    parser.add_argument(
+        "--variants", type=Path, metavar="FILE",
+        help='also under other knobs: a JSON object such as {"short": {"recall.limit": 50}}',
     )  # fmt: skip
     parser.add_argument("--as-query", action="store_true", help="pass the question as query= too")
     parser.add_argument("--no-why", action="store_true", help="do not ask which step lost what is missed")
@@ -173,7 +217,25 @@ def as_text(document: Mapping[str, Any]) -> str:
             name, cells = row["where"], row["budgets"]
             parts = ", ".join(f"{n} {v:.3f}" for n, v in cells[budgets[-1]]["by conversation"].items())
             lines.append(f"{name}: p50 {cells[budgets[-1]]['p50 ms']:.2f} ms at {budgets[-1]}; by conversation {parts}")
+    if document.get("variants"):
+        lines += ["", *markdown(["evidence held, windows", "", *budgets], _variant_rows(document, budgets))]
+    for name, missing in document.get("left_out", {}).items():
+        lines.append(f"left out, for want of {', '.join(missing)}: {name}")
+    if "chosen" in document:
+        without = document["chosen"]["without"]
+        lines.append("chosen on the others: " + ", ".join(f"{name}: {chosen}" for name, chosen in without.items()))
     return "\n".join(lines)
+
+
+def _variant_rows(document: Mapping[str, Any], budgets: Sequence[str]) -> list[list[str]]:
+    listed = dict(document["variants"])
+    if "chosen" in document:
+        listed["the one chosen on the others"] = document["chosen"]["rows"]
+    return [
+        [name, row["where"], *(f"{row['budgets'][budget]['held']:.3f}" for budget in budgets)]
+        for name, rows in listed.items()
+        for row in rows
+    ]
 
 
 if __name__ == "__main__":

