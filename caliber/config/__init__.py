@@ -15,6 +15,7 @@ from caliber.config.lifecycle import (
     NotesConfig,
     PolicyEngineConfig,
     PrincipalConfig,
+    SummariesConfig,
     TrajectoryConfig,
     VisibilityConfig,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "SecretRef",
     "SectionPriorities",
     "StorageConfig",
+    "SummariesConfig",
     "SummarizerConfig",
     "TokensConfig",
     "TrajectoryConfig",

@@ -23,6 +23,27 @@ class CloseConfig(Section):
     summary_max_tokens: Int = knob("Longest summary of a scope.", "ours", unit="tokens", ge=1)
 
 
+class SummariesConfig(Section):
+    """Summaries of blocks of turns of open scopes; windows show them instead of turns that they leave out."""
+
+    turns: Literal["behind", "off"] = knob(
+        "Whether each completed block of turns is summarized, behind the commit, by summarization_provider; without one"
+        " nothing is.",
+        "design",
+        later=True,
+    )
+    block_turns: Int = knob(
+        "Turns of a block: numbers 0 to n - 1 of a trajectory are the first. Equal to assembly.evict_block_turns, what"
+        " leaves a window is what is summarized.",
+        "ours",
+        unit="turns",
+        ge=1,
+        le=65_536,
+        later=True,
+    )
+    max_tokens: Int = knob("Longest summary of a block.", "ours", unit="tokens", ge=1, later=True)
+
+
 class PolicyEngineConfig(Section):
     """How policies are run."""
 

@@ -34,6 +34,7 @@ DAY: Final = 24 * HOUR
 
 TOKEN_BUDGET: Final = 8_000
 DIMENSIONS: Final = 256
+BLOCK_TURNS: Final = 16
 STATIC_MODEL: Final = "wordllama-l2-supercat"
 _ABSENT: Final = object()
 EMBED_EXTRA: Final = ("tokenizers", "wordllama")
@@ -63,7 +64,7 @@ def reference(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfi
     With ``**{"storage.adapter": "postgres"}`` the path is ``env:NAME`` of a variable that holds a DSN.
 
     Knobs are changed by name or dotted path: ``reference("a.db", token_budget=4000, **{"aio.workers": 2})``. The
-    knobs that must agree with a changed one (K-006, section caps, vector dimensions) follow it unless they are
+    knobs that must agree with a changed one (K-006, vector dimensions, blocks of turns) follow it unless they are
     changed too. With the extra ``embed`` texts are embedded on this machine; without it there is no embedding
     provider and all but relevance by vector works.
 
@@ -158,6 +159,7 @@ def _following(overrides: dict[str, Any], base: dict[str, Any]) -> dict[str, Any
     pairs = [
         ("checkpoint_retention", "pcp.recovery_points.max_checkpoints"),
         ("stale_threshold", "pcp.grounding.stale_data_max_age_ms"),
+        ("summaries.block_turns", "assembly.evict_block_turns"),
     ]
     provider = base.get("embedding_provider")
     changed = dict(overrides)
@@ -256,7 +258,7 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "recent_exchanges": 2,
             "recent_from_tokens": 500,
             "pause_ms": 6 * HOUR,
-            "evict_block_turns": 16,
+            "evict_block_turns": BLOCK_TURNS,
             "evict_share": 0.25,
             "spare_share": 0.1,
             "fill_ratio": 0.95,
@@ -296,6 +298,7 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
         "context_window_persistence": {"kind": "ttl", "ttl_ms": 30 * DAY},
         "trajectory": {"children_on_complete": "reject", "store_goal_text": True},
         "close": {"on_llm_failure": "close_without_summary", "summary_max_tokens": 200},
+        "summaries": {"turns": "behind", "block_turns": BLOCK_TURNS, "max_tokens": 120},
         "notes": {"initial_confidence": 1.0},
         "pcp": {
             "context_dag": {"enabled": True, "max_depth": 10, "prune_strategy": "hybrid"},

@@ -35,6 +35,7 @@ from caliber.config.lifecycle import (
     NotesConfig,
     PolicyEngineConfig,
     PrincipalConfig,
+    SummariesConfig,
     TrajectoryConfig,
 )
 from caliber.config.memories import MEMORIES_MAX, MemoryConfig
@@ -130,6 +131,7 @@ class CaliberConfig(Section):
     context_window_persistence: PersistenceConfig = knob("Whether assembled windows are kept.", "C-100")
     trajectory: TrajectoryConfig = knob("Tasks.", "C-237")
     close: CloseConfig = knob("Closing a scope.", "C-215")
+    summaries: SummariesConfig = knob("Summaries of blocks of turns.", "design")
     notes: NotesConfig = knob("Knowledge kept beyond its trajectory.", "C-121")
     pcp: PCPConfig = knob("What guards the memory.", "C-119")
     principal: PrincipalConfig = knob("Who acts when a call does not say.", "design")

@@ -46,6 +46,7 @@ from caliber.model.ids import (
     SpaceId,
     TrajectoryId,
     TurnId,
+    TurnSummaryId,
     WindowId,
 )
 
@@ -181,6 +182,28 @@ class Turn:
     def text(self) -> str:
         """The content as text; bytes that are not UTF-8 are shown as replacement characters."""
         return self.content.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSummary:
+    """A summary of a block of turns of an open scope: all of its turns numbered ``first_turn`` to ``last_turn``.
+
+    ``source_turns`` are those turns, ``trust`` is the label of the least trusted of them, and ``model_id`` names the
+    model or the rules that made the summary. Units: ``content`` counts ``token_count`` tokens.
+    """
+
+    turn_summary_id: TurnSummaryId
+    trajectory_id: TrajectoryId
+    scope_id: ScopeId
+    first_turn: int
+    last_turn: int
+    content: str
+    token_count: int
+    source_turns: tuple[TurnId, ...]
+    model_id: str
+    created_at: datetime
+    trust: TrustLabel = TrustLabel.WEB
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)

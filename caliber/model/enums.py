@@ -11,6 +11,7 @@ class EntityType(StrEnum):
     TRAJECTORY = "trajectory"
     SCOPE = "scope"
     TURN = "turn"
+    TURN_SUMMARY = "turn_summary"
     ARTIFACT = "artifact"
     NOTE = "note"
     SESSION = "session"

@@ -8,6 +8,7 @@ from typing import NewType
 TrajectoryId = NewType("TrajectoryId", uuid.UUID)
 ScopeId = NewType("ScopeId", uuid.UUID)
 TurnId = NewType("TurnId", uuid.UUID)
+TurnSummaryId = NewType("TurnSummaryId", uuid.UUID)
 ArtifactId = NewType("ArtifactId", uuid.UUID)
 NoteId = NewType("NoteId", uuid.UUID)
 SessionId = NewType("SessionId", uuid.UUID)

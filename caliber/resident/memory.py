@@ -92,7 +92,8 @@ class ResidentMemory:
         self._elsewhere = None if self._held.issuperset(self._entities) else self._read_record
         self._layouts = {relation.name: Layout(relation) for relation in relations if relation is not EMBEDDING}
         # In backend mode, what is framed alone has texts here.
-        texts = ("artifact", "turn", *(relation.name for relation in store.catalog.own), "note", "scope", "trajectory")
+        own = (relation.name for relation in store.catalog.own)
+        texts = ("artifact", "turn", *own, "note", "turn_summary", "scope", "trajectory")
         self._evicted_in_order = tuple(name for name in texts if name in self._held)
         self._generations: dict[str, Generation] = {}
         self._indexes = VectorIndexes(segment_rows)

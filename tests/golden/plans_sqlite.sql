@@ -5,7 +5,7 @@
 CREATE TABLE "session" (
   "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,
   "session_id" BLOB NOT NULL CHECK (length("session_id") = 16),
-  "initiator_type" TEXT NOT NULL CHECK ("initiator_type" IN ('trajectory', 'scope', 'turn', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
+  "initiator_type" TEXT NOT NULL CHECK ("initiator_type" IN ('trajectory', 'scope', 'turn', 'turn_summary', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
   "initiator_id" BLOB NOT NULL CHECK (length("initiator_id") = 16),
   "started_at" INTEGER NOT NULL,
   "last_active_at" INTEGER NOT NULL,
@@ -70,7 +70,7 @@ CREATE TABLE "trajectory" (
   "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,
   "trajectory_id" BLOB NOT NULL CHECK (length("trajectory_id") = 16),
   "status" TEXT NOT NULL CHECK ("status" IN ('active', 'completed', 'failed', 'suspended')),
-  "initiator_type" TEXT NOT NULL CHECK ("initiator_type" IN ('trajectory', 'scope', 'turn', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
+  "initiator_type" TEXT NOT NULL CHECK ("initiator_type" IN ('trajectory', 'scope', 'turn', 'turn_summary', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
   "initiator_id" BLOB NOT NULL CHECK (length("initiator_id") = 16),
   "goal_hash" BLOB NOT NULL CHECK (length("goal_hash") = 32),
   "created_at" INTEGER NOT NULL,
@@ -368,6 +368,94 @@ SELECT "turn_id" FROM (SELECT "turn_id", "ordinal", row_number() OVER (ORDER BY 
 --   takes: keep, limit
 --   gives: turn_id
 SELECT "turn_id" FROM (SELECT "turn_id", "ordinal", row_number() OVER (PARTITION BY "trajectory_id" ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "turn") AS ranked WHERE place > ?1 ORDER BY "ordinal" LIMIT ?2;
+
+-- ===== turn_summary
+
+CREATE TABLE "turn_summary" (
+  "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,
+  "turn_summary_id" BLOB NOT NULL CHECK (length("turn_summary_id") = 16),
+  "trajectory_id" BLOB NOT NULL CHECK (length("trajectory_id") = 16),
+  "scope_id" BLOB NOT NULL CHECK (length("scope_id") = 16),
+  "first_turn" INTEGER NOT NULL CHECK ("first_turn" >= 0),
+  "last_turn" INTEGER NOT NULL CHECK ("last_turn" >= 0),
+  "content" TEXT NOT NULL,
+  "token_count" INTEGER NOT NULL CHECK ("token_count" >= 0),
+  "trust" TEXT NOT NULL CHECK ("trust" IN ('system', 'user', 'tool', 'web')),
+  "source_turns" BLOB NOT NULL CHECK (length("source_turns") % 16 = 0),
+  "model_id" TEXT NOT NULL,
+  "created_at" INTEGER NOT NULL,
+  "version" INTEGER NOT NULL CHECK ("version" >= 1),
+  UNIQUE ("turn_summary_id"),
+  FOREIGN KEY ("scope_id") REFERENCES "scope" ("scope_id") ON DELETE CASCADE,
+  FOREIGN KEY ("trajectory_id") REFERENCES "trajectory" ("trajectory_id") ON DELETE CASCADE
+) STRICT;
+
+CREATE UNIQUE INDEX "uq_turn_summary_scope_id_first_turn" ON "turn_summary" ("scope_id", "first_turn");
+
+CREATE INDEX "ix_turn_summary_list_by_trajectory" ON "turn_summary" ("trajectory_id", "first_turn");
+
+-- turn_summary.insert
+--   takes: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+--   gives: ordinal
+INSERT INTO "turn_summary" ("ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) RETURNING "ordinal";
+
+-- turn_summary.insert_or_ignore
+--   takes: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+--   gives: ordinal
+INSERT INTO "turn_summary" ("ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT DO NOTHING RETURNING "ordinal";
+
+-- turn_summary.upsert
+--   takes: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+--   gives: ordinal
+INSERT INTO "turn_summary" ("ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT ("turn_summary_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "first_turn" = excluded."first_turn", "last_turn" = excluded."last_turn", "content" = excluded."content", "token_count" = excluded."token_count", "trust" = excluded."trust", "source_turns" = excluded."source_turns", "model_id" = excluded."model_id", "created_at" = excluded."created_at", "version" = excluded."version" RETURNING "ordinal";
+
+-- turn_summary.get
+--   takes: turn_summary_id
+--   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM "turn_summary" WHERE "turn_summary_id" = ?1;
+
+-- turn_summary.update
+--   takes: trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version, turn_summary_id, version
+UPDATE "turn_summary" SET "trajectory_id" = ?1, "scope_id" = ?2, "first_turn" = ?3, "last_turn" = ?4, "content" = ?5, "token_count" = ?6, "trust" = ?7, "source_turns" = ?8, "model_id" = ?9, "created_at" = ?10, "version" = ?11 WHERE "turn_summary_id" = ?12 AND "version" = ?13;
+
+-- turn_summary.delete
+--   takes: turn_summary_id
+DELETE FROM "turn_summary" WHERE "turn_summary_id" = ?1;
+
+-- turn_summary.count
+--   takes: nothing
+--   gives: count
+SELECT count(*) FROM "turn_summary";
+
+-- turn_summary.page
+--   takes: ordinal, limit
+--   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM "turn_summary" WHERE "ordinal" > ?1 ORDER BY "ordinal" LIMIT ?2;
+
+-- turn_summary.get_many
+--   takes: ordinals
+--   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM "turn_summary" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
+
+-- turn_summary.list_by_scope
+--   takes: scope_id
+--   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM "turn_summary" WHERE "scope_id" = ?1 ORDER BY "first_turn";
+
+-- turn_summary.list_by_trajectory
+--   takes: trajectory_id
+--   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM "turn_summary" WHERE "trajectory_id" = ?1 ORDER BY "first_turn";
+
+-- turn_summary.referring_scope_id
+--   takes: scope_id
+--   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM "turn_summary" WHERE "scope_id" = ?1 ORDER BY "ordinal";
+
+-- turn_summary.referring_trajectory_id
+--   takes: trajectory_id
+--   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM "turn_summary" WHERE "trajectory_id" = ?1 ORDER BY "ordinal";
 
 -- ===== artifact
 
@@ -775,9 +863,9 @@ SELECT "ordinal", "owner_type", "owner_id", "access_count", "last_accessed_at", 
 CREATE TABLE "edge" (
   "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,
   "edge_id" BLOB NOT NULL CHECK (length("edge_id") = 16),
-  "source_type" TEXT NOT NULL CHECK ("source_type" IN ('trajectory', 'scope', 'turn', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
+  "source_type" TEXT NOT NULL CHECK ("source_type" IN ('trajectory', 'scope', 'turn', 'turn_summary', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
   "source_id" BLOB NOT NULL CHECK (length("source_id") = 16),
-  "target_type" TEXT NOT NULL CHECK ("target_type" IN ('trajectory', 'scope', 'turn', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
+  "target_type" TEXT NOT NULL CHECK ("target_type" IN ('trajectory', 'scope', 'turn', 'turn_summary', 'artifact', 'note', 'session', 'agent', 'user', 'system', 'edge', 'checkpoint', 'context_window', 'embedding', 'embedding_space', 'event', 'lock', 'message', 'delegation', 'handoff', 'conflict', 'job', 'config')),
   "target_id" BLOB NOT NULL CHECK (length("target_id") = 16),
   "relation" TEXT NOT NULL CHECK ("relation" IN ('supports', 'contradicts', 'supersedes', 'related_to', 'caused_by', 'link')),
   "weight" REAL NOT NULL CHECK ("weight" >= 0) CHECK ("weight" <= 1),

@@ -18,13 +18,14 @@ from caliber.schema.relations.runtime import (
     SCHEMA_MIGRATION,
 )
 from caliber.schema.relations.tenancy import TENANT
-from caliber.schema.relations.trajectory import ARTIFACT, CHECKPOINT, SCOPE, SESSION, TRAJECTORY, TURN
+from caliber.schema.relations.trajectory import ARTIFACT, CHECKPOINT, SCOPE, SESSION, TRAJECTORY, TURN, TURN_SUMMARY
 
 RELATIONS: tuple[Relation, ...] = (
     SESSION,
     TRAJECTORY,
     SCOPE,
     TURN,
+    TURN_SUMMARY,
     ARTIFACT,
     CHECKPOINT,
     NOTE,
@@ -106,6 +107,7 @@ __all__ = [
     "TENANT",
     "TRAJECTORY",
     "TURN",
+    "TURN_SUMMARY",
     "USAGE",
     "Relation",
 ]

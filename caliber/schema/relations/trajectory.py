@@ -1,4 +1,7 @@
-"""session, trajectory, scope, turn, artifact, checkpoint. Source: C-388 to C-393, K-021 to K-043, K-210."""
+"""session, trajectory, scope, turn, turn_summary, artifact, checkpoint.
+
+Source: C-388 to C-393, K-021 to K-043, K-210.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from caliber.model.entities import (
     Trajectory,
     TrajectoryOutcome,
     Turn,
+    TurnSummary,
 )
 from caliber.model.enums import (
     ArtifactType,
@@ -244,6 +248,42 @@ TURN = Relation(
     groups=("scope_id",),
     in_use=(),
     paths=(AccessPath("list_by_scope", ("scope_id",), ("sequence",)),),
+)
+
+TURN_SUMMARY = Relation(
+    name="turn_summary",
+    plural="turn_summaries",
+    entity=TurnSummary,
+    code=49,
+    comment="A summary of a block of turns of an open scope; it goes when one of its turns goes or changes.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("turn_summary_id",),
+    columns=(
+        uuid_("turn_summary_id"),
+        uuid_("trajectory_id", residence=Residence.INTERNED),
+        uuid_("scope_id", residence=Residence.INTERNED),
+        integer("first_turn", check=(0, None), residence=_COLUMN, comment="the number of its first turn"),
+        integer("last_turn", check=(0, None), residence=_COLUMN, comment="the number of its last turn"),
+        text("content", residence=_TEXT, content=True),
+        integer("token_count", check=(0, None), residence=_COLUMN),
+        enum("trust", TrustLabel, residence=_COLUMN, comment="the least trusted label of its source turns"),
+        uuid_array("source_turns"),
+        text("model_id", comment="the model or the rules that made it"),
+        instant("created_at", residence=_COLUMN),
+        version(),
+    ),
+    uniques=(Unique(("scope_id", "first_turn")),),
+    foreign_keys=(
+        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+        ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
+    ),
+    groups=("trajectory_id", "scope_id"),
+    paths=(
+        AccessPath("list_by_scope", ("scope_id",), ("first_turn",)),
+        AccessPath("list_by_trajectory", ("trajectory_id",), ("first_turn",)),
+    ),
 )
 
 ARTIFACT = Relation(
