@@ -248,6 +248,14 @@ def _opened(config: Any, network: bool) -> Iterator[Finding]:
                 f"{waiting:,} records wait for their vector",
                 "they get it while a program has the store open",
             )
+        waiting = found["behind"]["turn_summaries_waiting"]
+        if waiting:
+            yield Finding(
+                area,
+                HINT,
+                f"{plural(waiting, 'block')} of turns without a summary yet",
+                "they get it while a program has the store open",
+            )
         triggers = found["behind"]["triggers_waiting"]
         if triggers:
             yield Finding(

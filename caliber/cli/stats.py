@@ -45,6 +45,9 @@ def print_stats(out: Output, found: dict[str, Any]) -> None:
     waiting = found["behind"]["embeddings_waiting"]
     if waiting:
         out.say(f"waiting    {waiting:,} vectors")
+    waiting = found["behind"]["turn_summaries_waiting"]
+    if waiting:
+        out.say(f"waiting    {waiting:,} summaries of turns")
     out.say("records")
     for name, count in found["records"].items():
         if count:

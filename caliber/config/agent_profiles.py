@@ -67,6 +67,8 @@ CODING_AGENT: Final = AgentProfile(
         "assembly.evict_block_turns": Change(
             64, "Turns are many and short (tool calls): larger blocks keep the provider's cache longer."
         ),
+        "summaries.block_turns": Change(64, "As many turns as leave a window together."),
+        "summaries.max_tokens": Change(300, "A block has four times the turns of the reference."),
         "assembly.overflow_policy": Change("exclude", "Half a patch misleads: a record goes in whole or not at all."),
         "search.boosts.exact": Change(1.0, "An identifier or a quoted message asks for exactly that."),
         "search.weights.vector": Change(0.11, "Names decide; meaning helps with prose about code.", vectors=True),

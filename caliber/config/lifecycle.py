@@ -30,7 +30,6 @@ class SummariesConfig(Section):
         "Whether each completed block of turns is summarized, behind the commit, by summarization_provider; without one"
         " nothing is.",
         "design",
-        later=True,
     )
     block_turns: Int = knob(
         "Turns of a block: numbers 0 to n - 1 of a trajectory are the first. Equal to assembly.evict_block_turns, what"
@@ -39,9 +38,8 @@ class SummariesConfig(Section):
         unit="turns",
         ge=1,
         le=65_536,
-        later=True,
     )
-    max_tokens: Int = knob("Longest summary of a block.", "ours", unit="tokens", ge=1, later=True)
+    max_tokens: Int = knob("Longest summary of a block.", "ours", unit="tokens", ge=1)
 
 
 class PolicyEngineConfig(Section):

@@ -13,7 +13,7 @@ from caliber.model.errors import InvalidValue
 from caliber.runtime.engine import Engine
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import EMBEDDING_SPACE, NOTE
+from caliber.schema.relations import EMBEDDING_SPACE, NOTE, TURN, TURN_SUMMARY
 from caliber.storage import arrow
 from caliber.storage.arrow import Source
 from caliber.storage.bulk.columns import Columns, values_of
@@ -74,6 +74,8 @@ def load_source(
     report = engine.store.bulk_load(relation, batches, on_existing, progress)
     if report.loaded and relation.name in owners and engine.embedder is not None:
         engine.embedder.loaded()
+    if report.loaded and relation in (TURN, TURN_SUMMARY) and engine.turn_summaries is not None:
+        engine.turn_summaries.loaded()
     return report
 
 

@@ -50,6 +50,7 @@ from caliber.runtime.providers import Providers
 from caliber.runtime.records.filters import Filters
 from caliber.runtime.repeating import Once, Repeating
 from caliber.runtime.stored_records import StoredRecords
+from caliber.runtime.summaries.summarizer import TurnSummarizer, open_summarizer
 from caliber.runtime.support import refusals
 from caliber.schema.memories import OF_RELATION, BuiltIn
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING
@@ -100,6 +101,7 @@ class Engine:
             truncated=self._embedding_truncated,
         )
         self.embedder: Embedder | None = None
+        self.turn_summaries: TurnSummarizer | None = None
         self._repeating: list[Repeating | Once] = []
         try:
             resident = config.resident
@@ -175,6 +177,16 @@ class Engine:
         if provider is not None:
             self._open_embedder(provider, durable, previous_embedding_provider)
         self._summarizer = self._providers.summarization(summarization_provider, provider)
+        self.turn_summaries = open_summarizer(
+            self.store,
+            self.memory,
+            self.config,
+            self._summarizer,
+            is_resident=self.stored_search is None,
+            count_text=self.count_text,
+            failed=lambda error: self.record_error("summarizing turns", error),
+        )
+        self.memory.on_commit = self._committed
 
     def _has_vector(self, _: str, space_id: uuid.UUID, owner: bytes) -> bool:
         """Ask the store whether a record has a vector, where vectors are not in memory."""
@@ -202,7 +214,6 @@ class Engine:
             failed=self._embedding_failed,
             has_vector=self.memory.has_vector if self.stored_search is None else self._has_vector,
         )
-        self.memory.on_commit = self._committed
         if self.embedder.has_work:
             self.embedder.start()
 
@@ -222,8 +233,9 @@ class Engine:
 
     def _close_providers(self) -> None:
         self._providers.close()  # first, so that the worker does not wait for an answer
-        if self.embedder is not None:
-            self.embedder.close()
+        for worker in (self.turn_summaries, self.embedder):
+            if worker is not None:
+                worker.close()
 
     def _keep_config(self) -> None:
         document = ConfigDocument(
@@ -260,8 +272,9 @@ class Engine:
 
     def _catch_up(self) -> None:
         self.store.catch_up()
-        if self.embedder is not None:
-            self.embedder.changed_elsewhere()
+        for worker in (self.embedder, self.turn_summaries):
+            if worker is not None:
+                worker.changed_elsewhere()
 
     # --- counting --------------------------------------------------------------------------------
 
@@ -404,6 +417,8 @@ class Engine:
     def _committed(self, changes: Sequence[RowChange]) -> None:
         if self.embedder is not None:
             self.embedder.committed(changes)
+        if self.turn_summaries is not None:
+            self.turn_summaries.committed(changes)
 
     # --- failures behind the caller's back: recorded, never silent --------------------------------
 
@@ -432,11 +447,13 @@ class Engine:
     # --- ending ----------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Return once everything behind is done: vectors made, counts, events and windows on disk."""
+        """Return once everything behind is done: vectors and summaries made, counts, events and windows on disk."""
         self.check_open()
-        if self.embedder is not None:
-            self.embedder.drain()
-        self.behind.flush()
+        with contextlib.ExitStack() as stack:  # a provider that fails does not keep the others from being drained
+            stack.callback(self.behind.flush)
+            for worker in (self.turn_summaries, self.embedder):
+                if worker is not None:
+                    stack.callback(worker.drain)
 
     def close(self) -> None:
         """Drain what is queued within ``shutdown_ms`` and release everything; closing twice changes nothing."""

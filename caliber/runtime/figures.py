@@ -51,6 +51,7 @@ def stats(engine: Engine) -> dict[str, Any]:
             "bytes_a_window": behind.window_bytes // written,
             "triggers_waiting": records[PENDING_TRIGGER.name],
             "embeddings_waiting": 0 if embedder is None else embedder.waiting(),
+            "turn_summaries_waiting": 0 if engine.turn_summaries is None else engine.turn_summaries.count(),
         },
         "embedding_spaces": spaces.in_short(engine),
         "providers": {

@@ -31,6 +31,12 @@ IRREGULAR: dict[str, Irregular] = {
     "scope.distrust_loaded": Irregular(("after",), rows_of="scope"),
     "scope.next_sequence": Irregular(("trajectory_id",), results=("sequence",)),
     "turn.by_number": Irregular(("trajectory_id", "turn_number"), rows_of="turn"),
+    "turn.outline": Irregular(("scope_id", "turn_number"), results=("turn_number", "is_result", "calls")),
+    "turn.block": Irregular(("trajectory_id", "scope_id", "first_turn", "last_turn"), rows_of="turn"),
+    "turn.hold_block": Irregular(("trajectory_id", "scope_id", "first_turn", "last_turn"), rows_of="turn"),
+    "turn_summary.hold_scope": Irregular(("trajectory_id", "scope_id"), results=("scope_id",)),
+    "turn_summary.overlapping": Irregular(("scope_id", "first_turn", "last_turn"), rows_of="turn_summary"),
+    "turn_summary.ranges": Irregular(("scope_id",), results=("first_turn", "last_turn", "source_turns")),
     "artifact.active_by_hash": Irregular(
         ("trajectory_id", "content_hash", "artifact_type", "trust"), rows_of="artifact"
     ),

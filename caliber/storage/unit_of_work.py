@@ -7,6 +7,7 @@ events are published after the commit, and nothing of either happens when the tr
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import json
 import uuid
@@ -17,7 +18,7 @@ from caliber.model.entities import Event, LockToken
 from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, LockExpired, NotFound
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TURN
+from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TURN, TURN_SUMMARY
 from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
@@ -26,6 +27,7 @@ from caliber.storage.outdated import check_present, outdated
 from caliber.storage.paging import pages
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.session import StatementSession
+from caliber.storage.turn_summaries import OVERLAPPING, outdated_by
 
 
 class RowChange(NamedTuple):
@@ -252,6 +254,8 @@ class UnitOfWork:
         self._held[relation.name, key] = new
         if relation.mirrored:
             self.changes.append(RowChange(relation, UPSERT, new))
+        if relation is TURN:
+            self._drop_summaries(old, new)
         self._check_live(relation)
         return plans.codec.decode(new)
 
@@ -273,6 +277,15 @@ class UnitOfWork:
         self._content_replaced(plans, old, None)
         if relation.mirrored:
             self.changes.append(RowChange(relation, DELETE, old))
+        if relation is TURN:
+            self._drop_summaries(old, None)
+
+    def _drop_summaries(self, old: Row, new: Row | None) -> None:
+        """Delete the summary of a turn that was changed or deleted, keeping its text for replay."""
+        for place in outdated_by(old, new):
+            for summary in self.select_entities(TURN_SUMMARY, OVERLAPPING, *place):
+                with contextlib.suppress(NotFound):  # who deleted another of its turns did it
+                    self.delete(TURN_SUMMARY, summary)
 
     def change(self, relation: Relation, statement: str, *parameters: Any) -> list[Row]:
         """Run an irregular statement that updates rows of ``relation`` and returns them whole; return the rows.

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from caliber.model.enums import ArtifactType, EntityType, EventFamily, NoteType
+from caliber.model.entities import ToolCall
+from caliber.model.enums import ArtifactType, EntityType, EventFamily, NoteType, TurnRole
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import (
@@ -26,6 +27,7 @@ from caliber.schema.relations import (
     SCOPE,
     TRAJECTORY,
     TURN,
+    TURN_SUMMARY,
     USAGE,
 )
 from caliber.storage.codec import Row, codec_of
@@ -72,8 +74,12 @@ def dataset() -> list[tuple[Relation, Any]]:
         (SCOPE, plain(SCOPE, scope_id=S1, trajectory_id=T1, sequence_number=4, next_sequence=2, summary="said")),
         (SCOPE, plain(SCOPE, scope_id=S2, trajectory_id=T1, sequence_number=2, closed_at=from_us(5))),
         (TURN, plain(TURN, turn_id=uid(21), **key, sequence=0, turn_number=0, content=b"one", idempotency_key="k")),
-        (TURN, plain(TURN, turn_id=uid(22), **key, sequence=1, turn_number=1, content=b"")),
-        (TURN, plain(TURN, turn_id=uid(23), **key, sequence=2, turn_number=2, content=b"three")),
+        (TURN, plain(TURN, turn_id=uid(22), **key, sequence=1, turn_number=1, content=b"",
+                     role=TurnRole.TOOL)),
+        (TURN, plain(TURN, turn_id=uid(23), **key, sequence=2, turn_number=2, content=b"three",
+                     role=TurnRole.ASSISTANT, tool_calls=(ToolCall("1", "f", "{}"),))),
+        (TURN_SUMMARY, plain(TURN_SUMMARY, turn_summary_id=uid(25), **key, first_turn=0, last_turn=1,
+                             source_turns=(uid(21), uid(22)), content="said")),
         (ARTIFACT, plain(ARTIFACT, artifact_id=uid(31), **key, content_hash=hash_a, artifact_type=ArtifactType.FACT,
                          expires_at=from_us(100), content=b"A", idempotency_key="k")),
         (ARTIFACT, plain(ARTIFACT, artifact_id=uid(32), **key, content_hash=hash_a, artifact_type=ArtifactType.FACT,
@@ -151,6 +157,19 @@ READS: Final[list[tuple[str, tuple[Any, ...], Callable[[list[Row]], Any], Any]]]
     ("artifact.by_idempotency", (T1.bytes, "k"), lambda rows: ids(ARTIFACT, rows), [31]),
     ("turn.by_number", (T1.bytes, 1), lambda rows: ids(TURN, rows), [22]),
     ("turn.by_number", (T2.bytes, 1), lambda rows: ids(TURN, rows), []),
+    ("turn.outline", (S1.bytes, 0), lambda rows: rows, [(0, 0, 0), (1, 1, 0), (2, 0, 1)]),
+    ("turn.outline", (S1.bytes, 2), lambda rows: rows, [(2, 0, 1)]),
+    ("turn.outline", (S2.bytes, 0), lambda rows: rows, []),
+    ("turn.block", (T1.bytes, S1.bytes, 1, 2), lambda rows: ids(TURN, rows), [22, 23]),
+    ("turn.block", (T1.bytes, S1.bytes, 3, 9), lambda rows: ids(TURN, rows), []),
+    ("turn.block", (T1.bytes, S2.bytes, 0, 9), lambda rows: ids(TURN, rows), []),
+    ("turn.block", (T2.bytes, S1.bytes, 0, 9), lambda rows: ids(TURN, rows), []),
+    ("turn_summary.overlapping", (S1.bytes, 1, 1), lambda rows: ids(TURN_SUMMARY, rows), [25]),
+    ("turn_summary.overlapping", (S1.bytes, 0, 9), lambda rows: ids(TURN_SUMMARY, rows), [25]),
+    ("turn_summary.overlapping", (S1.bytes, 2, 9), lambda rows: ids(TURN_SUMMARY, rows), []),
+    ("turn_summary.overlapping", (S2.bytes, 0, 9), lambda rows: ids(TURN_SUMMARY, rows), []),
+    ("turn_summary.ranges", (S1.bytes,), lambda rows: rows, [(0, 1, 2)]),
+    ("turn_summary.ranges", (S2.bytes,), lambda rows: rows, []),
     ("artifact.active_by_hash", (T1.bytes, b"a" * 32, "fact", "system"), lambda rows: ids(ARTIFACT, rows), [31]),
     ("artifact.active_by_hash", (T1.bytes, b"a" * 32, "fact", "user"), lambda rows: ids(ARTIFACT, rows), []),
     ("artifact.active_by_hash", (T1.bytes, b"b" * 32, "fact", "system"), lambda rows: ids(ARTIFACT, rows), []),

@@ -225,3 +225,8 @@ def _split(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> tupl
             pending[key] = turn
             fresh.append(turn)
     return fresh, known
+
+
+def transcript(turns: Sequence[Turn]) -> str:
+    """Return turns as one text, one paragraph each, with who said it."""
+    return "\n\n".join(f"{turn.name or turn.role.value}: {turn.text}" for turn in turns if turn.content)

@@ -2506,10 +2506,25 @@ DELETE FROM "tenant_a"."pending_trigger" WHERE created_at < $1;
 --   gives: erasures
 WITH task AS MATERIALIZED (SELECT trajectory_id AS of_task FROM "tenant_a"."trajectory" WHERE trajectory_id = $3 FOR KEY SHARE) DELETE FROM "tenant_a"."pending_trigger" USING task WHERE trigger_id = $1 AND version = $2 AND trajectory_id = of_task RETURNING (SELECT count(*) FROM "tenant_a"."erasure");
 
+-- turn.block
+--   takes: trajectory_id, scope_id, first_turn, last_turn
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 ORDER BY turn_number;
+
 -- turn.by_number
 --   takes: trajectory_id, turn_number
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND turn_number = $2;
+
+-- turn.hold_block
+--   takes: trajectory_id, scope_id, first_turn, last_turn
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 ORDER BY turn_number FOR SHARE;
+
+-- turn.outline
+--   takes: scope_id, turn_number
+--   gives: turn_number, is_result, calls
+SELECT turn_number, (role = 'tool')::int, (tool_calls::text <> '[]')::int FROM "tenant_a"."turn" WHERE scope_id = $1 AND turn_number >= $2 ORDER BY turn_number;
 
 -- turn.reserve
 --   takes: count
@@ -2520,6 +2535,21 @@ SELECT nextval('"tenant_a"."turn_ordinal_seq"'::regclass) FROM generate_series(1
 --   takes: created_until, closed_only
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE created_at <= $1 AND ($2::bigint = 0 OR scope_id IN (SELECT scope_id FROM "tenant_a"."scope" WHERE closed_at IS NOT NULL)) ORDER BY ordinal;
+
+-- turn_summary.hold_scope
+--   takes: trajectory_id, scope_id
+--   gives: scope_id
+WITH task AS MATERIALIZED (SELECT trajectory_id AS of_task FROM "tenant_a"."trajectory" WHERE trajectory_id = $1 FOR KEY SHARE) SELECT mine.scope_id FROM "tenant_a"."scope" AS mine JOIN task ON of_task = mine.trajectory_id WHERE mine.scope_id = $2 AND mine.closed_at IS NULL FOR KEY SHARE OF mine;
+
+-- turn_summary.overlapping
+--   takes: scope_id, first_turn, last_turn
+--   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM "tenant_a"."turn_summary" WHERE scope_id = $1 AND first_turn <= $3 AND last_turn >= $2 ORDER BY first_turn;
+
+-- turn_summary.ranges
+--   takes: scope_id
+--   gives: first_turn, last_turn, source_turns
+SELECT first_turn, last_turn, cardinality(source_turns) FROM "tenant_a"."turn_summary" WHERE scope_id = $1 ORDER BY first_turn;
 
 -- turn_summary.reserve
 --   takes: count

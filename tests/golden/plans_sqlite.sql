@@ -2151,15 +2151,45 @@ DELETE FROM pending_trigger WHERE created_at < ?1;
 --   gives: erasures
 DELETE FROM pending_trigger WHERE trigger_id = ?1 AND version = ?2 AND trajectory_id = ?3 RETURNING (SELECT count(*) FROM erasure);
 
+-- turn.block
+--   takes: trajectory_id, scope_id, first_turn, last_turn
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4 ORDER BY turn_number;
+
 -- turn.by_number
 --   takes: trajectory_id, turn_number
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE trajectory_id = ?1 AND turn_number = ?2;
 
+-- turn.hold_block
+--   takes: trajectory_id, scope_id, first_turn, last_turn
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4 ORDER BY turn_number;
+
+-- turn.outline
+--   takes: scope_id, turn_number
+--   gives: turn_number, is_result, calls
+SELECT turn_number, role = 'tool', tool_calls <> '[]' FROM turn WHERE scope_id = ?1 AND turn_number >= ?2 ORDER BY turn_number;
+
 -- turn.stale
 --   takes: created_until, closed_only
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE created_at <= ?1 AND (?2 = 0 OR scope_id IN (SELECT scope_id FROM scope WHERE closed_at IS NOT NULL)) ORDER BY ordinal;
+
+-- turn_summary.hold_scope
+--   takes: trajectory_id, scope_id
+--   gives: scope_id
+SELECT scope_id FROM scope WHERE trajectory_id = ?1 AND scope_id = ?2 AND closed_at IS NULL;
+
+-- turn_summary.overlapping
+--   takes: scope_id, first_turn, last_turn
+--   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM turn_summary WHERE scope_id = ?1 AND first_turn <= ?3 AND last_turn >= ?2 ORDER BY first_turn;
+
+-- turn_summary.ranges
+--   takes: scope_id
+--   gives: first_turn, last_turn, source_turns
+SELECT first_turn, last_turn, length(source_turns) / 16 FROM turn_summary WHERE scope_id = ?1 ORDER BY first_turn;
 
 -- usage.bump
 --   takes: owner_type, owner_id, count, now

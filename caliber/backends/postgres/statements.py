@@ -43,6 +43,32 @@ _TEXTS: Final = {
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM {scope} WHERE trajectory_id = $1",
     "turn.by_number": "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND turn_number = $2",
+    "turn.outline": (
+        "SELECT turn_number, (role = 'tool')::int, (tool_calls::text <> '[]')::int FROM {turn} WHERE scope_id = $1"
+        " AND turn_number >= $2 ORDER BY turn_number"
+    ),
+    "turn.block": (
+        "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND scope_id = $2"
+        " AND turn_number BETWEEN $3 AND $4 ORDER BY turn_number"
+    ),
+    "turn.hold_block": (
+        "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND scope_id = $2"
+        " AND turn_number BETWEEN $3 AND $4 ORDER BY turn_number FOR SHARE"
+    ),
+    # The task, then the scope, then turns: so they are locked when a task is deleted, and nobody waits in a circle.
+    "turn_summary.hold_scope": (
+        "WITH task AS MATERIALIZED (SELECT trajectory_id AS of_task FROM {trajectory} WHERE trajectory_id = $1"
+        " FOR KEY SHARE) SELECT mine.scope_id FROM {scope} AS mine JOIN task ON of_task = mine.trajectory_id"
+        " WHERE mine.scope_id = $2 AND mine.closed_at IS NULL FOR KEY SHARE OF mine"
+    ),
+    "turn_summary.overlapping": (
+        "SELECT {turn_summary_row} FROM {turn_summary} WHERE scope_id = $1 AND first_turn <= $3 AND last_turn >= $2"
+        " ORDER BY first_turn"
+    ),
+    "turn_summary.ranges": (
+        "SELECT first_turn, last_turn, cardinality(source_turns) FROM {turn_summary} WHERE scope_id = $1"
+        " ORDER BY first_turn"
+    ),
     "artifact.active_by_hash": (
         "SELECT {artifact_row} FROM {artifact} WHERE trajectory_id = $1 AND content_hash = $2 AND artifact_type = $3"
         " AND trust = $4 AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"

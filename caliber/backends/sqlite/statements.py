@@ -36,6 +36,30 @@ _TEXTS = {
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
     "turn.by_number": f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND turn_number = ?2",
+    "turn.outline": (
+        "SELECT turn_number, role = 'tool', tool_calls <> '[]' FROM turn WHERE scope_id = ?1 AND turn_number >= ?2"
+        " ORDER BY turn_number"
+    ),
+    "turn.block": (
+        f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4"
+        " ORDER BY turn_number"
+    ),
+    # BEGIN IMMEDIATE keeps others from changing them already.
+    "turn.hold_block": (
+        f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4"
+        " ORDER BY turn_number"
+    ),
+    "turn_summary.hold_scope": (
+        "SELECT scope_id FROM scope WHERE trajectory_id = ?1 AND scope_id = ?2 AND closed_at IS NULL"
+    ),
+    "turn_summary.overlapping": (
+        f"SELECT {ROW['turn_summary']} FROM turn_summary WHERE scope_id = ?1 AND first_turn <= ?3 AND last_turn >= ?2"
+        " ORDER BY first_turn"
+    ),
+    "turn_summary.ranges": (
+        "SELECT first_turn, last_turn, length(source_turns) / 16 FROM turn_summary WHERE scope_id = ?1"
+        " ORDER BY first_turn"
+    ),
     "artifact.active_by_hash": (
         f"SELECT {ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND content_hash = ?2 AND artifact_type = ?3"
         " AND trust = ?4 AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"

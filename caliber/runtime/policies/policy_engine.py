@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
 from caliber.llm.protocols import ExtractionTurn
 from caliber.model.access import Principal
-from caliber.model.entities import Artifact, Event, Note, PendingTrigger, Turn
+from caliber.model.entities import Artifact, Event, Note, PendingTrigger
 from caliber.model.enums import (
     ArtifactType,
     EntityType,
@@ -51,6 +51,7 @@ from caliber.schema.relations import TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory.artifacts import NewArtifact
+from caliber.trajectory.turns import transcript
 
 T = TypeVar("T")
 
@@ -399,8 +400,3 @@ class PolicyEngine:
 
 
 _TURNS = ActionConfig(action=PolicyAction.SUMMARIZE, target=PolicyTarget.TURN_BUFFER)
-
-
-def transcript(turns: Sequence[Turn]) -> str:
-    """Return turns as one text, one paragraph each, with who said it."""
-    return "\n\n".join(f"{turn.name or turn.role.value}: {turn.text}" for turn in turns if turn.content)

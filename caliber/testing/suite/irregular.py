@@ -178,6 +178,19 @@ def test_scopes_are_trusted_as_the_least_of_loaded_turns(contract_dataset: Fille
     undone(contract_dataset.store, work)
 
 
+def test_a_block_of_turns_is_held_where_its_scope_is_open(contract_dataset: Filled) -> None:
+    # decision 0192
+    def work(uow: UnitOfWork) -> None:
+        assert uow.select("turn_summary.hold_scope", T1.bytes, S1.bytes) == [(S1.bytes,)]
+        assert uow.select("turn_summary.hold_scope", T1.bytes, S2.bytes) == [], "a closed scope"
+        assert uow.select("turn_summary.hold_scope", uid(2).bytes, S1.bytes) == [], "of another task"
+        held = uow.select_entities(TURN, "turn.hold_block", T1.bytes, S1.bytes, 0, 1)
+        assert [turn.turn_id for turn in held] == [uid(21), uid(22)]
+        assert uow.select("turn.hold_block", T1.bytes, S2.bytes, 0, 9) == []
+
+    undone(contract_dataset.store, work)
+
+
 def test_pruning_statements_remove_what_they_say(contract_dataset: Filled) -> None:
     store = contract_dataset.store
 

@@ -1,0 +1,1 @@
+"""Summaries of blocks of turns, made behind the commit."""
