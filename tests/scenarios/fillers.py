@@ -323,12 +323,8 @@ the outreach day | the demonstration; the children; the poster; the sign-up shee
 """
 
 _STYLE_TOPICS = {
-    "small_talk": _SMALL_TALK,
-    "coding": _CODING,
-    "ops": _OPS,
-    "support": _SUPPORT,
-    "travel": _TRAVEL,
-    "research": _RESEARCH,
+    "small_talk": _SMALL_TALK, "coding": _CODING, "ops": _OPS,
+    "support": _SUPPORT, "travel": _TRAVEL, "research": _RESEARCH,
 }
 
 # ---------------------------------------------------------------------------------------------
@@ -336,46 +332,14 @@ _STYLE_TOPICS = {
 # of time, {p} a person without a name, {n} a small number in words.
 # ---------------------------------------------------------------------------------------------
 
-_WHEN = [
-    "this week",
-    "before lunch",
-    "over the weekend",
-    "tomorrow morning",
-    "after work",
-    "later today",
-    "first thing tomorrow",
-    "on a quiet afternoon",
-    "next week",
-    "some evening",
-    "in the next few days",
-    "when you have a free moment",
-]
-_DUR = [
-    "ten minutes",
-    "half an hour",
-    "a quarter of an hour",
-    "an afternoon",
-    "a couple of days",
-    "an evening",
-    "twenty minutes",
-    "most of a morning",
-    "a day or so",
-    "a lunch break",
-]
-_PERSON = [
-    "a colleague",
-    "somebody I trust",
-    "a friend of a friend",
-    "one of the others",
-    "the person before me",
-    "an old hand",
-    "somebody on the forum",
-    "a cousin of mine",
-    "my flatmate",
-    "a newcomer",
-    "the quiet one in the group",
-    "the last person I asked",
-]
+_WHEN = ["this week", "before lunch", "over the weekend", "tomorrow morning", "after work",
+         "later today", "first thing tomorrow", "on a quiet afternoon", "next week",
+         "some evening", "in the next few days", "when you have a free moment"]
+_DUR = ["ten minutes", "half an hour", "a quarter of an hour", "an afternoon", "a couple of days",
+        "an evening", "twenty minutes", "most of a morning", "a day or so", "a lunch break"]
+_PERSON = ["a colleague", "somebody I trust", "a friend of a friend", "one of the others",
+           "the person before me", "an old hand", "somebody on the forum", "a cousin of mine",
+           "my flatmate", "a newcomer", "the quiet one in the group", "the last person I asked"]
 _NUM = ["two", "three", "four", "five", "a handful of", "a few"]
 
 _USER = {
@@ -539,100 +503,58 @@ _USER = {
 
 _OPEN = {
     "small_talk": [
-        "Ha, that is typical of {t}.",
-        "Oh, {a}, the classic.",
-        "I would not lose sleep over {a}.",
-        "With {t}, patience is most of the answer.",
-        "That sounds like {t} all over.",
-        "There are worse ways to spend {d}.",
-        "Everybody has a story about {a}.",
-        "You are not the first to be puzzled by {a}.",
-        "Let me think about {t} for a moment.",
-        "I like that you take {t} seriously.",
-        "My honest view of {a} is a mild one.",
-        "It depends on how much you mind {a}.",
-        "Cheerful news first: {b} can wait.",
+        "Ha, that is typical of {t}.", "Oh, {a}, the classic.", "I would not lose sleep over {a}.",
+        "With {t}, patience is most of the answer.", "That sounds like {t} all over.",
+        "There are worse ways to spend {d}.", "Everybody has a story about {a}.",
+        "You are not the first to be puzzled by {a}.", "Let me think about {t} for a moment.",
+        "I like that you take {t} seriously.", "My honest view of {a} is a mild one.",
+        "It depends on how much you mind {a}.", "Cheerful news first: {b} can wait.",
         "Between {a} and {b} I would take the second.",
     ],
     "coding": [
-        "I read through {t} again.",
-        "The first thing I would check is {a}.",
-        "Yes, {a} can cause exactly that.",
-        "I take {b} for a symptom here.",
-        "Let us separate {a} from {b}.",
-        "Short answer for {t}: keep it small.",
-        "I would start with {a}, since it is cheap to rule out.",
-        "There are {n} ways to do this for {t}.",
-        "My guess for {t} is a plain oversight.",
-        "I had a look at {a} and at {b}.",
-        "That change to {a} is fine on its own.",
-        "It helps to write down what {t} should promise.",
-        "For {t} I would resist anything clever.",
-        "Good that you stopped before {b}.",
+        "I read through {t} again.", "The first thing I would check is {a}.",
+        "Yes, {a} can cause exactly that.", "I take {b} for a symptom here.",
+        "Let us separate {a} from {b}.", "Short answer for {t}: keep it small.",
+        "I would start with {a}, since it is cheap to rule out.", "There are {n} ways to do this for {t}.",
+        "My guess for {t} is a plain oversight.", "I had a look at {a} and at {b}.",
+        "That change to {a} is fine on its own.", "It helps to write down what {t} should promise.",
+        "For {t} I would resist anything clever.", "Good that you stopped before {b}.",
     ],
     "ops": [
-        "Here is what I know about {t}.",
-        "I would start with {a} and work outwards.",
-        "Nothing dramatic about {t} so far.",
-        "{b} can wait, {a} should not.",
-        "The graphs for {t} are calm at the moment.",
-        "I checked {a} against last month.",
-        "Two things stand out with {t}.",
-        "My money is on {a}.",
-        "It looks like {b} rather than {a}.",
-        "We can leave {t} as it is for now.",
-        "As far as I can see, {a} changed first.",
-        "Let me sum up {t} in a few lines.",
-        "There is a short answer and a long one about {a}.",
+        "Here is what I know about {t}.", "I would start with {a} and work outwards.",
+        "Nothing dramatic about {t} so far.", "{b} can wait, {a} should not.",
+        "The graphs for {t} are calm at the moment.", "I checked {a} against last month.",
+        "Two things stand out with {t}.", "My money is on {a}.", "It looks like {b} rather than {a}.",
+        "We can leave {t} as it is for now.", "As far as I can see, {a} changed first.",
+        "Let me sum up {t} in a few lines.", "There is a short answer and a long one about {a}.",
         "We have met {t} before.",
     ],
     "support": [
-        "Thank you for writing about {t}.",
-        "I am sorry about the trouble with {t}.",
-        "Let us look at {a} together.",
-        "Good news: you can check {a} quickly.",
-        "I understand, {t} can be tiresome.",
-        "For {t} there are {n} simple steps.",
-        "Most questions about {t} come down to {a}.",
-        "You did the right thing with {a}.",
-        "Thanks for the details on {a}.",
-        "I have made a remark about {t} in your case.",
-        "That is a fair question about {b}.",
-        "Please do not worry about {b} yet.",
-        "We see {t} now and then.",
-        "Let me explain {a} in plain words.",
+        "Thank you for writing about {t}.", "I am sorry about the trouble with {t}.",
+        "Let us look at {a} together.", "Good news: you can check {a} quickly.",
+        "I understand, {t} can be tiresome.", "For {t} there are {n} simple steps.",
+        "Most questions about {t} come down to {a}.", "You did the right thing with {a}.",
+        "Thanks for the details on {a}.", "I have made a remark about {t} in your case.",
+        "That is a fair question about {b}.", "Please do not worry about {b} yet.",
+        "We see {t} now and then.", "Let me explain {a} in plain words.",
     ],
     "travel": [
-        "I would put {t} high on the list.",
-        "With {t} the early hours decide.",
-        "I would not call {a} a problem.",
-        "Plan {d} for {t} and you are safe.",
-        "Opinions on {t} differ, mine is a friendly one.",
-        "The thing to know about {t} is {a}.",
-        "Locals would laugh about {b}, and then do the same.",
-        "Yes, but mind {a}.",
-        "It depends on the season and on {a}.",
-        "There are {n} ways to do {t}.",
-        "Let us compare {a} with {b}.",
-        "For {t} I would decide {w}.",
-        "That is easily arranged, apart from {a}.",
-        "{t} will reward those who are a little prepared.",
+        "I would put {t} high on the list.", "With {t} the early hours decide.",
+        "I would not call {a} a problem.", "Plan {d} for {t} and you are safe.",
+        "Opinions on {t} differ, mine is a friendly one.", "The thing to know about {t} is {a}.",
+        "Locals would laugh about {b}, and then do the same.", "Yes, but mind {a}.",
+        "It depends on the season and on {a}.", "There are {n} ways to do {t}.",
+        "Let us compare {a} with {b}.", "For {t} I would decide {w}.",
+        "That is easily arranged, apart from {a}.", "{t} will reward those who are a little prepared.",
     ],
     "research": [
-        "On {t} I would be careful and brief.",
-        "Let us take {a} first.",
-        "I take {b} for the weaker spot.",
-        "A sceptical reader will ask about {a}.",
-        "There are {n} defensible ways to treat {a}.",
-        "Your instinct about {t} is sound.",
-        "I reread the part on {t}.",
-        "It is untidy, yes, though {a} can be defended.",
-        "For {t} the order of steps counts.",
-        "We should not oversell {a}.",
-        "The usual practice for {a} is dull and good.",
-        "I would separate {a} from {b} in the text.",
-        "Here is how I see {t} today.",
-        "One paragraph on {a} ought to be enough.",
+        "On {t} I would be careful and brief.", "Let us take {a} first.",
+        "I take {b} for the weaker spot.", "A sceptical reader will ask about {a}.",
+        "There are {n} defensible ways to treat {a}.", "Your instinct about {t} is sound.",
+        "I reread the part on {t}.", "It is untidy, yes, though {a} can be defended.",
+        "For {t} the order of steps counts.", "We should not oversell {a}.",
+        "The usual practice for {a} is dull and good.", "I would separate {a} from {b} in the text.",
+        "Here is how I see {t} today.", "One paragraph on {a} ought to be enough.",
     ],
 }
 
@@ -869,100 +791,46 @@ _MID = {
 
 _CLOSE = {
     "small_talk": [
-        "And then let us talk about {b}.",
-        "Tell me how it goes {w}.",
-        "That is all the wisdom I have on {t}.",
-        "Anyway, enjoy {b} while it lasts.",
-        "Keep me posted about {a}.",
-        "What does the rest of the house say about {t}?",
-        "Worst case, it makes a good story.",
-        "I am on your side about {b}.",
-        "Fingers crossed for {t}.",
-        "Is there more to it than {a}?",
-        "Let it rest for {d}.",
-        "You have earned a biscuit after {a}.",
-        "Somehow {t} will work out.",
-        "How did {b} go in the end?",
+        "And then let us talk about {b}.", "Tell me how it goes {w}.", "That is all the wisdom I have on {t}.",
+        "Anyway, enjoy {b} while it lasts.", "Keep me posted about {a}.", "What does the rest of the house say about {t}?",
+        "Worst case, it makes a good story.", "I am on your side about {b}.", "Fingers crossed for {t}.",
+        "Is there more to it than {a}?", "Let it rest for {d}.", "You have earned a biscuit after {a}.",
+        "Somehow {t} will work out.", "How did {b} go in the end?",
     ],
     "coding": [
-        "Shall I draft the change for {a}?",
-        "Let me know what the tests say about {b}.",
-        "I can prepare a small patch {w}.",
-        "After that, {t} should be quiet.",
-        "Then we look at {b} with fresh eyes.",
-        "That would be my order for {t}.",
-        "Tell me if you still see {a} fail after that.",
-        "I will leave {b} untouched until you decide.",
-        "It is a small step, but {t} needs it.",
-        "If you agree, I start with {a}.",
-        "We can always widen it to {b} later.",
-        "No need to rush {t}.",
-        "Does that match what you saw in {a}?",
-        "Everything else about {t} can stay.",
+        "Shall I draft the change for {a}?", "Let me know what the tests say about {b}.",
+        "I can prepare a small patch {w}.", "After that, {t} should be quiet.", "Then we look at {b} with fresh eyes.",
+        "That would be my order for {t}.", "Tell me if you still see {a} fail after that.", "I will leave {b} untouched until you decide.",
+        "It is a small step, but {t} needs it.", "If you agree, I start with {a}.", "We can always widen it to {b} later.",
+        "No need to rush {t}.", "Does that match what you saw in {a}?", "Everything else about {t} can stay.",
     ],
     "ops": [
-        "I will look again {w}.",
-        "Shall I write the ticket for {a}?",
-        "Tell me if you see {b} move.",
-        "Until then I would leave {t} alone.",
-        "I keep an eye on {a}.",
-        "That should be enough for {t} today.",
-        "Let us review {b} {w}.",
-        "No action on {t} for now.",
-        "I can draft the runbook line about {a}.",
-        "We close {t} after {n} quiet days.",
-        "If it returns, we start with {a}.",
-        "I have noted {b} for the handover.",
-        "Anything else on {t}?",
-        "So far, so boring, as it should be with {t}.",
+        "I will look again {w}.", "Shall I write the ticket for {a}?", "Tell me if you see {b} move.",
+        "Until then I would leave {t} alone.", "I keep an eye on {a}.", "That should be enough for {t} today.",
+        "Let us review {b} {w}.", "No action on {t} for now.", "I can draft the runbook line about {a}.",
+        "We close {t} after {n} quiet days.", "If it returns, we start with {a}.",
+        "I have noted {b} for the handover.", "Anything else on {t}?", "So far, so boring, as it should be with {t}.",
     ],
     "support": [
-        "Is there anything else about {t} I can help with?",
-        "Please write again if you see no change in {a}.",
-        "Thank you for your patience with {t}.",
-        "I will get back to you {w}.",
-        "Does that answer the question about {b}?",
-        "We will keep the case on {t} open.",
-        "Have a pleasant day, and good luck with {a}.",
-        "Please tell me whether {b} worked.",
-        "I am glad to explain {a} once more.",
-        "That should settle {t}.",
-        "Until then, {b} can stay as it is.",
-        "Sorry again for {t}.",
-        "Would that suit you for {t}?",
-        "Let me know about {a} {w}.",
+        "Is there anything else about {t} I can help with?", "Please write again if you see no change in {a}.",
+        "Thank you for your patience with {t}.", "I will get back to you {w}.", "Does that answer the question about {b}?",
+        "We will keep the case on {t} open.", "Have a pleasant day, and good luck with {a}.", "Please tell me whether {b} worked.",
+        "I am glad to explain {a} once more.", "That should settle {t}.", "Until then, {b} can stay as it is.",
+        "Sorry again for {t}.", "Would that suit you for {t}?", "Let me know about {a} {w}.",
     ],
     "travel": [
-        "Shall I add {t} to the plan?",
-        "Tell me if {a} is still too much.",
-        "Then {b} fits in as well.",
-        "Enjoy {t}, whatever the weather.",
-        "I would decide about {b} {w}.",
-        "Want a rough timetable for {t}?",
-        "That leaves time for {b}.",
-        "Keep {a} as a reserve.",
-        "Pack light and do not fret about {b}.",
-        "You will thank me for skipping {b}.",
-        "In short: {t}, yes, with {a} in mind.",
-        "I can look up alternatives to {a}.",
-        "And bring water.",
-        "Which of you minds {b} the most?",
+        "Shall I add {t} to the plan?", "Tell me if {a} is still too much.", "Then {b} fits in as well.",
+        "Enjoy {t}, whatever the weather.", "I would decide about {b} {w}.", "Want a rough timetable for {t}?",
+        "That leaves time for {b}.", "Keep {a} as a reserve.", "Pack light and do not fret about {b}.",
+        "You will thank me for skipping {b}.", "In short: {t}, yes, with {a} in mind.", "I can look up alternatives to {a}.",
+        "And bring water.", "Which of you minds {b} the most?",
     ],
     "research": [
-        "Shall I draft the passage on {a}?",
-        "Let us return to {b} {w}.",
-        "I would call {t} finished after that.",
-        "Tell me what the group says about {a}.",
-        "That would be enough for a first version of {t}.",
-        "We can revisit {b} when the comments are in.",
-        "I will mark it in the text on {t}.",
-        "Do you want a short list of sources for {a}?",
-        "The rest of {t} can wait.",
-        "Then {b} follows almost by itself.",
-        "It is worth {d}, no more.",
-        "I would sleep on {b}.",
-        "Does that fit what you had in mind for {t}?",
-        "Otherwise I would leave {a} as it stands.",
+        "Shall I draft the passage on {a}?", "Let us return to {b} {w}.", "I would call {t} finished after that.",
+        "Tell me what the group says about {a}.", "That would be enough for a first version of {t}.",
+        "We can revisit {b} when the comments are in.", "I will mark it in the text on {t}.", "Do you want a short list of sources for {a}?",
+        "The rest of {t} can wait.", "Then {b} follows almost by itself.", "It is worth {d}, no more.",
+        "I would sleep on {b}.", "Does that fit what you had in mind for {t}?", "Otherwise I would leave {a} as it stands.",
     ],
 }
 
@@ -1035,11 +903,11 @@ def _answer(rng, style, topic, words, used):
         count += len(sentence.split())
     if not parts or (count < target + 4 and rng.below(10) < 4):
         parts.append(_fresh(rng, _CLOSE[style], topic, used))
-    if len(parts) > 7:  # a long answer comes in paragraphs
+    if len(parts) > 7:      # a long answer comes in paragraphs
         paragraphs, at = [], 0
         while at < len(parts):
             step = rng.between(3, 6)
-            paragraphs.append(" ".join(parts[at : at + step]))
+            paragraphs.append(" ".join(parts[at:at + step]))
             at += step
         return "\n\n".join(paragraphs)
     return " ".join(parts)
@@ -1053,7 +921,7 @@ def exchanges(style, count, words, seed):
         if not queue:
             queue = rng.shuffled(range(len(topics)))
         topic = topics[queue.pop()]
-        for _ in range(rng.between(1, 3)):  # people stay with a subject for a moment
+        for _ in range(rng.between(1, 3)):      # people stay with a subject for a moment
             if len(out) == count:
                 break
             user = _fresh(rng, _USER[style], topic, used)
@@ -1065,60 +933,12 @@ def exchanges(style, count, words, seed):
 # Tool outputs
 # ---------------------------------------------------------------------------------------------
 
-_SERVICES = [
-    "ingest",
-    "scheduler",
-    "gateway",
-    "mailer",
-    "indexer",
-    "thumbnailer",
-    "ledger",
-    "catalogue",
-    "sessions",
-    "exporter",
-    "notifier",
-    "pricing",
-    "inventory",
-    "geocoder",
-    "archiver",
-    "relay",
-]
-_VERBS = [
-    "fetch",
-    "merge",
-    "render",
-    "collect",
-    "prune",
-    "resolve",
-    "publish",
-    "encode",
-    "validate",
-    "schedule",
-    "compact",
-    "rebuild",
-    "transfer",
-    "sample",
-    "flatten",
-    "rotate",
-]
-_NOUNS = [
-    "batch",
-    "record",
-    "segment",
-    "payload",
-    "window",
-    "cursor",
-    "channel",
-    "bucket",
-    "template",
-    "profile",
-    "snapshot",
-    "manifest",
-    "request",
-    "entry",
-    "vector",
-    "column",
-]
+_SERVICES = ["ingest", "scheduler", "gateway", "mailer", "indexer", "thumbnailer", "ledger", "catalogue",
+             "sessions", "exporter", "notifier", "pricing", "inventory", "geocoder", "archiver", "relay"]
+_VERBS = ["fetch", "merge", "render", "collect", "prune", "resolve", "publish", "encode", "validate",
+          "schedule", "compact", "rebuild", "transfer", "sample", "flatten", "rotate"]
+_NOUNS = ["batch", "record", "segment", "payload", "window", "cursor", "channel", "bucket", "template",
+          "profile", "snapshot", "manifest", "request", "entry", "vector", "column"]
 _HOSTS = ["alder", "birch", "cedar", "dogwood", "elm", "fir", "gorse", "hazel", "juniper", "larch", "maple", "oak"]
 _LOG_LINES = [
     ("INFO", "{s}.worker-{k}", "finished {v}_{o} items={m} took={q}ms"),
@@ -1147,18 +967,11 @@ _LOG_LINES = [
 
 
 def _slots(rng, text):
-    for key, make in (
-        ("{s}", lambda: rng.pick(_SERVICES)),
-        ("{v}", lambda: rng.pick(_VERBS)),
-        ("{o}", lambda: rng.pick(_NOUNS)),
-        ("{h}", lambda: rng.pick(_HOSTS)),
-        ("{k}", lambda: str(rng.between(1, 12))),
-        ("{k2}", lambda: str(rng.between(1, 40))),
-        ("{m}", lambda: str(rng.between(13, 4096))),
-        ("{q}", lambda: str(rng.between(3, 880))),
-        ("{x}", lambda: str(rng.between(901, 64000))),
-        ("{r}", lambda: str(rng.between(71, 99))),
-    ):
+    for key, make in (("{s}", lambda: rng.pick(_SERVICES)), ("{v}", lambda: rng.pick(_VERBS)),
+                      ("{o}", lambda: rng.pick(_NOUNS)), ("{h}", lambda: rng.pick(_HOSTS)),
+                      ("{k}", lambda: str(rng.between(1, 12))), ("{k2}", lambda: str(rng.between(1, 40))),
+                      ("{m}", lambda: str(rng.between(13, 4096))), ("{q}", lambda: str(rng.between(3, 880))),
+                      ("{x}", lambda: str(rng.between(901, 64000))), ("{r}", lambda: str(rng.between(71, 99)))):
         while key in text:
             text = text.replace(key, make(), 1)
     return text
@@ -1169,7 +982,7 @@ def _log_chunks(rng):
     while True:
         seconds += rng.below(4)
         level, logger, message = rng.pick(_LOG_LINES)
-        stamp = "[%9d.%03d]" % (seconds, rng.below(1000))  # uptime: no clock times that look like facts
+        stamp = "[%9d.%03d]" % (seconds, rng.below(1000))      # uptime: no clock times that look like facts
         yield "%s %-5s %-22s %s\n" % (stamp, level, _slots(rng, logger), _slots(rng, message))
 
 
@@ -1178,23 +991,11 @@ def _json_chunks(rng):
     number = rng.between(1000, 9000)
     while True:
         number += rng.between(1, 9)
-        yield (
-            '  {"id": "%s-%d", "service": "%s", "host": "%s-%d", "state": "%s", "duration_ms": %d, "attempts": %d, '
-            '"labels": {"kind": "%s", "shard": %d}, "checksum": "%08x"},\n'
-            % (
-                rng.pick(_NOUNS),
-                number,
-                rng.pick(_SERVICES),
-                rng.pick(_HOSTS),
-                rng.between(1, 9),
-                rng.pick(["done", "done", "done", "queued", "skipped", "running"]),
-                rng.between(2, 900),
-                rng.between(1, 3),
-                rng.pick(_VERBS),
-                rng.between(0, 31),
-                rng.next() & 0xFFFFFFFF,
-            )
-        )
+        yield ('  {"id": "%s-%d", "service": "%s", "host": "%s-%d", "state": "%s", "duration_ms": %d, "attempts": %d, '
+               '"labels": {"kind": "%s", "shard": %d}, "checksum": "%08x"},\n'
+               % (rng.pick(_NOUNS), number, rng.pick(_SERVICES), rng.pick(_HOSTS), rng.between(1, 9),
+                  rng.pick(["done", "done", "done", "queued", "skipped", "running"]), rng.between(2, 900),
+                  rng.between(1, 3), rng.pick(_VERBS), rng.between(0, 31), rng.next() & 0xFFFFFFFF))
 
 
 def _code_chunks(rng):
@@ -1204,37 +1005,28 @@ def _code_chunks(rng):
         limit = rng.between(2, 64)
         kind = rng.below(5)
         if kind == 0:
-            yield (
-                'def {v}_{o}(items, limit={n}):\n    """{V} the first {o}s of the {s} service."""\n'
-                "    result = []\n    for item in itertools.islice(items, limit):\n"
-                "        if item.{o2} is None:\n            continue\n        result.append(item.{o2})\n"
-                "    return result\n\n\n"
-            ).format(v=v, V=v.capitalize(), o=o, o2=o2, s=s, n=limit)
+            yield ("def {v}_{o}(items, limit={n}):\n    \"\"\"{V} the first {o}s of the {s} service.\"\"\"\n"
+                   "    result = []\n    for item in itertools.islice(items, limit):\n"
+                   "        if item.{o2} is None:\n            continue\n        result.append(item.{o2})\n"
+                   "    return result\n\n\n").format(v=v, V=v.capitalize(), o=o, o2=o2, s=s, n=limit)
         elif kind == 1:
-            yield (
-                "class {O}{V}r:\n    def __init__(self, {s}, size={n}):\n        self.{s} = {s}\n"
-                "        self.size = size\n        self.pending = []\n\n    def {v}(self, {o2}):\n"
-                "        self.pending.append({o2})\n        if len(self.pending) >= self.size:\n"
-                "            self.flush()\n\n    def flush(self):\n        self.{s}.send(self.pending)\n"
-                "        self.pending = []\n\n\n"
-            ).format(O=o.capitalize(), V=v.capitalize(), v=v, o2=o2, s=s, n=limit)
+            yield ("class {O}{V}r:\n    def __init__(self, {s}, size={n}):\n        self.{s} = {s}\n"
+                   "        self.size = size\n        self.pending = []\n\n    def {v}(self, {o2}):\n"
+                   "        self.pending.append({o2})\n        if len(self.pending) >= self.size:\n"
+                   "            self.flush()\n\n    def flush(self):\n        self.{s}.send(self.pending)\n"
+                   "        self.pending = []\n\n\n").format(O=o.capitalize(), V=v.capitalize(), v=v, o2=o2, s=s, n=limit)
         elif kind == 2:
-            yield (
-                "def test_{v}_{o}_keeps_order():\n    source = [make_{o}(i) for i in range({n})]\n"
-                "    out = {v}_{o}(source)\n    assert [x.{o2} for x in out] == sorted(x.{o2} for x in out)\n\n\n"
-            ).format(v=v, o=o, o2=o2, n=limit)
+            yield ("def test_{v}_{o}_keeps_order():\n    source = [make_{o}(i) for i in range({n})]\n"
+                   "    out = {v}_{o}(source)\n    assert [x.{o2} for x in out] == sorted(x.{o2} for x in out)\n\n\n"
+                   ).format(v=v, o=o, o2=o2, n=limit)
         elif kind == 3:
-            yield (
-                "def {v}_{o}_by_{o2}(rows):\n    groups = {{}}\n    for row in rows:\n"
-                '        groups.setdefault(row["{o2}"], []).append(row)\n'
-                '    log.debug("%d groups for {s}", len(groups))\n    return groups\n\n\n'
-            ).format(v=v, o=o, o2=o2, s=s)
+            yield ("def {v}_{o}_by_{o2}(rows):\n    groups = {{}}\n    for row in rows:\n"
+                   "        groups.setdefault(row[\"{o2}\"], []).append(row)\n"
+                   "    log.debug(\"%d groups for {s}\", len(groups))\n    return groups\n\n\n").format(v=v, o=o, o2=o2, s=s)
         else:
-            yield (
-                "{O}_LIMIT = {n}\n\n\ndef {v}_or_none(value):\n    try:\n        return {v}_{o}(value)\n"
-                '    except ValueError as error:\n        log.warning("could not {v} {o2}: %s", error)\n'
-                "        return None\n\n\n"
-            ).format(O=o.upper(), n=limit, v=v, o=o, o2=o2)
+            yield ("{O}_LIMIT = {n}\n\n\ndef {v}_or_none(value):\n    try:\n        return {v}_{o}(value)\n"
+                   "    except ValueError as error:\n        log.warning(\"could not {v} {o2}: %s\", error)\n"
+                   "        return None\n\n\n").format(O=o.upper(), n=limit, v=v, o=o, o2=o2)
 
 
 _CSV_HEADS = [
