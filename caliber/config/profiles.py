@@ -256,7 +256,7 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
         "assembly": {
             "order": "stable_first",
             "recent_exchanges": 2,
-            "recent_from_tokens": 500,
+            "recent_from_tokens": 600,
             "pause_ms": 6 * HOUR,
             "evict_block_turns": BLOCK_TURNS,
             "evict_share": 0.25,

@@ -173,9 +173,7 @@ def run(scenario: Mapping[str, Any], *, flush: bool = True, **overrides: Any) ->
         who = Principal(PrincipalKind.HUMAN, running.owners[ask["task"]])
         asker = memory.acting_as(who)
         for budget in scenario["budgets"]:
-            window = asker.assemble_context(
-                running.tasks[ask["task"]], max_tokens=min(budget, config.token_budget)
-            )
+            window = asker.assemble_context(running.tasks[ask["task"]], max_tokens=min(budget, config.token_budget))
             text = window.text.casefold()
             missing = tuple(
                 " | ".join(wanted)
