@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import time
 from operator import add
 from typing import Any
@@ -21,12 +20,16 @@ from caliber.model.errors import InternalError, InvalidValue
 
 ENTROPY_PER_ID = 10
 _TIMESTAMP_LIMIT = 1 << 48
+_COUNTER_BITS = 12
 _COUNTER_MAX = 0xFFF
 _COUNTER_SEED = 0x7FF  # the top bit starts at 0, which leaves room to count
-_MOST_AHEAD = 128  # of some 4,000 that one thread makes in a millisecond
-_BUFFERED = 512
-_TWO, _VARIANT = np.uint64(2), np.uint64(1 << 63)
+_NEXT_AHEAD = 4
+_MOST_AHEAD = 256  # of some 3,000 that one thread makes in a millisecond
+_RANDOM_BITS = 62
+_LOW_VARIANT = 1 << 63
+_TWO = np.uint64(64 - _RANDOM_BITS)
 _NEXT_COUNTER = 1 << 64
+_USED_UP = "the 48-bit timestamp of UUIDv7 is used up"
 STATE = np.dtype([("unix_ms", np.uint64), ("counter", np.uint32)], align=True)  # cal_uuid7_state
 
 # UUID refuses assignment; its slots are set as UUID's own constructor does, without parsing text or fields.
@@ -51,7 +54,7 @@ def fill(state: npt.NDArray[Any], unix_ms: int, entropy: bytes, count: int) -> b
         try:
             return reference.uuid7_fill(state, unix_ms, entropy, count)
         except OverflowError as error:
-            raise InternalError("the 48-bit timestamp of UUIDv7 is used up") from error
+            raise InternalError(_USED_UP) from error
     out = bytearray(16 * count)
     ffi = native.ffi
     status = native.lib.cal_uuid7(
@@ -67,114 +70,112 @@ def fill(state: npt.NDArray[Any], unix_ms: int, entropy: bytes, count: int) -> b
 
 
 class _Generator:
-    """The state of this process: the last id, ids of the current millisecond made in advance, and entropy.
+    """The state of this process: the last id, and ids of the current millisecond made in advance.
 
     One id costs one look at the clock and one ``list.pop``, which is atomic, and no lock. ``numbers`` holds ids of the
     millisecond that ends at ``end_ns``, the lowest last; a clock before that, even one set back, takes the next of
-    them. What is left when the millisecond ends is thrown away. Only making more takes the lock; whoever else is
-    within a call meanwhile may get an id of before or after, as calls at the same time have no order.
+    them. What is left when the millisecond ends is thrown away.
+
+    Nothing here waits or tries again, because a signal handler may make an id while the thread that it interrupts is
+    making one, and a fast timer may interrupt the handler too. Handlers, and other threads, run at calls and where
+    loops return. So a call first reserves its ids in a stretch of lines without a call or a loop, then makes them, and
+    leaves ids in ``numbers`` only if nobody has reserved later ones meanwhile. A call within another one makes no id in
+    advance. Calls at the same time have no order: each may get the lower id.
     """
 
-    __slots__ = ("_ahead", "_counter", "_entropy", "_made", "_unix_ms", "end_ns", "lock", "numbers")
+    __slots__ = ("_ahead", "_busy", "_forks", "_last", "end_ns", "numbers")
 
     def __init__(self) -> None:
-        self._unix_ms = 0
-        self._counter = 0
-        self._made = 0
+        self._last = 0
+        """The last id that was reserved: its timestamp and, in the low 12 bits, its counter."""
+        self._forks = 0
         self.numbers: list[int] = []
         self.reset()
 
     def reset(self) -> None:
-        """Forget ids and entropy made in advance, and the lock, but not the last id; a forked child starts here."""
-        # Reentrant, so that a signal handler may make an id while the thread it interrupts is making one.
-        self.lock = threading.RLock()
+        """Forget ids made in advance, but not the last one reserved; a forked child starts here."""
         self.numbers.clear()  # in place: a call that the fork interrupted may be about to take from it
-        self._entropy: list[int] = []
-        self._ahead = 1
-        self._made += 1
         self.end_ns = 0
+        self._ahead = 1
+        self._busy = False
+        self._forks += 1
 
     def more(self) -> int:
         """Return the next id as a number, and leave some more of its millisecond in ``numbers``."""
-        with self.lock:
-            while True:
-                made = self._made
-                unix_ms = time.time_ns() // 1_000_000
-                if unix_ms <= self._unix_ms and self.numbers:
-                    try:
-                        return self.numbers.pop()  # another thread was faster
-                    except IndexError:
-                        continue
-                # One at first, as most milliseconds see one call or none.
-                ahead = 1 if unix_ms > self._unix_ms else min(self._ahead * 4, _MOST_AHEAD)
-                unix_ms, counter = self._following(unix_ms)
-                ahead = min(ahead, _COUNTER_MAX + 1 - counter)
-                number = (unix_ms << 80) + (0x7000 + counter << 64)
-                numbers: list[int] = []
-                if ahead > 1:
-                    numbers += map(add, itertools.count(number, _NEXT_COUNTER), self._many_random(ahead))
-                    number = numbers[0]
-                    numbers.reverse()
-                    numbers.pop()
-                else:
-                    number += self._random()
-                # A signal handler may have made ids since; then these would be late. Handlers run at calls and
-                # where loops return, of which there is none from here to the end.
-                if made == self._made:
-                    self._made = made + 1
-                    self._unix_ms = unix_ms
-                    self._counter = counter + ahead - 1
-                    self._ahead = ahead
-                    self.numbers[:] = numbers
-                    self.end_ns = (unix_ms + 1) * 1_000_000
-                    return number
+        forks = self._forks
+        if self._busy:
+            number = self._reserve(1)[0]
+        else:
+            self._busy = True
+            try:
+                number = self._several()
+            finally:
+                self._busy = False
+        # The other process of a fork that interrupted this call returns what was made before it.
+        return number if forks == self._forks else self.more()
+
+    def _several(self) -> int:
+        forks, ahead = self._forks, self._ahead
+        number, first, last = self._reserve(ahead)
+        # One at first, as most milliseconds see one call or none.
+        self._ahead = min(ahead * 4, _MOST_AHEAD) if last - first == ahead - 1 else _NEXT_AHEAD
+        if last > first:
+            highest = (number >> _RANDOM_BITS << _RANDOM_BITS) + (last - first) * _NEXT_COUNTER
+            raw = np.frombuffer(os.urandom(8 * (last - first)), dtype=np.uint64)
+            numbers = list(map(add, itertools.count(highest, -_NEXT_COUNTER), (raw >> _TWO).tolist()))
+            end_ns = ((first >> _COUNTER_BITS) + 1) * 1_000_000
+            if self._last == last and self._forks == forks:  # no call from here to the end
+                self.numbers[:] = numbers
+                self.end_ns = end_ns
+        return number
+
+    def _reserve(self, count: int) -> tuple[int, int, int]:
+        """Reserve up to ``count`` ids of one millisecond, and only one if it is a new millisecond.
+
+        Return the first id as a number, and timestamp and counter of the first and of the last, by the rules of
+        caliber.h.
+        """
+        entropy = int.from_bytes(os.urandom(ENTROPY_PER_ID), "little")
+        unix_ms = time.time_ns() // 1_000_000
+        if unix_ms >= _TIMESTAMP_LIMIT:
+            raise InvalidValue(field="unix_ms", reason="the clock is beyond what a UUIDv7 can hold")
+        # No call until it is reserved.
+        seed = entropy & _COUNTER_SEED
+        before = self._last
+        if unix_ms > before >> _COUNTER_BITS:
+            first = last = (unix_ms << _COUNTER_BITS) + seed
+        else:
+            first = before + 1 if before & _COUNTER_MAX < _COUNTER_MAX else before + 1 + seed
+            last = first + count - 1 if first & _COUNTER_MAX <= _COUNTER_MAX + 1 - count else first | _COUNTER_MAX
+        if first >> _COUNTER_BITS >= _TIMESTAMP_LIMIT:
+            raise InternalError(_USED_UP)
+        self._last = last
+        self.end_ns = 0  # what is left in numbers is lower
+        number = (first >> _COUNTER_BITS << 80) + ((0x7000 + (first & _COUNTER_MAX)) << 64)
+        return number + _LOW_VARIANT + (entropy >> 80 - _RANDOM_BITS), first, last
 
     def batch(self, count: int) -> bytes:
         """Return the next ids, 16 bytes each."""
-        entropy = os.urandom(ENTROPY_PER_ID * count)
-        with self.lock:
-            self.numbers.clear()
-            while True:
-                made = self._made
-                state = np.array((self._unix_ms, self._counter), dtype=STATE)
-                raw = fill(state, time.time_ns() // 1_000_000, entropy, count)
-                unix_ms, counter = int(state["unix_ms"]), int(state["counter"])
-                if made == self._made:  # as in ``more``
-                    self._made = made + 1
-                    self._unix_ms = unix_ms
-                    self._counter = counter
-                    self._ahead = 1  # what single calls make ahead now is lost to the next batch
-                    self.numbers[:] = ()
-                    self.end_ns = 0
-                    return raw
-
-    def _following(self, unix_ms: int) -> tuple[int, int]:
-        """Return timestamp and counter of the next id, by the rules of caliber.h."""
-        if unix_ms > self._unix_ms:
-            if unix_ms >= _TIMESTAMP_LIMIT:
-                raise InvalidValue(field="unix_ms", reason="the clock is beyond what a UUIDv7 can hold")
-            return unix_ms, self._random() & _COUNTER_SEED
-        if self._counter < _COUNTER_MAX:
-            return self._unix_ms, self._counter + 1
-        if self._unix_ms + 1 == _TIMESTAMP_LIMIT:
-            raise InternalError("the 48-bit timestamp of UUIDv7 is used up")
-        return self._unix_ms + 1, self._random() & _COUNTER_SEED
-
-    def _random(self) -> int:
-        """Return the low half of an id: the variant and 62 bits that were never used before."""
-        try:
-            return self._entropy.pop()
-        except IndexError:
-            return self._many_random(1)[0]
-
-    def _many_random(self, count: int) -> list[int]:
         while True:
-            taken = self._entropy[-count:]
-            del self._entropy[-count:]
-            if len(taken) == count:
-                return taken
-            raw = np.frombuffer(os.urandom(8 * _BUFFERED), dtype=np.uint64)
-            self._entropy = (raw >> _TWO | _VARIANT).tolist()
+            forks = self._forks
+            entropy = os.urandom(ENTROPY_PER_ID * count)
+            unix_ms = time.time_ns() // 1_000_000
+            # More milliseconds than these ids can need are reserved at first. No call until then.
+            before = self._last
+            start_ms = unix_ms if unix_ms > before >> _COUNTER_BITS else before >> _COUNTER_BITS
+            last = start_ms + 2 + count // (_COUNTER_MAX + 1 - _COUNTER_SEED) << _COUNTER_BITS
+            self._last = last
+            self.end_ns = 0
+            used = before
+            try:
+                state = np.array((before >> _COUNTER_BITS, before & _COUNTER_MAX), dtype=STATE)
+                raw = fill(state, unix_ms, entropy, count)
+                used = (int(state["unix_ms"]) << _COUNTER_BITS) + int(state["counter"])
+            finally:
+                if self._last == last:
+                    self._last = used
+            if forks == self._forks:
+                return raw
 
 
 _generator = _Generator()

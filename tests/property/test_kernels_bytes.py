@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 from uuid import RFC_4122, UUID
 
 import numpy as np
@@ -321,15 +322,49 @@ def test_uuid7_after_fork_shares_no_randomness() -> None:  # C-305
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_uuid7_after_fork_from_a_thread_that_held_the_lock() -> None:
-    with identifiers._generator.lock:
-        child = os.fork()
+@pytest.mark.parametrize("batch", [0, 3])
+@pytest.mark.parametrize("at", range(3))
+def test_uuid7_that_a_fork_interrupts_shares_no_randomness(
+    batch: int, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork comes when entropy was just read, for one id or for those that are made ahead."""
+    now = time.time_ns()
+    monkeypatch.setattr(identifiers, "_time_ns", lambda: now)
+    monkeypatch.setattr(identifiers.time, "time_ns", lambda: now)
+    identifiers._generator.numbers.clear()
+    monkeypatch.setattr(identifiers._generator, "_ahead", 4)
+    urandom = os.urandom
+    reads, made_before, made = 0, 0, []
+    child = -1
+    read, write = os.pipe()
+
+    def forking(size: int) -> bytes:
+        nonlocal reads, made_before, child
+        entropy = urandom(size)
+        if reads == at:
+            made_before = len(made)
+            child = os.fork()
+        reads += 1
+        return entropy
+
+    monkeypatch.setattr(os, "urandom", forking)
+    try:
+        for _ in range(40):
+            made += uuids(kernels.uuid7_batch(batch)) if batch else [kernels.uuid7()]
+        random = [one.bytes[8:] for one in made[made_before:]]
         if child == 0:
-            worker = threading.Thread(target=kernels.uuid7)
-            worker.start()
-            worker.join(5)
-            os._exit(1 if worker.is_alive() else 0)
+            os.write(write, b"".join(random))
+    finally:
+        if child == 0:
+            os._exit(0)
+    os.close(write)
+    theirs = b""
+    while chunk := os.read(read, 65_536):
+        theirs += chunk
+    os.close(read)
     assert os.waitpid(child, 0)[1] == 0
+    assert len(theirs) == 8 * len(random) > 0
+    assert not {*random} & {theirs[at : at + 8] for at in range(0, len(theirs), 8)}
 
 
 class Clock:
@@ -381,7 +416,7 @@ def test_uuid7_follows_the_rules_of_the_twin_on_any_clock(steps: list[int], call
                         assert (ms, count < 0x800) == (now, True)
                     else:  # a batch may pass over what was made ahead of it
                         assert ms == last_ms + (count <= counter)
-                        assert ms == last_ms or counter > 0xFFF - 128
+                        assert ms == last_ms or counter > 0xFFF - identifiers._MOST_AHEAD
                     assert one.int > previous
                     assert (one.version, one.variant) == (7, RFC_4122)
                     last_ms, counter, previous = ms, count, one.int
@@ -439,6 +474,170 @@ def test_uuid7_is_greater_than_what_any_thread_returned_before() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert not failures
+
+
+# --- uuid7 within uuid7 -------------------------------------------------------------------------------
+
+
+class Calls:
+    """Makes ids in calls that may be within one another, and checks what each may expect."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+        self._greatest = 0
+        self.depth = 0
+        self.deepest = 0
+
+    def start_anew(self) -> None:
+        """Expect nothing of an order after what was made before: the generator is another one."""
+        self._greatest = 0
+
+    def make(self, batch: int = 0) -> None:
+        """Make an id, or a batch: each greater than all that were returned before this call."""
+        before = self._greatest
+        self.depth += 1
+        self.deepest = max(self.depth, self.deepest)
+        made = [one.int for one in uuids(kernels.uuid7_batch(batch))] if batch else [kernels.uuid7().int]
+        self.depth -= 1
+        assert made == sorted(made)
+        assert made[0] > before
+        self._greatest = max(made[-1], self._greatest)
+        self.made += made
+
+
+def uuids(batch: Any) -> list[UUID]:
+    return [UUID(bytes=row.tobytes()) for row in batch]
+
+
+@pytest.fixture
+def calls() -> Iterator[Calls]:
+    made = Calls()
+    yield made
+    assert len(set(made.made)) == len(made.made) > 0
+    assert {UUID(int=one).version for one in made.made} == {7}
+    assert {UUID(int=one).variant for one in made.made} == {RFC_4122}
+    assert len({one & (1 << 62) - 1 for one in made.made}) == len(made.made)
+
+
+def test_uuid7_whose_refill_is_interrupted_every_time_is_bounded(
+    calls: Calls, clock: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A timer that is faster than reading much entropy: a handler that does the same is interrupted, too, and so on."""
+    clock(Clock(5))
+    urandom = os.urandom
+
+    def interrupted(size: int) -> bytes:
+        if size > 64:
+            assert calls.depth < 5, "each handler is interrupted within another one"
+            calls.make()
+        return urandom(size)
+
+    monkeypatch.setattr(os, "urandom", interrupted)
+    for _ in range(3000):
+        calls.make()
+    assert calls.deepest == 2
+
+
+@pytest.mark.parametrize("batch", [0, 10])
+def test_uuid7_that_is_interrupted_every_time_does_not_try_again(
+    batch: int, calls: Calls, clock: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler in the middle of every call: whoever starts anew after each would never end."""
+    interruptions = 0
+
+    def interrupt() -> None:
+        nonlocal interruptions
+        if calls.depth == 1:
+            interruptions += 1
+            assert interruptions <= 4 * 100, "it starts anew after each handler"
+            calls.make(1)
+
+    def now() -> int:
+        interrupt()
+        return 5_123_456
+
+    fill = identifiers.fill
+
+    def filled(*arguments: Any) -> bytes:
+        raw = fill(*arguments)
+        interrupt()
+        return raw
+
+    clock(now)
+    monkeypatch.setattr(identifiers, "fill", filled)
+    for _ in range(100):
+        calls.make(batch)
+    assert interruptions >= 100
+
+
+def test_uuid7_interrupted_at_each_of_its_calls(calls: Calls, clock: Callable[..., None]) -> None:
+    """Handlers run where the interpreter calls and returns; a profiler sees every such place."""
+
+    def run(interrupted_at: int, batch: int) -> int:
+        places = 0
+
+        def profile(*_: Any) -> None:
+            nonlocal places
+            if calls.depth:
+                places += 1
+                if places == interrupted_at:
+                    calls.make(batch)
+
+        now = Clock(5)
+        clock(now)
+        calls.start_anew()
+        sys.setprofile(profile)
+        try:
+            for reading, own in ((5, 0), (5, 0), (5, 0), (6, 0), (6, 3), (6, 0), (6, 0), (4, 0), (7, 0)):
+                now.readings[0] = reading
+                calls.make(own)
+        finally:
+            sys.setprofile(None)
+        return places
+
+    for batch in (0, 3):
+        places = run(0, batch)
+        assert places > 100
+        for place in range(1, places + 1):
+            run(place, batch)
+
+
+@given(data=st.data(), often=st.sampled_from([2, 5, 20]))
+def test_uuid7_interrupted_within_interruptions(data: st.DataObject, often: int) -> None:
+    """Handlers that are interrupted by handlers, on a clock that goes on and back."""
+    drawn = data.draw(st.randoms(use_true_random=False))
+    calls = Calls()
+    interruptions = 0
+    now = 1000
+    urandom, fill = os.urandom, identifiers.fill
+
+    def interrupt() -> None:
+        nonlocal interruptions, now
+        if calls.depth and calls.depth < 8 and interruptions < 60 and drawn.randrange(often) == 0:
+            interruptions += 1
+            now += drawn.choice((0, 0, 1, -1))
+            calls.make(drawn.choice((0, 0, 0, 5)))
+
+    def between(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            interrupt()
+            result = function(*arguments)
+            interrupt()
+            return result
+
+        return called
+
+    patch = pytest.MonkeyPatch()
+    with patch.context() as patched:
+        patched.setattr(identifiers, "_generator", identifiers._Generator())
+        patched.setattr(os, "urandom", between(urandom))
+        patched.setattr(identifiers, "fill", between(fill))
+        for name, owner in (("_time_ns", identifiers), ("time_ns", identifiers.time)):
+            patched.setattr(owner, name, between(lambda: now * 1_000_000 + 999_999))
+        for _ in range(25):
+            calls.make(drawn.choice((0, 0, 0, 0, 3)))
+    assert len(set(calls.made)) == len(calls.made)
+    assert len({one & (1 << 62) - 1 for one in calls.made}) == len(calls.made)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
