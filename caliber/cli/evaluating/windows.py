@@ -98,6 +98,12 @@ class ConversationWindows:
             for window in windows or self._filled(wanted, *orders[name]):
                 yield Asked(f"question {question.number}", question.text, name, wanted, window, talk.name)
 
+    def _found(self, question: str) -> list[Turn]:
+        """Return the turns that search finds, while the question is no turn itself."""
+        limit = self._memory.config.search.limit_max
+        hits = self._memory.search(question, kinds=("turn",), limit=limit).hits
+        return [self._turns[self._remembered.names[str(hit.id)]] for hit in hits]
+
     def _filled(self, wanted: Sequence[Wanted], order: Sequence[Turn], render: Callable[[Turn], str]) -> Iterator[Held]:
         names = [turn.name for turn in order]
         lines = [render(turn) for turn in order]
