@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 import windows
+from retrieval import variants
 from retrieval.asking import Stores
 from retrieval.windows import ask_windows
 from support.talks import TALK
 
+import caliber
 from caliber.cli.evaluating.conversations import load_all
-from caliber.cli.evaluating.windows import FILLED, NEW, NEWEST, SAME, SEARCH_AND_FILL, TASKS, WITH_DAYS
+from caliber.cli.evaluating.held import Held
+from caliber.cli.evaluating.windows import FILLED, NEW, NEWEST, SAME, SEARCH_AND_FILL, TASKS, WITH_DAYS, Asked
 
 
 @pytest.fixture
@@ -92,3 +95,68 @@ def test_search_constants_may_be_those_chosen_on_other_conversations(
         figures.append(document["rows"][0]["budgets"]["500"]["held"])
     assert figures[0] == 1
     assert figures[1] <= 0.75
+
+
+# --- variants -----------------------------------------------------------------------------------
+
+
+def test_parts_are_switched_on_one_by_one_until_the_profile(tmp_path: Path) -> None:
+    config = caliber.profiles.reference(tmp_path / "a.db")
+    steps = list(variants.switched_on())
+    assert steps[-1].knobs == {}, "the last step is the profile"
+    assert [len(step.knobs) for step in steps] == sorted((len(step.knobs) for step in steps), reverse=True)
+    for step in steps:
+        assert step.missing(config) == []
+        caliber.profiles.reference(tmp_path / "a.db", **step.knobs)
+    profile = config.to_mapping()
+    assert all(variants.value_at(profile, knob) != off for knob, off in variants.OFF.items()), "a step changes nothing"
+
+
+def asked(group: str, share: int, where: str = NEW) -> Asked:
+    held = frozenset(str(number) for number in range(share))
+    return Asked("question 1", "why?", where, (), Held(100, 10, held, 0, 0), group)
+
+
+def test_leave_one_out_takes_the_variant_that_is_best_on_the_others() -> None:
+    # The second is best on a and b, the third on c alone: c must be answered with the second.
+    levels = {"one": (2, 2, 2), "two": (6, 6, 1), "three": (1, 1, 9)}
+    tried = {
+        name: [asked(group, share) for group, share in zip("abc", shares, strict=True)]
+        for name, shares in levels.items()
+    }
+    # Search and fill is the same under all, and decides nothing.
+    for name, items in tried.items():
+        items.append(asked("c", 9 if name == "one" else 0, SEARCH_AND_FILL))
+    chosen = variants.choose(tried)
+    assert chosen is not None
+    assert chosen.names == {"a": "three", "b": "three", "c": "two"}
+    assert sorted((item.group, len(item.window.held)) for item in chosen.asked if item.where == NEW) == [
+        ("a", 1), ("b", 1), ("c", 1),
+    ]  # fmt: skip
+    assert variants.choose({"one": [asked("a", 1)]}) is None
+
+
+def test_variants_are_measured_beside_the_profile(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "second.json").write_text(json.dumps(TALK))
+    file = tmp_path / "variants.json"
+    file.write_text(json.dumps({"no recall": dict(variants.RECALL_OFF), "of tomorrow": {"recall.telepathy": True}}))
+    options = ["--data", str(data), "--budgets", "100", "--no-why", "--variants", str(file)]
+    assert windows.main([*options, "--parts", "--tasks", "new", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert list(document["variants"]) == [*(name for name, _ in variants.STEPS), "no recall"]
+    assert document["left_out"] == {"of tomorrow": ["recall.telepathy"]}
+    held = {
+        name: {row["where"]: row["budgets"]["100"]["held"] for row in rows}
+        for name, rows in document["variants"].items()
+    }
+    assert all(set(places) == {NEW} for places in held.values())
+    assert held["no recall"][NEW] == held["recall off"][NEW] == 0
+    (profile,) = [row for row in document["rows"] if row["where"] == NEW]
+    assert held["+ shares: the profile"][NEW] == profile["budgets"]["100"]["held"] > 0
+    assert set(document["chosen"]["without"]) == {"talk", "second"}
+    assert windows.main([*options, "--tasks", "new"]) == 0
+    text = capsys.readouterr().out
+    assert "left out, for want of recall.telepathy: of tomorrow" in text
+    assert "the one chosen on the others" in text
