@@ -149,6 +149,25 @@ def test_each_miss_names_the_step_that_lost_it(world: World) -> None:
     assert entry["query"] == "Where is the archive of the harbour office?"
 
 
+def test_a_turn_that_left_the_conversation_says_what_kept_it_from_being_recalled(backend: Any, tmp_path: Path) -> None:
+    world = World(backend, tmp_path)
+    asked = ("When does the ferry sail?", str(world.turn))
+    options = ("--task", str(world.task), "--budgets", "300")
+    with backend.open(world.settings, principal=MAKER) as memory:
+        scope = memory.current_scope(world.task)
+        talk = [{"role": ("assistant", "user")[at % 2], "content": f"We talk about number {at}."} for at in range(99)]
+        memory.append_turns(scope.scope_id, talk)
+    assert world.eval(asked, options=options)["windows"][1]["budgets"]["300"]["held"] == 1, "it is recalled"
+    # Without recall it is only a turn of a block that left.
+    world.file.write_text(world.settings.with_overrides(**{"recall.limit": 0}).canonical_json())
+    found = world.eval(asked, options=options)
+    assert lost(found, world.turn, 300)["code"] == "evicted"
+    # Recalled again, it is a hit that does not fit.
+    world.file.write_text(world.settings.canonical_json())
+    tiny = world.eval(asked, options=("--task", str(world.task), "--budgets", "25"))
+    assert lost(tiny, world.turn, 25)["code"] in ("budget_full", "section_full")
+
+
 def test_a_record_below_the_floor_says_so(backend: Any, tmp_path: Path) -> None:
     world = World(backend, tmp_path, min_relevance_threshold=1.0)
     crane = str(world.notes["crane"])

@@ -25,7 +25,7 @@ from caliber.model.windows import AssemblyDecision, ContextWindow
 if TYPE_CHECKING:
     from caliber.runtime.caliber import Caliber
 
-NOT_FOUND: Final = "not_found"
+NOT_FOUND, EVICTED = "not_found", "evicted"
 
 _CODE_OF_RULE: Final = {
     "relevance_threshold": "below_floor",
@@ -33,10 +33,12 @@ _CODE_OF_RULE: Final = {
     "budget_limit": "budget_full",
     "group_limit": "group",
     "dosage_limit": "dosage",
-    "embedding_error": "embedding_error",
+    "left_with_block": EVICTED,
 }
+"""Codes of decisions; others have the decision's own name."""
+_SAYS_LESS: Final = {"truncated": 0, "already_shown": 2, EVICTED: 3}
+"""Which of several decisions about one record is given: the least; 1 for the others."""
 _CODE_OF_FILTER: Final = {"min_relevance": "below_floor", "min_similarity": "below_floor", "not_found": NOT_FOUND}
-_WITH_ITS_BLOCK: Final = "left with its block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,23 +153,20 @@ def windows_of(
 
 
 def _lost(memory: Caliber, window: ContextWindow, missed: Sequence[Wanted]) -> dict[str, Lost]:
-    decisions = {item.target_id: item for item in window.assembly_trace} if missed else {}
-    return {item.label: _step(memory, window, item, decisions) for item in missed}
+    decisions: dict[uuid.UUID | None, list[AssemblyDecision]] = {}
+    for decision in window.assembly_trace if missed else ():
+        decisions.setdefault(decision.target_id, []).append(decision)
+    return {item.label: _step(memory, window, item, decisions.get(item.id, [])) for item in missed}
 
 
-def _step(
-    memory: Caliber, window: ContextWindow, wanted: Wanted, decisions: Mapping[uuid.UUID | None, AssemblyDecision]
-) -> Lost:
-    """Return the decision about a candidate, or why the record was none."""
+def _step(memory: Caliber, window: ContextWindow, wanted: Wanted, decisions: Sequence[AssemblyDecision]) -> Lost:
+    """Return the last decision about a candidate, or why the record was none."""
     if wanted.id is None:
         return Lost("no_such_record", "no record holds it, or the principal may not see one that does")
-    decision = decisions.get(wanted.id)
-    if decision is not None:
-        if decision.action is not AssemblyAction.EXCLUDE:
-            return Lost("truncated", f"the window holds a part of it: {decision.reason}")
-        evicted = _WITH_ITS_BLOCK in decision.reason
-        code = "evicted" if evicted else _CODE_OF_RULE.get(decision.rule_id, decision.rule_id)
-        return Lost(code, decision.reason)
+    lost = [_of_decision(decision) for decision in decisions]
+    if lost:
+        # A turn that left the conversation could still have been recalled: what kept it from that says more.
+        return min(lost, key=lambda item: _SAYS_LESS.get(item.code, 1))
     try:
         explained = memory.explain(window.window_id, exclusion=wanted.id)
     except NotFound:
@@ -176,3 +175,9 @@ def _step(
     if wanted.rank is None and verdict != "superseded":
         return Lost(NOT_FOUND, f"search does not find it: {reason}")
     return Lost(_CODE_OF_FILTER.get(verdict, verdict), reason)
+
+
+def _of_decision(decision: AssemblyDecision) -> Lost:
+    if decision.action is not AssemblyAction.EXCLUDE:
+        return Lost("truncated", f"the window holds a part of it: {decision.reason}")
+    return Lost(_CODE_OF_RULE.get(decision.rule_id, decision.rule_id), decision.reason)
