@@ -39,7 +39,7 @@ def check_store(store: Store, config: CaliberConfig, progress: Stages) -> list[F
         if not line.startswith("dangling reference") and not line.endswith("is missing")  # counted below
     ]
     care = store.care
-    asked = list(questions(care.table, care.dimensions, store.catalog))
+    asked = list(questions(care, store.catalog))
     with store.read() as session:
         check_current(session, store.statements, store.catalog)
         missing = care.missing(session)

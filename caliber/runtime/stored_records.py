@@ -22,7 +22,7 @@ from caliber.storage.codec import Row, dump_json
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession
 
-_EMPTY = ("session", "trajectory", "scope", "turn", "artifact", "note", "usage", "edge")
+_EMPTY = ("session", "trajectory", "scope", "turn", "turn_summary", "artifact", "note", "usage", "edge")
 
 
 class StoredRecords:
@@ -74,12 +74,16 @@ class StoredRecords:
     def _read(
         self, session: StatementSession, trajectory_id: uuid.UUID, scopes: Sequence[bytes] | None
     ) -> dict[str, Sequence[Row]]:
-        """Return the rows of a trajectory; ``scopes`` None: with the turns of the newest open one."""
+        """Return the rows of a trajectory; ``scopes`` None: with the turns of the newest open one.
+
+        Summaries of turns are those of all its scopes.
+        """
         rows: dict[str, Sequence[Row]] = dict.fromkeys(_EMPTY, ())
         rows["trajectory"] = lineage = self._lineage(session, trajectory_id.bytes)
         rows["scope"] = self._list(session, "scope", "list_by_trajectory", trajectory_id.bytes)
         wanted = self._open_scope(rows["scope"]) if scopes is None else scopes
         rows["turn"] = [row for key in wanted for row in self._list(session, "turn", "list_by_scope", key)]
+        rows["turn_summary"] = self._list(session, "turn_summary", "list_by_trajectory", trajectory_id.bytes)
         rows["artifact"] = [
             row for owner in lineage for row in self._list(session, "artifact", "list_by_trajectory", owner[1])
         ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from caliber.model.enums import TrustLabel
 from caliber.schema.catalog import Catalog
@@ -26,6 +26,7 @@ from caliber.schema.relations import (
     SCOPE,
     TRAJECTORY,
     TURN,
+    TURN_SUMMARY,
     USAGE,
 )
 from caliber.storage.plan import Plan, quote
@@ -78,7 +79,7 @@ class Question:
 _RESTORE: Final = "restore a backup of before, or load the missing rows with `caliber import`"
 _LINKED: Final[tuple[Relation, ...]] = (TRAJECTORY, SCOPE, TURN, ARTIFACT, NOTE)
 """What edges and usage may name; agents and users have no rows yet."""
-_KEPT: Final[tuple[Relation, ...]] = (TURN, ARTIFACT, NOTE, SCOPE)
+_KEPT: Final[tuple[Relation, ...]] = (TURN, TURN_SUMMARY, ARTIFACT, NOTE, SCOPE)
 """What content is kept of."""
 
 
@@ -87,12 +88,23 @@ def _owner(table: Callable[[str], str], relation: Relation, column: str, also: s
     return f"EXISTS (SELECT 1 FROM {table(relation.name)} AS o WHERE o.{key} = t.{quote(column)}{also})"
 
 
-def questions(table: Callable[[str], str], size: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
-    """Yield every question; ``size`` spells the dimensions of a vector."""
+class Spelling(Protocol):
+    """How a database writes what its statements differ in; see ``caliber.storage.care.Care``."""
+
+    def table(self, name: str) -> str: ...
+    def dimensions(self, expression: str) -> str: ...
+    def length(self, expression: str) -> str: ...
+    def contains(self, expression: str, identifier: str) -> str: ...
+
+
+def questions(spelling: Spelling, catalog: Catalog) -> Iterator[Question]:
+    """Yield every question, in the words of a database."""
+    table, size = spelling.table, spelling.dimensions
     kept = (*_KEPT, *catalog.own)
     yield from _references(table, catalog)
     yield from _counters(table)
     yield _labels(table)
+    yield from _summaries(spelling)
     yield from _versions(table, kept)
     yield from _embeddings(table, size, kept)
     yield from _orphans(table, (*_LINKED, *catalog.own))
@@ -106,7 +118,7 @@ def _references(table: Callable[[str], str], catalog: Catalog) -> Iterator[Quest
             yield Question(
                 FindingKind.REFERENCE, relation, f"{key.column} refers to no {key.relation}", _RESTORE, condition
             )
-    for relation in (TURN, ARTIFACT):
+    for relation in (TURN, TURN_SUMMARY, ARTIFACT):
         other = f" AND o.{quote('trajectory_id')} <> t.{quote('trajectory_id')}"
         yield Question(
             FindingKind.REFERENCE,
@@ -143,20 +155,48 @@ def _counters(table: Callable[[str], str]) -> Iterator[Question]:
 
 def _labels(table: Callable[[str], str]) -> Question:
     """Return what asks for scopes that are trusted more than a turn in them."""
-
-    def order(column: str) -> str:
-        cases = " ".join(f"WHEN '{label}' THEN {label.distrust}" for label in TrustLabel)
-        return f"CASE {column} {cases} END"
-
     same = f"o.{quote('scope_id')} = t.{quote('scope_id')}"
-    worse = f"{order('o.' + quote('trust'))} > {order('t.' + quote('trust'))}"
     return Question(
         FindingKind.LABEL,
         SCOPE,
         "is trusted more than a turn in it",
         "give it that label: `storage.scopes.update(id, trust=…)`; summaries and artifacts may have been made since",
-        f"EXISTS (SELECT 1 FROM {table(TURN.name)} AS o WHERE {same} AND {worse})",
+        f"EXISTS (SELECT 1 FROM {table(TURN.name)} AS o WHERE {same} AND {_TRUSTED_LESS})",
     )
+
+
+def _summaries(spelling: Spelling) -> Iterator[Question]:
+    """Yield what asks for summaries of turns that are not of all their turns, and only of these."""
+    sources = f"t.{quote('source_turns')}"
+    source = spelling.contains(sources, f"o.{quote('turn_id')}")
+    same = f"o.{quote('scope_id')} = t.{quote('scope_id')}"
+    inside = f"{same} AND o.{quote('turn_number')} BETWEEN t.{quote('first_turn')} AND t.{quote('last_turn')}"
+    turns = f"SELECT count(*) FROM {spelling.table(TURN.name)} AS o WHERE {inside} AND {source}"
+    one = f"SELECT 1 FROM {spelling.table(TURN.name)} AS o WHERE {inside}"
+    other = f"SELECT 1 FROM {spelling.table(TURN_SUMMARY.name)} AS o WHERE {same}"
+    overlap = f"o.{quote('first_turn')} <= t.{quote('last_turn')} AND o.{quote('last_turn')} >= t.{quote('first_turn')}"
+    key = quote(TURN_SUMMARY.key[0])
+    advice = "`storage.turn_summaries.delete(id)` removes it; an open store then makes it anew"
+    for kind, what, condition in (
+        (FindingKind.REFERENCE, "was made of turns that are gone", f"{spelling.length(sources)} > ({turns})"),
+        (FindingKind.REFERENCE, "lacks a turn between its first and its last", f"EXISTS ({one} AND NOT ({source}))"),
+        (
+            FindingKind.REFERENCE,
+            "overlaps another of its scope",
+            f"EXISTS ({other} AND o.{key} <> t.{key} AND {overlap})",
+        ),
+        (FindingKind.LABEL, "is trusted more than a turn of it", f"EXISTS ({one} AND {_TRUSTED_LESS})"),
+    ):
+        yield Question(kind, TURN_SUMMARY, what, advice, condition)
+
+
+def _distrust(column: str) -> str:
+    cases = " ".join(f"WHEN '{label}' THEN {label.distrust}" for label in TrustLabel)
+    return f"CASE {column} {cases} END"
+
+
+_TRUSTED_LESS: Final = f"{_distrust('o.' + quote('trust'))} > {_distrust('t.' + quote('trust'))}"
+"""Row ``o`` is trusted less than row ``t``."""
 
 
 def _versions(table: Callable[[str], str], kept: Sequence[Relation]) -> Iterator[Question]:

@@ -432,7 +432,8 @@ def test_readers_and_entities_of_any_name_are_matched(backend: Any, start: Any) 
 
 
 def test_each_result_is_true_for_the_position_it_names(backend: Any, start: Any) -> None:
-    agent = start(words_only(backend, "backend"))
+    # One commit for each turn: none of a summary of turns between them.
+    agent = start(words_only(backend, "backend", summaries__turns="off"))
     agent.say("lake 0")
     first = agent.memory.search("lake")
     base = first.position.sequence - len(first.hits)

@@ -476,8 +476,8 @@ def test_vectors_that_memory_cannot_hold_are_refused(memory: Any, start: Any) ->
 
 def test_the_worker_does_not_stand_in_line_for_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """It rests after a small batch, so that writes meanwhile share its next transaction; nobody who asks waits."""
-    monkeypatch.setattr("caliber.runtime.embedding.embedder._REST_PARTS", 1e9)
-    monkeypatch.setattr("caliber.runtime.embedding.embedder._REST_MAX_S", 300.0)
+    monkeypatch.setattr("caliber.runtime.pacing.REST_PARTS", 1e9)
+    monkeypatch.setattr("caliber.runtime.pacing.REST_MAX_S", 300.0)
     settings = config(":memory:", **{**OFF, "embedding.embed_turns": "behind"})
     provider = CountingEmbeddings()
     with caliber.open(settings, embedding_provider=provider) as memory:

@@ -412,7 +412,7 @@ def test_a_program_of_the_old_model_says_that_it_cannot_answer_any_more(store: P
 
 
 def test_what_others_leave_without_a_vector_gets_one(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caliber.runtime.embedding.lookout.FOREIGN_S", 0.05)
+    monkeypatch.setattr("caliber.runtime.pacing.FOREIGN_S", 0.05)
     off = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
     with caliber.open(settings(store, OLD, **{"resident.feed_poll_ms": 20})) as memory:
         with caliber.open(settings(store, OLD, **off)) as other:

@@ -61,8 +61,8 @@ _allow(
     llm__limiter="_HELD_MOST_S",
     llm__wire="_LEAST_S",
     runtime__behind="WriteBehind._make_room _RETRY_S",
-    runtime__embedding__embedder="Embedder._fill_behind _REST_MAX_S",
-    runtime__embedding__lookout="FOREIGN_S _LOOK_SHARE",
+    runtime__embedding__embedder="Embedder._fill_behind",
+    runtime__pacing="FOREIGN_S LOOK_SHARE REST_MAX_S",
     runtime__full_text="_AGAIN_S _OTHERS_S",
     runtime__searching="_KEPT_MOST_MS",
 )
@@ -84,6 +84,7 @@ _allow(
     runtime__forgetting__service="_WAIT_MS",
     runtime__forgetting__store="_WAIT_MS",
     runtime__repeating="_Beside.stop",
+    runtime__summaries__summarizer="TurnSummarizer.close",
     runtime__tenants="_SCRUB_S",
     runtime__upkeep="_FINISH_MS",
 )

@@ -169,6 +169,12 @@ class PostgresCare:
     def dimensions(self, expression: str) -> str:
         return f"{quote(self._dialect.vector_schema)}.vector_dims({expression})"
 
+    def length(self, expression: str) -> str:
+        return f"cardinality({expression})"
+
+    def contains(self, expression: str, identifier: str) -> str:
+        return f"{identifier} = ANY ({expression})"
+
     def ordinals(self, session: StatementSession) -> dict[str, int]:
         connection = cast(PgConnection, session)
         rows = connection.command(

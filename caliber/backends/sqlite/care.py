@@ -143,6 +143,13 @@ class SqliteCare:
     def dimensions(self, expression: str) -> str:
         return f"length({expression}) / 4"
 
+    def length(self, expression: str) -> str:
+        return f"length({expression}) / 16"
+
+    def contains(self, expression: str, identifier: str) -> str:
+        # Ids are whole multiples of 16 bytes in the array; a match elsewhere is not an id.
+        return f"instr({expression}, {identifier}) % 16 = 1"
+
     def ordinals(self, session: StatementSession) -> dict[str, int]:
         return last_ordinals(session)  # type: ignore[arg-type]
 

@@ -28,7 +28,7 @@ from caliber.model.errors import (
     EmbeddingFailed,
 )
 from caliber.resident.memory import ResidentMemory
-from caliber.runtime.embedding import lookout
+from caliber.runtime import pacing
 from caliber.runtime.embedding.embedded_kinds import EmbeddedKinds
 from caliber.runtime.embedding.filling import Fill, Filler
 from caliber.runtime.embedding.lookout import Lookout
@@ -52,13 +52,6 @@ _FILL_EVERY = 8
 
 _NOT_OF_THE_TEXT = (AuthenticationFailed, ConfigError, DimensionMismatch)
 """What no text is at fault for: it waits until somebody has mended it, as for an outage."""
-
-_REST_PARTS = 4.0
-"""How many times as long as a small batch took the worker rests after it: writers take turns, and its turn is nobody's
-call. What others write meanwhile shares its next transaction, instead of standing behind one for each record."""
-
-_REST_MAX_S = 0.05
-"""How long it rests at most, however slow a provider is."""
 
 
 class Embedder:
@@ -368,7 +361,7 @@ class Embedder:
                 self._wake.wait(wait_s)
                 self._wake.clear()
             elif self.waiting() < self._batch:
-                self._stopped.wait(min(_REST_PARTS * (time.monotonic() - begun), _REST_MAX_S))
+                self._stopped.wait(pacing.rest_s(time.monotonic() - begun))
         with contextlib.suppress(CaliberError):
             self.filler.lease.release()
 
@@ -411,9 +404,9 @@ class Embedder:
                 return False
             if not lane.failures:
                 self._failed("worker", _as_caliber(error))
-            # Each time twice as long: a service that is down for hours, or refuses its key, is not asked all day.
-            wait_s = min(self._idle_s * 2.0 ** min(lane.failures, 32), self._longest_idle_s)
-            lane.not_before_s = time.monotonic() + wait_s
+            lane.not_before_s = time.monotonic() + pacing.retry_wait_s(
+                lane.failures, self._idle_s, self._longest_idle_s
+            )
             lane.failures += 1
             return False
         lane.failures = 0
@@ -432,7 +425,7 @@ class Embedder:
         if lane.not_before_s > now:
             return [lane.not_before_s - now]
         if not self.filler.lease.held():
-            return [lookout.FOREIGN_S]
+            return [pacing.FOREIGN_S]
         fill = self._fill = self._fill or self.filler.fill(upwards=False)
         self._attempt(lane, lambda _: self.filler.step(fill, accept_refused=False))
         return [self._pause_s or 1e-6]

@@ -8,18 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable
 
+from caliber.runtime import pacing
 from caliber.runtime.embedding.reembedding import Walk
 from caliber.runtime.embedding.space_provider import SpaceProvider
 from caliber.storage.protocol import Store
 
-FOREIGN_S = 30.0
-"""How long another program has to embed what it wrote, before we look whether something lacks a vector."""
-
 _PAGE_ROWS = 4_096
 """Rows one look for missing vectors takes into memory; the next look finds the rest."""
-
-_LOOK_SHARE = 0.01
-"""Most of the time that such looks may take, in a large store that others write to all the time."""
 
 
 class Lookout:
@@ -38,7 +33,7 @@ class Lookout:
         """Have all looked through once others had their time to embed; return whether that was not so already."""
         if self.at_s is not None:
             return False
-        self.at_s = time.monotonic() + max(FOREIGN_S, self._looked_s / _LOOK_SHARE)
+        self.at_s = time.monotonic() + pacing.foreign_wait_s(self._looked_s)
         return True
 
     def now(self) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import json
 from typing import Any
 
-from caliber.model.entities import Note, Scope, Turn
+from caliber.model.entities import Note, Scope, Turn, TurnSummary
 from caliber.runtime.embedding.space_provider import embedded_text
 
 
@@ -23,6 +23,8 @@ def digests_of(entity: Any) -> set[bytes]:
     elif hasattr(entity, "record_id"):
         values = (getattr(entity, item.name) for item in dataclasses.fields(entity))
         out |= {_sha(value.encode("utf-8", "surrogatepass")) for value in values if type(value) is str}
+    elif isinstance(entity, TurnSummary):
+        out = {_sha(entity.content.encode("utf-8", "surrogatepass"))}
     elif isinstance(entity, Scope):
         out = set() if entity.summary is None else {_sha(entity.summary.encode("utf-8", "surrogatepass"))}
     return out

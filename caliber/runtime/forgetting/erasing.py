@@ -48,14 +48,16 @@ from caliber.schema.relations import (
     SESSION,
     TRAJECTORY,
     TURN,
+    TURN_SUMMARY,
     USAGE,
 )
 from caliber.storage.changes import DELETE
 from caliber.storage.codec import codec_of, dump_json
 from caliber.storage.unit_of_work import UnitOfWork, unpack_content
 
-_WALKED: Final = (SESSION, TRAJECTORY, TURN, SCOPE, ARTIFACT, NOTE, USAGE, EDGE, EMBEDDING, CONTENT_VERSION,
-                  CONTEXT_WINDOW, CHECKPOINT, EVENT, LOCK, CONFIG_DOCUMENT, EMBEDDING_CACHE)  # fmt: skip
+_WALKED: Final = (SESSION, TRAJECTORY, TURN, TURN_SUMMARY, SCOPE, ARTIFACT, NOTE, USAGE, EDGE, EMBEDDING,
+                  CONTENT_VERSION, CONTEXT_WINDOW, CHECKPOINT, EVENT, LOCK, CONFIG_DOCUMENT,
+                  EMBEDDING_CACHE)  # fmt: skip
 _NUMBERS_ONLY: Final = (CHANGE, SCHEMA_MIGRATION, ERASURE, POLICY_RUN, EMBEDDING_SPACE, PENDING_INJECTION, MEMORY_TYPE)
 """What holds no words of a subject and no ids of its records; it is read afterwards like everything else."""
 _SHARED_FROM: Final = 20
@@ -235,6 +237,9 @@ class Walk:
         if relation.versioned:
             self._uow.adopt(relation, self._row)
             self._uow.update(relation, changed)
+            for change in self._uow.changes[self._seen_changes :]:
+                if change.operation == DELETE and change.relation.content_columns:  # the summary of a turn
+                    self._note_gone(change.relation, change.row)
             self._seen_changes = len(self._uow.changes)
         else:
             self._uow.upsert(relation, changed)

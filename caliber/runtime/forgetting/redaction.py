@@ -82,6 +82,8 @@ class Redactor:
             return {**derived_of(relation, changed, self._count_text), "fingerprint": None}
         if name == "scope" and "summary" in changes:
             return {"summary_tokens": self._count_text(changes["summary"])}
+        if name == "turn_summary" and "content" in changes:
+            return {"token_count": self._count_text(changes["content"])}
         if name == "trajectory" and "goal" in changes:
             return {"goal_hash": hashlib.sha256(changes["goal"].encode()).digest()}
         if name == "turn" and "content" in changes:

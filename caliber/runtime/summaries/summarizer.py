@@ -25,6 +25,7 @@ from caliber.model.errors import AuthenticationFailed, CaliberError, ConfigError
 from caliber.model.ids import TurnSummaryId
 from caliber.model.time import from_us
 from caliber.resident.memory import ResidentMemory
+from caliber.runtime import pacing
 from caliber.runtime.summaries.outlines import Outlines, StoredOutlines
 from caliber.schema.relations import TURN, TURN_SUMMARY
 from caliber.storage.changes import DELETE
@@ -40,13 +41,6 @@ _TURN_NUMBER: Final = codec_of(TURN).index("turn_number")
 _TURN_VERSION: Final = codec_of(TURN).version_place
 _SUMMARY_TASK: Final = codec_of(TURN_SUMMARY).index("trajectory_id")
 
-_FOREIGN_S: Final = 30.0
-"""How long another program has to summarize what it wrote, before all open scopes are looked through here."""
-_LOOK_SHARE: Final = 0.01
-"""Most of the time that such looks may take."""
-_REST_PARTS: Final = 4.0
-"""How many times as long as a summary took the worker rests after it; writers and readers take turns with it."""
-_REST_MAX_S: Final = 0.05
 _NOT_OF_THE_TEXT: Final = (AuthenticationFailed, ConfigError)
 """Errors that no text is at fault for: the block waits until somebody has mended them, as for an outage."""
 
@@ -136,7 +130,7 @@ class TurnSummarizer:
     def changed_elsewhere(self) -> None:
         """Take note that another program committed: its turns are looked through once it had time to do so itself."""
         if self._look_at_s is None:
-            self._look_at_s = time.monotonic() + max(_FOREIGN_S, self._looked_s / _LOOK_SHARE)
+            self._look_at_s = time.monotonic() + pacing.foreign_wait_s(self._looked_s)
             self._wake.set()
 
     def loaded(self) -> None:
@@ -310,7 +304,7 @@ class TurnSummarizer:
                 self._wake.wait(wait_s)
                 self._wake.clear()
             else:
-                self._stopped.wait(min(_REST_PARTS * (time.monotonic() - begun), _REST_MAX_S))
+                self._stopped.wait(pacing.rest_s(time.monotonic() - begun))
 
     def _step(self) -> float | None:
         """Do the next piece of work; return how long to wait then, None until woken. Units: seconds."""
@@ -324,17 +318,16 @@ class TurnSummarizer:
                     self._look_through()
                 task = self._next()
                 if task is None:
-                    return None if self._look_at_s is None else max(self._look_at_s - now, 1e-6)
+                    return None if self._look_at_s is None else self._look_at_s - now
                 self._do(task)
             except Exception as error:
                 if task is not None:
                     self._tasks.appendleft(task)
                 if self._stopped.is_set():
                     return None
-                # One report for each outage; a service that is down for hours is asked ever less often.
-                if not self._failures:
+                if not self._failures:  # one report for each outage, not one for each attempt
                     self._failed(_as_caliber(error))
-                wait_s = min(self._idle_s * 2.0 ** min(self._failures, 32), self._longest_idle_s)
+                wait_s = pacing.retry_wait_s(self._failures, self._idle_s, self._longest_idle_s)
                 self._failures += 1
                 self._not_before_s = time.monotonic() + wait_s
                 return wait_s

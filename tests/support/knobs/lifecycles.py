@@ -80,6 +80,15 @@ def closed(failing: str = "") -> Callable[[CaliberConfig, Place], tuple[str, int
     return see
 
 
+def summaries_of_turns(config: CaliberConfig, place: Place) -> list[str]:
+    """What the blocks of five turns are summarized as."""
+    agent = Agent(place.open(config, summarization_provider=ScriptedSummarizer()))
+    for number in range(5):
+        agent.say(f"turn {number}")
+    agent.memory.flush()
+    return [summary.content for summary in agent.memory.storage.turn_summaries.list_by_scope(agent.scope_id)]
+
+
 def children(config: CaliberConfig, place: Place) -> tuple[str, str]:
     memory = place.open(config)
     agent = Agent(memory)
@@ -360,6 +369,26 @@ CASES: tuple[Case, ...] = (
         (3, ("done", 14)),
         (5, ("done", 16)),
         policies=[policy("scope_close", SUMMARIZE)],
+    ),
+    case(
+        "summaries.turns",
+        summaries_of_turns,
+        ("off", []),
+        ("behind", ["summary of user: turn 0", "summary of user: turn 2"]),
+        summaries__block_turns=2,
+    ),
+    case(
+        "summaries.block_turns",
+        summaries_of_turns,
+        (2, ["summary of user: turn 0", "summary of user: turn 2"]),
+        (3, ["summary of user: turn 0"]),
+    ),
+    case(
+        "summaries.max_tokens",
+        summaries_of_turns,
+        (4, ["summary of user"]),
+        (9, ["summary of user: tur"]),
+        summaries__block_turns=4,
     ),
     # --- checkpoints
     case("checkpoint_retention", checkpoints, (1, 1), (2, 2), **EVERY_CHECKPOINT),
