@@ -170,7 +170,7 @@ OPS_AGENT: Final = AgentProfile(
 
 SOURCES: Final = AgentProfile(
     "sources",
-    "Windows as the source documents fill them: strictly by priority, nothing recalled. A long conversation then leaves "
+    "Windows as the source documents fill them: strictly by priority, nothing recalled. A long conversation leaves "
     "no room for the record that answers.",
     {
         "assembly.order": Change("priority", "The sources rank sections strictly, the conversation first (C-449)."),

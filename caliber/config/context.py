@@ -93,13 +93,13 @@ class AssemblyConfig(Section):
 
     order: Literal["priority", "stable_first"] = knob(
         "stable_first: the sections share the budget, and those that change least stand first, so that providers can "
-        "cache the prefix. priority: sections strictly by priority, as the sources say: a long conversation then leaves "
+        "cache the prefix. priority: sections strictly by priority, as the sources say; a long conversation leaves "
         "no room for what answers.",
         "design",
     )
     section_shares: FrozenMap[Share] = knob(
         "Floor and cap of a section, by its name, in shares of the budget. What a section does not use goes to the "
-        "others, and a cap gives way when nothing else fits; with order = priority a cap holds, and floors mean nothing.",
+        "others, and a cap gives way when nothing else fits; with order = priority caps hold and floors mean nothing.",
         "C-219",
     )
     recent_exchanges: Int = knob(

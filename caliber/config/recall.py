@@ -37,8 +37,8 @@ class RecallConfig(_From):
         le=10_000,
     )
     carried_share: Real = knob(
-        "A turn beside a hit comes along if the hit borrowed at least this share of its score from its neighbours; above "
-        "1: never.",
+        "A turn beside a hit is at least as relevant as this share of what the hit borrowed from its neighbours; "
+        "above 1: only as relevant as it is itself.",
         "ours",
         ge=0,
         le=2,
@@ -50,7 +50,7 @@ class RecallConfig(_From):
         le=1,
     )
     duplicate_similarity: Real = knob(
-        "Of two records whose vectors are at least this similar, the more relevant one enters (MMR); 1: only equal texts "
+        "Of two records whose vectors are at least this similar, the more relevant one enters; 1: only equal texts "
         "count as the same.",
         "ours",
         ge=0,

@@ -1,7 +1,7 @@
-"""Where the conversation of a window begins: old turns leave in blocks, at turn numbers that depend on no window before.
+"""Where the conversation of a window begins: old turns leave in blocks, at numbers that depend on no window before.
 
-So windows begin at the same turn for as long as the next block fits, and a provider's cache of the prompt's prefix stays
-good. Source: design section 5 (Prompt caches), O-8, docs/decisions/0017.
+So windows begin at the same turn for as long as the next block fits, and a provider's cache of the prefix stays good.
+ Source: design section 5 (Prompt caches), O-8, docs/decisions/0017.
 """
 
 from __future__ import annotations

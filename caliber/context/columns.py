@@ -54,9 +54,9 @@ class Candidates:
     not yet known.
     ``MARK`` are the marks of a turn; ``VALUE`` is what the order of a shared budget goes by, in millionths: relevance,
     with length counted against it; ``TWIN`` the ordinal of the better candidate that says the same, 0 for none;
-    ``PASSAGE_ID`` the lines of one passage have in common, one task on one day; ``READING`` their order in time; ``DAY``
-    days since 1970; ``LEAD`` the length by which the first line of a passage is longer than the others. ``TURN_NUMBER``
-    of a summary is that of the first turn that it covers.
+    ``PASSAGE_ID`` the lines of one passage have in common, one task on one day; ``READING`` their order in
+    time; ``DAY`` days since 1970; ``LEAD`` the length by which the first line of a passage is longer than the others.
+    ``TURN_NUMBER`` of a summary is that of the first turn that it covers.
     """
 
     numbers: NDArray[np.int64]

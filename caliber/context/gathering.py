@@ -190,10 +190,10 @@ def _without_recall(
         picked_notes(inputs, plan, scorer, members, cut_offs),
     ]
     weighs = not isinstance(scorer, Flat)
-    return [_valued(plan, part, plan.config.recall.length_weight if weighs else 0.0) for part in parts]
+    return [_valued(part, plan.config.recall.length_weight if weighs else 0.0) for part in parts]
 
 
-def _valued(plan: AssemblyPlan, part: Part, weight: float) -> Part:
+def _valued(part: Part, weight: float) -> Part:
     """Return records with their value: relevance, with length counted against it."""
     values = part.scored.relevance.astype(np.float64)
     if weight:
@@ -208,7 +208,7 @@ def _recalled(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, ite
     part = Part(
         part.source, part.section, part.rows, part.created_us, part.stored_tokens, part.scored, {TWIN: item.twins}
     )
-    part = _valued(plan, part, plan.config.recall.length_weight)
+    part = _valued(part, plan.config.recall.length_weight)
     return _as_passages(inputs, plan, texts, part) if item.source == PASSAGE else part
 
 
@@ -265,7 +265,7 @@ def _own_artifacts(
 
 def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, take: Take) -> Part:
     part = made_part(take.section.source, take.section.index, take.owners, take.rows, take.scored)
-    part = _valued(plan, part, 0.0)
+    part = _valued(part, 0.0)
     if take.section.source == PASSAGE and len(part.rows):
         return _as_passages(inputs, plan, texts, part)
     return part

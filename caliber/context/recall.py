@@ -43,7 +43,7 @@ _NEAR: Final = 0.01
 
 @dataclass(slots=True)
 class Recalled:
-    """The records of one source. Shapes: rows ``int64[n]``; twins ``int64[n]``, the ordinal of what says the same or 0."""
+    """The records of one source. Shapes: rows, twins ``int64[n]``; a twin is the ordinal of what says the same or 0."""
 
     source: int
     owners: RelationSnapshot
@@ -54,7 +54,7 @@ class Recalled:
 
 @dataclass(slots=True)
 class Recall:
-    """What a search found for a window, by source. ``cut`` is the score of the last of ``limit`` records, if reached."""
+    """What a search found for a window, by source. ``worst`` is the score of the last record if the limit is reached."""
 
     parts: dict[int, Recalled] = field(default_factory=dict)
     allowed: dict[int, int] = field(default_factory=dict)

@@ -87,9 +87,9 @@ class Record:
 
     Shapes: codes ``uint8[n]`` as finally decided; sizes ``int64[n]`` lengths, -1 where no text was looked at; shown
     the same after cuts.
-    Units: ``ids`` and ``hashes`` by place in the canonical order, for what was included; ``cuts`` for what was cut; ``counts`` as in ``Decided``; ``erased`` the places whose content was
-    forgotten, ``erased_sections`` whether texts of the caller's own were; ``shortened`` says of records that entered in
-    short how much of them did.
+    Units: ``ids`` and ``hashes`` by place in the canonical order, for what was included; ``cuts`` for what was cut;
+    ``counts`` as in ``Decided``; ``erased`` the places whose content was forgotten, ``erased_sections`` whether texts
+    of the caller's own were; ``shortened`` says of records that entered in short how much of them did.
     """
 
     facts: WindowFacts

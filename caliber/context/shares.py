@@ -1,9 +1,9 @@
 """Filling a budget that the sections share.
 
 First what enters whatever else there is: instructions, texts of the caller, the last user message with the tool calls
-that wait for an answer. Then the newest exchanges, the conversation up to its share, summaries of what left it. Then the
-floor of each section that follows the query, and the rest by value, each section up to its cap; a cap gives way when
-nothing else fits. How much of the conversation enters depends on turns alone, not on the query, so that its beginning,
+that wait for an answer. Then the newest exchanges, the conversation up to its share, summaries of what left it. Then
+the floor of each section that follows the query, and the rest by value, each section up to its cap; a cap gives way
+when nothing else fits. How much of the conversation enters depends on turns alone, not on the query, so that its beginning,
 and with it the prefix that providers cache, stays from turn to turn.
 
 Source: design section 5 (What a window is for), O-8, O-16, docs/windows.md.
@@ -329,10 +329,10 @@ class _Conversation:
                 # A line of a passage, and the passage where it was its only line; what heads it stays paid for.
                 state.charge(state.section[place], -state.cost[place])
         for place, source in enumerate(state.source):
-            if source in (SUMMARY, TURN_SUMMARY) and self.shows_from(int(covered[place])):
-                if state.section[place] < state.plan.user.index and state.codes[place] == INCLUDED:
-                    state.codes[place] = EXCLUDED_SHOWN
-                    state.charge(state.section[place], -state.cost[place])
+            summed = source in (SUMMARY, TURN_SUMMARY) and state.section[place] < state.plan.user.index
+            if summed and state.codes[place] == INCLUDED and self.shows_from(int(covered[place])):
+                state.codes[place] = EXCLUDED_SHOWN
+                state.charge(state.section[place], -state.cost[place])
 
     def _opening(self) -> int:
         """Return what opening the sections of the conversation costs beyond separators."""

@@ -15,11 +15,11 @@ from caliber import EntityRef, EntityType, ToolCall
 PROFILES = ("reference", "coding-agent", "chat-companion", "ops-agent")
 CHATS = 960 if os.environ.get("CALIBER_SOAK") else 24
 SEED = int(os.environ.get("CALIBER_SEED", "1"))
-WORDS = (
-    "garden river meeting invoice train bicycle kernel cache patient violin mountain recipe budget lantern harbour "
-    "deploy schema glacier teacher wedding tomato window orchard battery printer museum ticket bakery compass engine "
-    "island market letter kettle sweater painter temple saddle anchor pepper blanket camera doctor forest guitar hotel"
-).split()
+WORDS = """
+garden river meeting invoice train bicycle kernel cache patient violin mountain recipe budget lantern harbour deploy
+schema glacier teacher wedding tomato window orchard battery printer museum ticket bakery compass engine island market
+letter kettle sweater painter temple saddle anchor pepper blanket camera doctor forest guitar hotel
+""".split()  # noqa: SIM905
 
 
 class Chat:

@@ -74,7 +74,7 @@ class _Run:
         return found if found is not None else self.memory.open_scope(self.tasks[task])
 
     def time(self, step: Mapping[str, Any]) -> datetime | None:
-        if "at" in step and step["at"]:
+        if step.get("at"):
             self.at = datetime.fromisoformat(step["at"].replace("Z", "+00:00"))
         elif self.at is not None:
             self.at += timedelta(seconds=20)
