@@ -90,7 +90,7 @@ CHAT_COMPANION: Final = AgentProfile(
         "pcp.dosage.max_context_tokens": Change(4_000, "All of token_budget."),
         SHARES: Change(
             {
-                "history": [0.0, 0.2],
+                "history": [0.0, 0.1],
                 "user": [0.15, 0.75],
                 "artifacts": [0.0, 0.1],
                 "notes": [0.1, 0.35],

@@ -131,7 +131,8 @@ class AssemblyConfig(Section):
         le=1,
     )
     spare_share: Real = knob(
-        "Share of the budget that may stay empty before older turns fill it: fewer changes of the prefix.",
+        "Share of the budget that stays free for the next turns once the conversation fills its share, so that what "
+        "stands before them changes less.",
         "ours",
         ge=0,
         le=1,

@@ -34,7 +34,7 @@ DAY: Final = 24 * HOUR
 
 TOKEN_BUDGET: Final = 8_000
 DIMENSIONS: Final = 256
-BLOCK_TURNS: Final = 16
+BLOCK_TURNS: Final = 24
 STATIC_MODEL: Final = "wordllama-l2-supercat"
 _ABSENT: Final = object()
 EMBED_EXTRA: Final = ("tokenizers", "wordllama")
@@ -259,8 +259,8 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "recent_from_tokens": 600,
             "pause_ms": 6 * HOUR,
             "evict_block_turns": BLOCK_TURNS,
-            "evict_share": 0.25,
-            "spare_share": 0.1,
+            "evict_share": 0.3,
+            "spare_share": 0.14,
             "fill_ratio": 0.95,
             "relevance": "search",
             "relevant_limit": 20,
@@ -278,8 +278,8 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "artifact_limit": 1_000,
             "summary_limit": 50,
             "section_shares": {
-                "history": [0.0, 0.15],
-                "user": [0.15, 0.75],
+                "history": [0.0, 0.1],
+                "user": [0.15, 0.8],
                 "artifacts": [0.05, 0.3],
                 "notes": [0.05, 0.3],
                 "recall": [0.1, 0.75],

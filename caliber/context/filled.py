@@ -50,3 +50,5 @@ class Filled:
     stable_sections: frozenset[int]
     closed_sections: frozenset[int]
     room: Callable[[int], tuple[int, int]]
+    spare: int = 0
+    """What is kept free for the turns to come, a length."""

@@ -54,7 +54,7 @@ class Recalled:
 
 @dataclass(slots=True)
 class Recall:
-    """What a search found for a window, by source. ``worst`` is the score of the last record if the limit is reached."""
+    """What a search found for a window, by source. ``worst``: the score of the last record if the limit is reached."""
 
     parts: dict[int, Recalled] = field(default_factory=dict)
     allowed: dict[int, int] = field(default_factory=dict)

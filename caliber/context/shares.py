@@ -3,8 +3,8 @@
 First what enters whatever else there is: instructions, texts of the caller, the last user message with the tool calls
 that wait for an answer. Then the newest exchanges, the conversation up to its share, summaries of what left it. Then
 the floor of each section that follows the query, and the rest by value, each section up to its cap; a cap gives way
-when nothing else fits. How much of the conversation enters depends on turns alone, not on the query, so that its beginning,
-and with it the prefix that providers cache, stays from turn to turn.
+when nothing else fits. How much of the conversation enters depends on turns alone, not on the query, so that its
+beginning, and with it the prefix that providers cache, stays from turn to turn.
 
 Source: design section 5 (What a window is for), O-8, O-16, docs/windows.md.
 """
@@ -189,17 +189,21 @@ def fill_shared(
     ordinals = ranked[ORDINAL].take(considered)
     _mark_shown(state, conversation, ordinals)
     following = [place for place in range(len(considered)) if state.codes[place] == CONSIDERED]
+    spare = conversation.spare()
+    state.total -= spare
     _fill_following(state, following)
+    _cut_best(state, following)
+    state.total += spare
     if conversation.evicted and state.room > state.share(plan.config.assembly.spare_share):
         conversation.extend(ordinals, covered)
+        spare = 0
         state.take(following)
-    _cut_best(state, following)
     _close(state)
     if state.used == 0 and len(considered) and EXCLUDED_BUDGET in state.codes:
         raise BudgetTooSmall(max_tokens=max_tokens, needed=_smallest(state) + plan.tokens(reserve.total))
     out = codes.copy()
     out[considered] = state.codes
-    left, at = state.room, {int(place): number for number, place in enumerate(considered.tolist())}
+    left, at = state.room - spare, {int(place): number for number, place in enumerate(considered.tolist())}
 
     def room(place: int) -> tuple[int, int]:
         return (state.price(at[place]), max(0, left)) if place in at else (0, max(0, left))
@@ -211,6 +215,7 @@ def fill_shared(
         stable_sections=conversation.stable_sections(),
         closed_sections=frozenset(),
         room=room,
+        spare=spare,
     )
 
 
@@ -253,6 +258,8 @@ class _Conversation:
         self.start: int | None = None
         """The number of the first turn shown besides those that must be; None: no other is."""
         self.evicted = False
+        self.full = False
+        """Whether turns of the conversation at hand left: it fills its share."""
 
     # --- the last user message, and calls without an answer --------------------------------------
 
@@ -309,6 +316,8 @@ class _Conversation:
         elif earliest is not None:
             self.start = block_start(run, earliest, recent, block_turns=self._block_turns, most=self._most)
         self._show()
+        present_from = None if not len(present) else int(present.min())
+        self.full = present_from is not None and (self.start is None or self.start > present_from)
 
     def extend(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> None:
         """Let older turns fill what nothing else does; what was recalled or summed up of them leaves."""
@@ -333,6 +342,18 @@ class _Conversation:
             if summed and state.codes[place] == INCLUDED and self.shows_from(int(covered[place])):
                 state.codes[place] = EXCLUDED_SHOWN
                 state.charge(state.section[place], -state.cost[place])
+
+    def spare(self) -> int:
+        """Return what is kept free for the turns to come, once the conversation fills its share.
+
+        What follows the query then holds what the conversation's cap leaves it, so that it does not change with each
+        turn, and older turns that left with a block do not have to make room again.
+        """
+        state, plan = self._state, self._state.plan
+        if not self.full:
+            return 0
+        room = state.room - state.share(1 - plan.user.cap)
+        return max(0, min(room, state.share(plan.config.assembly.spare_share)))
 
     def _opening(self) -> int:
         """Return what opening the sections of the conversation costs beyond separators."""

@@ -116,6 +116,9 @@ class Decided:
             return f"token_budget_exhausted: section {section.name} came when {ratio:.0%} of {budget} tokens were used"
         asked, room = self.filled.room(place)
         left = min(budget, plan.whole_tokens(room))
+        spare = plan.tokens(self.filled.spare)
+        if spare:
+            return f"needs {plan.tokens(asked)} tokens, but {left} were left, and {spare} kept free for the next turns"
         return f"needs {plan.tokens(asked)} tokens, but {budget - left}/{budget} were used and {left} left"
 
     def _dosage(self, source: int) -> int:
