@@ -10,7 +10,7 @@ Source: design section 5 (What a window is for), docs/windows.md.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import ARTIFACT, NOTE, PASSAGE, SUMMARY, AssemblyPlan
 from caliber.context.scores import Scored
+from caliber.kernels import pairs_above
 from caliber.model.enums import EntityType, TrustLabel
 from caliber.resident.conversation import neighbours
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import Generation, RelationSnapshot
-from caliber.search.request import Pool, Relevance, Request
+from caliber.search.request import Pool, Request
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
@@ -35,10 +36,9 @@ Rows = NDArray[np.int64]
 _SOURCES: Final = {"turn": PASSAGE, "artifact": ARTIFACT, "note": NOTE, "scope": SUMMARY}
 """What is recalled of built-in kinds, as which source; declared memories follow by themselves."""
 _LENT: Final = "lent"
+_TOKENS: Final = {SUMMARY: "summary_tokens"}
 _COMPARED: Final = 256
 """Best candidates whose vectors are compared with each other."""
-_NEAR: Final = 0.01
-"""How much nearer pairs must seem to be before they are compared exactly."""
 
 
 @dataclass(slots=True)
@@ -261,7 +261,11 @@ def _alike(inputs: AssemblyInputs, parts: Sequence[Recalled], ranked: _Ranked, l
     assert inputs.space_id is not None
     rows: list[NDArray[np.float32]] = []
     owner: list[int] = []
-    best = slice(0, _COMPARED)
+    tokens = np.concatenate([item.owners.column(_TOKENS.get(item.source, "token_count"))[item.rows] for item in parts])
+    starts = np.cumsum([0, *(len(item.rows) for item in parts)])
+    sums = np.cumsum(tokens[starts[ranked.part] + ranked.place])
+    # Further down nothing enters: half as much again as the budget has been passed by then.
+    best = slice(0, min(_COMPARED, 1 + int(np.searchsorted(sums, inputs.max_tokens + inputs.max_tokens // 2))))
     chosen_part, chosen_place = ranked.part[best], ranked.place[best]
     for at, item in enumerate(parts):
         vectors = inputs.snapshot.vectors.get((item.owners.relation.name, inputs.space_id))
@@ -273,30 +277,15 @@ def _alike(inputs: AssemblyInputs, parts: Sequence[Recalled], ranked: _Ranked, l
         owner.extend(mine[present].tolist())
     if len(owner) < 2:
         return
-    stored = np.concatenate(rows)
-    norms = np.linalg.norm(stored, axis=1)
-    matrix = (stored / np.where(norms > 0, norms, 1)[:, None]).astype(np.float32)
     order = np.argsort(owner, kind="stable")
-    matrix, owners = matrix[order], np.array(owner)[order]
-    near = np.triu(matrix @ matrix.T >= np.float32(least - _NEAR), 1)
-    exact = matrix.astype(np.float64)
+    ranks = np.array(owner)[order]
+    pairs = pairs_above(np.concatenate(rows)[order], least, max_pairs=len(ranks) * len(ranks))
     gone: set[int] = set()
-    for first, second in zip(*(side.tolist() for side in np.nonzero(near)), strict=True):
-        if first in gone or second in gone or float(exact[first] @ exact[second]) < least:
+    for first, second in sorted(pairs.index.tolist()):
+        if first in gone or second in gone:
             continue
-        kept, lost = int(owners[first]), int(owners[second])
-        item = parts[int(chosen_part[lost])]
-        place = int(chosen_place[lost])
-        if not item.twins[place]:
-            better = parts[int(chosen_part[kept])]
-            item.twins[place] = _ordinal(better, int(chosen_place[kept]))
         gone.add(second)
-
-
-def unfound(found: Mapping[int, Recalled], source: int, rows: Rows) -> Rows:
-    """Return those rows of a source that no search found."""
-    item = found.get(source)
-    return rows if item is None else rows[~np.isin(rows, item.rows)]
-
-
-__all__ = ["Recall", "Recalled", "Relevance", "of_tasks", "recall", "recallable", "tasks_in_reach", "unfound"]
+        kept, lost = int(ranks[first]), int(ranks[second])
+        item, place = parts[int(chosen_part[lost])], int(chosen_place[lost])
+        if not item.twins[place]:
+            item.twins[place] = _ordinal(parts[int(chosen_part[kept])], int(chosen_place[kept]))

@@ -71,6 +71,8 @@ class _State:
     passage: list[int]
     codes: list[int]
     hard: list[int]
+    least: int = 0
+    """The shortest candidate: where less is left, nothing fits."""
     used: int = 0
     used_in: list[int] = field(default_factory=list)
     passages: set[int] = field(default_factory=set)
@@ -124,8 +126,12 @@ class _State:
 
     def take(self, places: Iterable[int], limit: int | None = None) -> None:
         """Let those enter that fit, in order."""
+        least = self.least
+        codes = self.codes
         for place in places:
-            if self.codes[place] == CONSIDERED and self.fits(place, limit):
+            if self.room < least:
+                return
+            if codes[place] == CONSIDERED and self.fits(place, limit):
                 self.include(place)
 
 
@@ -175,6 +181,7 @@ def fill_shared(
         passage=ranked[PASSAGE_ID].take(considered).tolist(),
         codes=[CONSIDERED] * len(considered),
         hard=hard,
+        least=int(cost.min()) if len(cost) else 0,
         used_in=[0] * len(plan.sections),
     )
     spoken = np.flatnonzero(is_turn)
@@ -203,10 +210,12 @@ def fill_shared(
         raise BudgetTooSmall(max_tokens=max_tokens, needed=_smallest(state) + plan.tokens(reserve.total))
     out = codes.copy()
     out[considered] = state.codes
-    left, at = state.room - spare, {int(place): number for number, place in enumerate(considered.tolist())}
+    left = max(0, state.room - spare)
 
     def room(place: int) -> tuple[int, int]:
-        return (state.price(at[place]), max(0, left)) if place in at else (0, max(0, left))
+        at = int(np.searchsorted(considered, place))
+        known = at < len(considered) and int(considered[at]) == place
+        return state.price(at) if known else 0, left
 
     return Filled(
         codes=out,
@@ -441,15 +450,35 @@ def _mark_shown(state: _State, conversation: _Conversation, ordinals: NDArray[np
 def _fill_following(state: _State, places: list[int]) -> None:
     """Fill the floor of each section, then all up to their caps by value, then whatever fits."""
     plan = state.plan
+    by_section: dict[int, list[int]] = {}
+    for place in places:
+        by_section.setdefault(state.section[place], []).append(place)
     for section in _following(plan):
         floor = state.share(section.floor)
         if floor:
-            state.take((place for place in places if state.section[place] == section.index), floor)
+            _take_floor(state, by_section.get(section.index, ()), floor)
     caps = [state.share(section.cap) for section in plan.sections]
+    capped = False
     for place in places:
-        if state.codes[place] == CONSIDERED and state.fits(place, caps[state.section[place]]):
+        if state.room < state.least:
+            return
+        if state.codes[place] != CONSIDERED:
+            continue
+        if state.fits(place, caps[state.section[place]]):
             state.include(place)
-    state.take(places)
+        else:
+            capped = True
+    if capped:
+        state.take(places)
+
+
+def _take_floor(state: _State, places: Iterable[int], floor: int) -> None:
+    """Fill the floor of one section, until hardly anything of it is left."""
+    for place in places:
+        if state.used_in[state.section[place]] + state.least > floor:
+            return
+        if state.fits(place, floor):
+            state.include(place)
 
 
 def _cut_best(state: _State, places: list[int]) -> None:

@@ -230,6 +230,23 @@ def best_of(searched: Sequence[Searched], scored: Sequence[Joined], limit: int) 
     return _merged(searched, [(item.best.places, item.best.best) for item in scored], limit)
 
 
+def best_rows(searched: Sequence[Searched], scored: Sequence[Joined], limit: int) -> list[Ints]:
+    """Return the rows of the best candidates of all kinds together, by kind; within a kind score descending, then id.
+
+    Shapes: ``int64[n]`` each.
+    """
+    rows = [item.rows.take(joined.best.places) for item, joined in zip(searched, scored, strict=True)]
+    if sum(map(len, rows)) <= limit:
+        return rows
+    ties = np.concatenate([item.owners.ties().take(mine, axis=0) for item, mine in zip(searched, rows, strict=True)])
+    scores = np.concatenate([joined.best.best for joined in scored])
+    order = np.lexsort((ties[:, 1], ties[:, 0], -scores))[:limit]
+    kept = np.zeros(len(scores), np.bool_)
+    kept[order] = True
+    starts = np.cumsum([0, *map(len, rows)]).tolist()
+    return [mine[kept[start : start + len(mine)]] for mine, start in zip(rows, starts, strict=False)]
+
+
 def best_hits(searched: Sequence[Searched], scored: Sequence[Floats], limit: int) -> list[Hit]:
     """Return the best candidates of all kinds by some scores; score descending, ties by id."""
     best = [

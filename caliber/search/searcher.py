@@ -169,20 +169,16 @@ class Searcher:
         query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
         degraded = self._missing(request, self._web(request, searched))[1]
         asked = replace(request, kinds=tuple(pool.kind for pool in pools), limit=limit)
-        scored = self._scored(searched, query, asked)
-        best = self._best(searched, scored.joined, asked)
-        rows: list[list[int]] = [[] for _ in searched]
-        for hit in best:
-            rows[hit.kind].append(hit.row)
+        scored = self._scored(searched, query, asked, beyond=False)
+        rows = fusion.best_rows(searched, scored.joined, limit)
         return [
-            _relevance(item, joined, np.array(mine, np.int64))
-            for item, joined, mine in zip(searched, scored.joined, rows, strict=True)
+            _relevance(item, joined, mine) for item, joined, mine in zip(searched, scored.joined, rows, strict=True)
         ], degraded
 
-    def _scored(self, searched: Sequence[Searched], query: Query, request: Request) -> _Scored:
+    def _scored(self, searched: Sequence[Searched], query: Query, request: Request, *, beyond: bool = True) -> _Scored:
         web = self._web(request, searched)
         weights, degraded = self._weights(request, web)
-        nearest = self._nearest(searched, request, weights)
+        nearest = self._nearest(searched, request, weights, beyond=beyond)
         linked = weights["graph"] > 0
         keyword_leg(searched, query, self._settings.keyword, self._similar, request.figures, linked=linked)
         names = self._names.named(searched, query.parts)
@@ -212,7 +208,9 @@ class Searcher:
         wanted = self._settings.weights.vector > 0
         return [*missing, "vector"], request.without_vector if wanted else None
 
-    def _nearest(self, searched: Sequence[Searched], request: Request, weights: Mapping[str, float]) -> Nearest:
+    def _nearest(
+        self, searched: Sequence[Searched], request: Request, weights: Mapping[str, float], *, beyond: bool
+    ) -> Nearest:
         """Return the candidates of the vector leg, as many whatever the limit is, and what is near beyond them."""
         settings = self._settings
         if request.vector is None or request.space_id is None or not weights["vector"]:
@@ -223,7 +221,7 @@ class Searcher:
             request.space_id,
             request.vector,
             candidates=settings.vector_candidates,
-            most=settings.candidate_factor * request.limit,
+            most=settings.candidate_factor * request.limit if beyond else 0,
             min_similarity=settings.min_similarity,
         )
 
