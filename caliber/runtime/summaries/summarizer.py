@@ -129,9 +129,9 @@ class TurnSummarizer:
 
     def changed_elsewhere(self) -> None:
         """Take note that another program committed: its turns are looked through once it had time to do so itself."""
-        if self._look_at_s is None:
+        if self._look_at_s is None or self._thread is None:
             self._look_at_s = time.monotonic() + pacing.foreign_wait_s(self._looked_s)
-            self._wake.set()
+            self.start()
 
     def loaded(self) -> None:
         """Take note that many turns were written at once: all open scopes are looked through now."""
@@ -192,12 +192,12 @@ class TurnSummarizer:
             return
         rows = self._rows(task)
         turns = [codec_of(TURN).decode(row) for row in rows]
-        text = transcript(turns)
-        if not text.strip():
+        said = [turn for turn in turns if turn.text.strip()]
+        if not said:
             self._refuse(task)
             return
         try:
-            content = self._provider.summarize(text, self._max_tokens)
+            content = self._provider.summarize(transcript(said), self._max_tokens)
         except CaliberError as error:
             if error.retryable or isinstance(error, _NOT_OF_THE_TEXT):
                 raise
