@@ -5,7 +5,9 @@ Source: issue 12, Build 4; docs/decisions/0192.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -25,7 +27,7 @@ import caliber
 from caliber.model import Principal, ToolCall, TrustLabel
 from caliber.model.entities import TurnSummary
 from caliber.model.enums import EventType, PrincipalKind
-from caliber.model.errors import CaliberError, SummarizationFailed
+from caliber.model.errors import CaliberError, Conflict, NotFound, SummarizationFailed
 from caliber.model.ids import TurnSummaryId
 from caliber.schema.relations import TURN, TURN_SUMMARY
 from caliber.storage.unit_of_work import UnitOfWork
@@ -734,3 +736,62 @@ def test_only_an_admin_reads_the_table(talk: Talk) -> None:
     with pytest.raises(caliber.CaliberError):
         talk.memory.acting_as(Principal(PrincipalKind.AGENT, "reader")).storage.turn_summaries.all()
     assert TURN_SUMMARY.plural in list(talk.memory.storage)
+
+
+def test_summaries_are_right_whatever_is_written_beside_them(backend: Any, start: Any) -> None:
+    """Turns are appended, changed and deleted and tasks purged while two workers summarize: no write fails."""
+    backend.needs("sharing")
+    talk = Talk(backend, start, resident__feed_poll_ms=5)
+    second = talk.open(Echo())
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def repeatedly(work: Callable[[random.Random], None], seed: int) -> threading.Thread:
+        def run() -> None:
+            chosen = random.Random(seed)
+            try:
+                while not stop.is_set():
+                    work(chosen)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def append(_: random.Random) -> None:
+        talk.count(3)
+
+    def change(chosen: random.Random) -> None:
+        turns = talk.turns
+        if turns:
+            turn = chosen.choice(turns)
+            with contextlib.suppress(Conflict, NotFound):
+                if chosen.random() < 0.5:
+                    second.storage.turns.delete(turn.turn_id)
+                else:
+                    second.storage.turns.update(turn.turn_id, content=f"changed {chosen.random()}".encode())
+
+    def purge(_: random.Random) -> None:
+        other = start(second)
+        for number in range(3 * SIZE):
+            other.say(f"turn {number}")
+        second.purge_trajectory(other.trajectory_id)
+
+    def flush(_: random.Random) -> None:
+        talk.memory.flush()
+        second.flush()
+
+    threads = [repeatedly(work, seed) for seed, work in enumerate((append, change, purge, flush))]
+    time.sleep(2)
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    for handle in (talk.memory, second):
+        handle._engine.snapshot("latest")
+        handle.flush()
+    talk.sound()
+    assert talk.waiting == 0
+    assert errors_of(talk.memory) == errors_of(second) == []
+    assert len(talk.turns) > SIZE
