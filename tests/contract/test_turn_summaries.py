@@ -474,6 +474,49 @@ def test_what_is_forgotten_while_it_is_summarized_does_not_come_back(talk: Talk,
     talk.sound()
 
 
+@pytest.mark.parametrize("change", ["deletes", "rewrites", "purges"])
+def test_who_changes_a_turn_while_its_summary_is_stored_comes_before_or_after(
+    backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    backend.needs("sharing")
+    talk = Talk(backend, start)
+    second = talk.open(summaries__turns="off")
+    changers: list[threading.Thread] = []
+    failures: list[BaseException] = []
+
+    def changing() -> None:
+        turn = talk.turns[1]
+        try:
+            if change == "deletes":
+                second.storage.turns.delete(turn.turn_id)
+            elif change == "rewrites":
+                second.storage.turns.update(turn.turn_id, content=b"said otherwise")
+            else:
+                second.purge_trajectory(talk.agent.trajectory_id)
+        except BaseException as error:
+            failures.append(error)
+
+    insert_new = UnitOfWork.insert_new
+
+    def inserting(self: UnitOfWork, relation: Any, entity: Any) -> bool:
+        if relation is TURN_SUMMARY and not changers:
+            changers.append(threading.Thread(target=changing))
+            changers[0].start()
+            changers[0].join(0.3)  # it waits for this transaction, or is done by now and was not seen
+        return insert_new(self, relation, entity)
+
+    monkeypatch.setattr(UnitOfWork, "insert_new", inserting)
+    talk.count(SIZE + 1)
+    talk.memory.flush()
+    changers[0].join(30)
+    assert failures == []
+    talk.memory._engine.snapshot("latest")
+    talk.memory.flush()
+    assert talk.ranges == ([] if change == "purges" else [(0, 3)])
+    talk.sound()
+    assert errors_of(talk.memory) == []
+
+
 def test_two_who_delete_turns_of_one_block_both_succeed(backend: Any, start: Any) -> None:
     backend.needs("snapshots")
     talk = Talk(backend, start)
