@@ -80,6 +80,7 @@ def fill(memory: caliber.Caliber, turns: int = 40) -> dict[str, Any]:
     window = memory.assemble_context(trajectory.trajectory_id, query="which rooms are there?")
     memory.search("room 3", limit=3)
     memory.flush()
+    assert memory.storage.turn_summaries.count() == turns // 16
     return {
         "trajectory": trajectory.trajectory_id,
         "scope": scope.scope_id,
