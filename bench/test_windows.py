@@ -9,11 +9,12 @@ import importlib.util
 import os
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from harness.contest import OURS, PEER, Contender
+from harness.contest import ASIDE, OURS, PEER, Contender
 from harness.notes import ME, QUERY, opened, sentence, settled
 from retrieval.asking import Stores
 from retrieval.measures import bootstrap
@@ -31,6 +32,8 @@ GOALS = {NEW: {1_000: 0.88, 2_000: 0.915, 4_000: 0.94}, SAME: {1_000: 0.83, 2_00
 """Of the static vectors; others are shown beside them."""
 NOTES, TASKS_BEFORE, TURNS = 10_000, 30, 200
 QUICK_NOTES, QUICK_TASKS, QUICK_TURNS = 200, 2, 20
+
+HITS = "for as many hits as a search gives by default, not as many as recall looks at"
 
 
 def talk(memory: Caliber, number: int, turns: int) -> uuid.UUID:
@@ -73,21 +76,23 @@ def test_assembly_with_recall(contest: Callable[..., None], quick: bool, tmp_pat
         task = talk(store.memory, 0, QUICK_TURNS) if quick else store.add_task()
         with caliber.open(store.config.with_overrides(**RECALL_OFF)) as without:
             count = store.memory.storage.turns.count()
-            kinds = ("turn", "note", "artifact")
 
-            def search_and_assemble() -> None:
-                without.search(QUERY, kinds=kinds)
+            def searched(limit: int | None = None) -> None:
+                without.search(QUERY, limit=limit)
                 without.assemble_context(task, query=QUERY)
 
             recalled = store.memory.assemble_context(task, query=QUERY)
             plain = without.assemble_context(task, query=QUERY)
             assert recalled.used_tokens
             assert {section.name for section in recalled.sections} - {section.name for section in plain.sections}
+            most = store.config.recall.limit
+            wide = partial(searched, most)
             call = lambda: store.memory.assemble_context(task, query=QUERY)  # noqa: E731
             contest(
                 f"assemble_context with recall, {store.notes.size}, {count:,} turns",
                 [
                     Contender(OURS, "with recall", call, lambda: settled(store.memory), at_most=1.0),
-                    Contender(PEER, "without, and one search", search_and_assemble, lambda: settled(without)),
+                    Contender(PEER, f"without, and one search for {most}", wide, lambda: settled(without)),
+                    Contender(ASIDE, "without, and one search", searched, lambda: settled(without), note=HITS),
                 ],
             )
