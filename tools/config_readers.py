@@ -24,7 +24,8 @@ NOT_READERS = ("config", "dsl", "cli", "testing", "model", "kernels", "schema")
 MAY_READ = re.compile(r"config|settings|Settings|storage|options")
 # Read through a method of the section, or an equal knob.
 THROUGH = {
-    "assembly.section_max_tokens": "section_cap",
+    "assembly.section_shares": "share",
+    "recall.from": "reach",
     "cache_dir": "cache_path",
     "access.default_visibility": "for_role",
     "section_priorities": "of",

@@ -17,7 +17,7 @@ from config_readers import ROOT, readers
 from pydantic import BaseModel
 
 from caliber.config import CaliberConfig, explaining, profiles, services
-from caliber.config.agent_profiles import AGENT_PROFILES, CAPS
+from caliber.config.agent_profiles import AGENT_PROFILES
 from caliber.config.policies import OWN_TARGETS, TARGETS, PolicyAction
 from caliber.config.render import about, limits_of
 from caliber.config.tree import DECLARED_IN_LISTS
@@ -166,10 +166,9 @@ def _profiles() -> Iterator[str]:
     for name in names:
         yield from ("", f"### {name}", "", "| knob | value | why |", "|---|---|---|")
         for path, change in AGENT_PROFILES[name].changes.items():
-            share = " % of token_budget" if path == CAPS else ""
             duration = path.endswith(("_ms", "lock_timeout"))
             value = explaining.shown(change.value, "ms" if duration else "")
-            value = "see the file it writes" if path == "policies" else f"`{value}`{share}"
+            value = "see the file it writes" if path == "policies" else f"`{value}`"
             yield f"| `{path}` | {value} | {change.why}{' (Where texts are embedded.)' if change.vectors else ''} |"
 
 

@@ -123,7 +123,6 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "summarization_provider",
             *(f"summarization_provider.{name}" for name in [*provider, "chat"]),
             "vector",
-            "assembly.section_max_tokens",
             "context_window_persistence.ttl_ms",
             "principal.role",
             "tokens.vocabulary",  # an estimator that counts bytes has none
@@ -205,7 +204,32 @@ WRONG: dict[str, list[Any]] = {
     "assembly.neutral_relevance": RATIO,
     "assembly.relevant_limit": NATURAL,
     "assembly.overflow_policy": ["", "drop", None],
-    "assembly.section_max_tokens": [{"notes": -1}, {"notes": "1"}, {"nowhere": 1}, [], {1: 1}],
+    "assembly.section_shares": [  # C-219
+        {"notes": [-0.1, 1]},
+        {"notes": [0, 1.1]},
+        {"notes": [0.5, 0.4]},
+        {"notes": ["0", 1]},
+        {"notes": [0]},
+        {"notes": [0, 0, 1]},
+        {"notes": 0.5},
+        {"notes": [0, math.nan]},
+        {"nowhere": [0, 1]},
+        {"notes": [0.6, 1], "recall": [0.5, 1]},
+        [],
+        None,
+        {1: [0, 1]},
+    ],
+    "assembly.recent_exchanges": [*NATURAL, 1_025],
+    "assembly.recent_from_tokens": NATURAL,
+    "assembly.pause_ms": DURATION,
+    "assembly.evict_share": [*RATIO, 0.0],
+    "assembly.spare_share": RATIO,
+    "recall.from": ["Owner", "task", "", None, 1],
+    "recall.limit": [*NATURAL, 10_001],
+    "recall.carried_share": [-0.01, 2.01, math.nan, math.inf, "0.5", True, None],
+    "recall.length_weight": RATIO,
+    "recall.duplicate_similarity": RATIO,
+    "recall.trust": ["nobody", "", None, 1],
     "assembly.separator": ["x" * 65, 1, None],
     "tokens.bytes_per_token": [0, -1.0, math.nan, math.inf, "3.5", None],
     "tokens.estimator": ["tiktoken", None],
@@ -297,8 +321,13 @@ def test_a_wrong_value_is_refused_where_it_stands(path: str, value: Any) -> None
         ("resident.warm_after_ms", 0),
         ("retention.changes_ms", None),
         ("retention.changes_ms", "forever"),
-        ("assembly.section_max_tokens", None),
-        ("assembly.section_max_tokens", {}),
+        ("assembly.section_shares", {}),
+        ("assembly.section_shares", {"user": [0, 0], "recall": [1, 1]}),
+        ("assembly.recent_exchanges", 0),
+        ("assembly.evict_share", 1),
+        ("recall.limit", 0),
+        ("recall.carried_share", 2),
+        ("recall.from", "tenant"),
         ("embedding_provider.options", {"a": [1, 2.5, {"b": True}], "c": "d"}),
         ("embedding_provider.endpoint", "http://localhost:11434/v1"),
         ("embedding_provider.api_key", "env:OPENAI_API_KEY"),
@@ -383,7 +412,7 @@ def test_adapters_of_later_issues_are_refused_when_they_are_opened(adapter: str,
         ("\x1b[31mred\n", 1),
         ("x" * 10_000, 1),
         ("storage.path", "a\ud800b"),
-        ("assembly.section_max_tokens", {"\x1b\n": 1}),
+        ("assembly.section_shares", {"\x1b\n": [0, 1]}),
         ("embedding_provider.options", {"\ud800": 1}),
         ("embedding_provider.options", {"\x1bapi_key": "abc"}),
         ("section_priorities.custom", [["\n\x1b[31m", 1], ["\n\x1b[31m", 1]]),
@@ -515,12 +544,12 @@ def test_persistence_with_a_lifetime_needs_one() -> None:
     assert error.context == {"field": "context_window_persistence.ttl_ms"}
 
 
-def test_caps_of_custom_sections_are_known_sections() -> None:
+def test_shares_of_custom_sections_are_known_sections() -> None:
     data = put(sample(), "section_priorities.custom", [["tools", 50]])
-    put(data, "assembly.section_max_tokens", {"tools": 100})
+    put(data, "assembly.section_shares", {"tools": [0.1, 0.25]})
     config = CaliberConfig.from_mapping(data)
-    assert config.assembly.section_cap("tools") == 100
-    assert config.assembly.section_cap("notes") is None
+    assert config.assembly.share("tools") == (0.1, 0.25)
+    assert config.assembly.share("notes") == (0.0, 1.0)
     assert config.section_priorities.of("tools") == 50
     assert config.section_priorities.of("notes") == config.section_priorities.notes
     with pytest.raises(KeyError):
@@ -562,11 +591,10 @@ def test_nothing_in_it_can_be_changed() -> None:
         config.token_budget = 1  # type: ignore[misc]
     with pytest.raises(pydantic.ValidationError):
         config.storage.path = "x"  # type: ignore[misc]
-    assert config.assembly.section_max_tokens is not None
     with pytest.raises((TypeError, AttributeError)):
-        config.assembly.section_max_tokens["notes"] = 1  # type: ignore[index]
+        config.assembly.section_shares["notes"] = (0.0, 1.0)  # type: ignore[index]
     with pytest.raises(AttributeError):
-        config.assembly.section_max_tokens.extra = 1  # type: ignore[attr-defined]
+        config.assembly.section_shares.extra = 1  # type: ignore[attr-defined]
     assert isinstance(config.policies, tuple)
 
 
@@ -576,7 +604,7 @@ def test_it_does_not_share_what_it_was_made_from() -> None:
     config = CaliberConfig.from_mapping(data)
     before = config.canonical_json()
     data["policies"].clear()
-    data["assembly"]["section_max_tokens"].clear()
+    data["assembly"]["section_shares"].clear()
     data["embedding_provider"]["options"]["seed"] = 8
     assert config.canonical_json() == before
     config.to_mapping()["policies"].clear()

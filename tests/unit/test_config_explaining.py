@@ -43,7 +43,9 @@ def test_a_knob_acts_in_modules_or_says_that_nothing_reads_it() -> None:
 @pytest.mark.parametrize(
     ("key", "module"),
     [
-        ("assembly.fill_ratio", "caliber.context.fill"),
+        ("assembly.fill_ratio", "caliber.context.priorities"),
+        ("assembly.section_shares", "caliber.context.plan"),
+        ("recall.from", "caliber.context.recall"),
         ("llm_retry_config.jitter", "caliber.llm.retry"),
         ("storage.busy_timeout_ms", "caliber.backends.sqlite.schema"),
         ("storage.pool_max", "caliber.backends.postgres.store"),
@@ -57,7 +59,8 @@ def test_where_a_knob_takes_effect_is_found_in_the_source(key: str, module: str)
     found = explain(key)
     assert module in found.modules
     source = ROOT / Path(*module.split(".")).with_suffix(".py")
-    assert key.rpartition(".")[2] in source.read_text() or key in ("embedding.embed_notes",)
+    through = {"embedding.embed_notes": "MODES", "assembly.section_shares": ".share(", "recall.from": ".reach"}
+    assert through.get(key, key.rpartition(".")[2]) in source.read_text()
     assert "caliber.llm.http" not in explain("storage.connect_timeout_ms").modules
 
 
@@ -66,7 +69,8 @@ def test_an_explanation_says_where_the_value_comes_from() -> None:
     mine = config("a.db", assembly__fill_ratio=0.8, search__boosts__exact=1.0)
     ratio = explain("assembly.fill_ratio", mine)
     assert (ratio.value, ratio.value_from, ratio.source, ratio.source_value) == (0.8, (), "C-121", 0.95)
-    assert ratio.profiles == dict.fromkeys(("reference", "coding-agent", "chat-companion", "ops-agent"), 0.95)
+    names = ("reference", "coding-agent", "chat-companion", "ops-agent", "sources")
+    assert ratio.profiles == dict.fromkeys(names, 0.95)
     exact = explain("search.boosts.exact", mine)
     assert exact.value_from == ("coding-agent", "ops-agent")
     assert exact.why is not None

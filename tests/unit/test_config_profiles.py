@@ -162,8 +162,8 @@ def test_looking_for_the_extra_does_not_import_it() -> None:
     [
         ({"token_budget": 4_000}, {"token_budget": 4_000, "pcp.dosage.max_context_tokens": 4_000}),
         (
-            {"token_budget": 4_000},
-            {"assembly.section_max_tokens": {"user": 2_400, "notes": 1_200, "artifacts": 1_200, "history": 600}},
+            {"assembly.evict_block_turns": 32},
+            {"assembly.evict_block_turns": 32, "summaries.block_turns": 32},
         ),
         ({"checkpoint_retention": 9}, {"pcp.recovery_points.max_checkpoints": 9}),
         ({"pcp.recovery_points.max_checkpoints": 9}, {"checkpoint_retention": 9}),
@@ -215,9 +215,10 @@ def test_everything_fits_into_the_window() -> None:
         ("system", "persona", "user", "artifacts", "notes", "history"), key=config.section_priorities.of, reverse=True
     )
     assert order == ["system", "persona", "user", "artifacts", "notes", "history"]
-    for name in order:
-        cap = config.assembly.section_cap(name)
-        assert cap is None or cap < config.token_budget
+    for profile in profiles.PROFILES.values():
+        shares = profile("store.db", embedding_provider=None).assembly.section_shares
+        assert sum(floor for floor, _ in shares.values()) < 1
+        assert all(cap < 1 for _, cap in shares.values())
 
 
 # --- the commented file --------------------------------------------------------------------------
@@ -244,7 +245,15 @@ def test_every_knob_in_the_file_has_its_comment_above_it() -> None:
 @pytest.mark.parametrize(
     ("comment", "line"),
     [
-        ("# Share of the budget at which filling stops. Above 0 to 1. (C-121)", "fill_ratio = 0.95"),
+        (
+            "# Share of the budget at which filling stops, with order = priority. Above 0 to 1. (C-121)",
+            "fill_ratio = 0.95",
+        ),
+        (
+            "# Newest exchanges of the conversation that enter before anything is recalled, if they fit. "
+            "0 to 1024 exchanges. (ours)",
+            "recent_exchanges = 2",
+        ),
         (
             (
                 "# Least similarity of a note to the query, with relevance = vector; a search has "
@@ -282,7 +291,10 @@ def test_a_comment_says_meaning_range_unit_and_origin(comment: str, line: str) -
         {"policies": [{"name": "empty", "rules": []}]},
         {"policies": [{"name": "p", "rules": [{"on": "schedule", "cron": "0 3 * * *", "actions": [PRUNE]}]}]},
         {"retention.windows_ms": "forever", "context_window_persistence": {"kind": "permanent"}},
-        {"assembly.section_max_tokens": None, "section_priorities.custom": [('a b"c', 1), ("x", 2)]},
+        {
+            "assembly.section_shares": {'a b"c': [0.1, 0.5], "recall": [0, 1]},
+            "section_priorities.custom": [('a b"c', 1), ("x", 2)],
+        },
         {"system_instructions": 'three\nlines """ with \\ quotes\r\nand \x00\x7f\u2028 controls ', "persona": "\n\n"},
         {"embedding_provider": {**HASH_PROVIDER, "options": {"a b": [1, 2.5, {"c": True}], "": "x\ny", "e": {}}}},
         {"embedding_provider": {**HASH_PROVIDER, "api_key": "env:KEY", "endpoint": "https://host/v1"}},
