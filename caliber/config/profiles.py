@@ -130,7 +130,8 @@ def _agent(profile: AgentProfile, path: str | os.PathLike[str], overrides: dict[
 def _values(changes: Mapping[str, Change], budget: int, *, vectors: bool) -> dict[str, Any]:
     """Return what a profile sets."""
     out = {path: change.value for path, change in changes.items() if vectors or not change.vectors}
-    out["token_budget"] = out["pcp.dosage.max_context_tokens"] = budget
+    if "token_budget" in changes:
+        out["token_budget"] = out["pcp.dosage.max_context_tokens"] = budget
     return out
 
 
