@@ -113,9 +113,12 @@ def configurations(draw: st.DrawFn) -> CaliberConfig:
         "resident.feed_poll_ms": draw(st.integers(0, INT64_MAX)),
         "resident.warm_after_ms": draw(st.integers(0, INT64_MAX)),
         "section_priorities.custom": [(name, draw(st.integers(0, 2**31 - 1))) for name in names],
-        "assembly.section_max_tokens": draw(
-            st.none() | st.dictionaries(st.sampled_from(["user", "notes", *names]), st.integers(0, INT64_MAX))
+        "assembly.section_shares": draw(
+            st.dictionaries(
+                st.sampled_from(["user", "notes", "recall", *names]), st.tuples(st.floats(0, 0.16), RATIO).map(sorted)
+            )
         ),
+        "recall.from": draw(st.sampled_from(["trajectory", "session", "owner", "tenant"])),
         "assembly.separator": draw(PRINTABLE),
         "embedding_provider.options": draw(OPTIONS),
         "principal.id": draw(PRINTABLE.filter(str.strip)),

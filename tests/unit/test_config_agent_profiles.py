@@ -12,7 +12,7 @@ from support.configs import HASH_PROVIDER, USER
 
 import caliber
 from caliber.config import CaliberConfig, profiles
-from caliber.config.agent_profiles import AGENT_PROFILES, CAPS
+from caliber.config.agent_profiles import AGENT_PROFILES, SHARES
 from caliber.config.faults import section_at
 from caliber.config.render import render_json, render_toml
 from caliber.dsl import compile_text
@@ -26,7 +26,7 @@ OF_VECTORS = {"embedding_provider": HASH_PROVIDER}
 def _flat(data: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in data.items():
         path = f"{above}{name}"
-        if isinstance(value, dict) and path != CAPS:
+        if isinstance(value, dict) and path != SHARES:
             yield from _flat(value, f"{path}.")
         else:
             yield path, value
@@ -86,7 +86,8 @@ def test_a_reason_stands_only_beside_the_value_it_is_for() -> None:
     assert "search.boosts.exact" not in reasons
     assert "search.boosts.exact" in profiles.reasons("coding-agent", profiles.coding_agent("store.db", **OF_VECTORS))
     assert config.pcp.dosage.max_context_tokens == 4_000
-    assert config.assembly.section_cap("artifacts") == 1_800
+    # Shares, not tokens: they follow the budget by themselves.
+    assert config.assembly.share("artifacts") == profiles.coding_agent("store.db").assembly.share("artifacts")
     assert profiles.reasons("reference", profiles.reference("store.db")) == {}
 
 
