@@ -98,7 +98,8 @@ _allow(
     backends__sqlite__care="_PAGES",
     backends__sqlite__full_text="_BATCH_ROWS",
     backends__sqlite__restoring="_LEAP",
-    context__columns="PARTS_IN_ONE",
+    context__columns="PARTS_IN_ONE VALUES_IN_ONE",
+    context__recall="_NEAR",
     resident__indexes="_PAGE_ROWS",
     resident__memory="_PAGE_ROWS",
     resident__tables="_LEAST_BITS",
@@ -166,7 +167,9 @@ _allow(
 )
 _allow(
     MATHS,
+    context__gathering="_DAY_US",
     context__record="_SECOND_US",
+    context__texts="_EPOCH",
     dsl__parser="_UNITS_MS",
     llm__limiter="_MINUTE_S",
     runtime__forgetting__erasing="_ALL_TIME_US",
