@@ -128,7 +128,7 @@ def test_enum_members_equal_their_lower_case_text(kind: type[enum.StrEnum]) -> N
         (enums.TTLKind, "persistent session scope duration"),  # C-012
         (enums.TrajectoryStatus, "active completed failed suspended"),
         (enums.OutcomeStatus, "success partial failure system_abort"),  # K-010
-        (enums.SectionType, "system persona notes history artifacts user custom"),  # C-053
+        (enums.SectionType, "system persona notes history artifacts recall user current custom"),  # C-053, design 5
         (enums.AssemblyAction, "include exclude compress truncate"),  # C-056
         (enums.ContextPersistence, "ephemeral ttl permanent"),  # C-100
         (enums.ValidationMode, "on_mutation always"),  # C-101
