@@ -154,7 +154,8 @@ def _rules(explained: _Explained, sections: list[FilledSection]) -> list[dict[st
     for section in (*plan.taking, plan.user):
         if section.rule is None:
             continue
-        rule, filled = section.rule, brought.get(section.index)
+        rule, parts = section.rule, plan.conversation if section is plan.user else (section,)
+        filled = [brought[part.index] for part in parts if part.index in brought]
         out.append(
             {
                 "rule": rule.name,
@@ -164,9 +165,9 @@ def _rules(explained: _Explained, sections: list[FilledSection]) -> list[dict[st
                 "priority": rule.priority,
                 "section": section.name,
                 "max_tokens": section.cap_tokens,
-                "candidates": int(np.count_nonzero(decided.ranked[SECTION] == section.index)),
-                "included": 0 if filled is None else len(filled.places),
-                "tokens": 0 if filled is None else filled.tokens,
+                "candidates": int(np.count_nonzero(np.isin(decided.ranked[SECTION], [part.index for part in parts]))),
+                "included": sum(len(item.places) for item in filled),
+                "tokens": sum(item.tokens for item in filled),
                 **({} if rule.origin is None else {"once": rule.origin}),
             }
         )

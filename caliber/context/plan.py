@@ -187,6 +187,11 @@ class AssemblyPlan:
         """The section of summaries of the task itself."""
         return int(self.section_of_source[SUMMARY])
 
+    @property
+    def conversation(self) -> tuple[SectionPlan, ...]:
+        """The sections of the conversation: one where priorities are strict, else two."""
+        return (self.user,) if self.current is self.user else (self.user, self.current)
+
     def section_of_recalled(self, source: int) -> int:
         """Return where what a search found stands: notes and artifacts have sections, all else is recalled."""
         own = source if source in (ARTIFACT, NOTE) else PASSAGE

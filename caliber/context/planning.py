@@ -6,6 +6,7 @@ Source: issue "The DSL and the policy engine", item 5.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,11 +59,11 @@ def window_plan(assembled: Assembled) -> WindowPlan:
     """Return what each rule of a window took and what that costs."""
     decided, window = assembled.decided, assembled.window
     plan = decided.plan
-    out = [_outcome(assembled, take.section, take.considered, take.through) for take in assembled.takes]
+    out = [_outcome(assembled, (take.section,), take.considered, take.through) for take in assembled.takes]
     if plan.user.rule is not None:
         cuts = [cut for cut in window.cut_offs if cut.rule == plan.user.rule.name]
-        count = int(np.count_nonzero(decided.ranked[SECTION] == plan.user.index))
-        out.append(_outcome(assembled, plan.user, *_of_conversation(cuts, count)))
+        count = int(np.count_nonzero(np.isin(decided.ranked[SECTION], [item.index for item in plan.conversation])))
+        out.append(_outcome(assembled, plan.conversation, *_of_conversation(cuts, count)))
     out.sort(key=lambda item: -item.priority)
     return WindowPlan(window, tuple(out), plan.budget(window.max_tokens) - window.used_tokens)
 
@@ -75,13 +76,12 @@ def _of_conversation(cuts: list[CutOff], count: int) -> tuple[int, int]:
     return (cuts[0].considered,) * 2 if cuts else (count, count)
 
 
-def _outcome(assembled: Assembled, section: SectionPlan, considered: int, through: int) -> RuleOutcome:
-    decided, rule = assembled.decided, section.rule
+def _outcome(assembled: Assembled, sections: Sequence[SectionPlan], considered: int, through: int) -> RuleOutcome:
+    decided, section, rule = assembled.decided, sections[0], sections[0].rule
     assert rule is not None
-    places = np.flatnonzero(decided.ranked[SECTION] == section.index)
+    places = np.flatnonzero(np.isin(decided.ranked[SECTION], [item.index for item in sections]))
     codes = decided.filled.codes[places]
     included = len(entered(codes))
-    filled = next((item for item in filled_sections(decided) if item.section is section), None)
     reasons = Counter(rule_id_of(code) for code in codes.tolist())
     for code in set(codes[entered(codes)].tolist()):
         del reasons[rule_id_of(code)]
@@ -98,7 +98,7 @@ def _outcome(assembled: Assembled, section: SectionPlan, considered: int, throug
         taken=len(places),
         cost_tokens=sum(decided.tokens(place) for place in places.tolist()),
         included=included,
-        used_tokens=0 if filled is None else filled.tokens,
+        used_tokens=sum(item.tokens for item in filled_sections(decided) if item.section in sections),
         left_out=dict(sorted(reasons.items())),
         once=rule.origin,
     )
