@@ -84,6 +84,11 @@ def config_of(**overrides: Any) -> CaliberConfig:
     return profiles.reference(":memory:", **{**PLAIN, **overrides})
 
 
+def strict(**overrides: Any) -> CaliberConfig:
+    """The profile `sources` without a provider, in memory: strictly by priority, and no section has a cap."""
+    return profiles.sources(":memory:", **{**PLAIN, "assembly.section_shares": {}, **overrides})
+
+
 def searching(**overrides: Any) -> CaliberConfig:
     """The reference profile, in memory, with vectors of four numbers that tests write down themselves."""
     provider = {"provider_type": "hash", "model": "test", "dimensions": 4, "options": {}}

@@ -46,9 +46,7 @@ def test_order_is_priority_relevance_age_id(world: Any) -> None:
 def test_equal_priorities_keep_sections_whole(world: Any) -> None:
     # K-078, C-460
     world.open_space()
-    config = kit.config_of(
-        **{"section_priorities.notes": 80, "section_priorities.history": 80, "assembly.order": "priority"}
-    )
+    config = kit.strict(**{"section_priorities.notes": 80, "section_priorities.history": 80})
     world.note("n1", [1, 0, 0, 0])
     world.artifact("a1", [3, 1, 0, 0])
     world.note("n2", [2, 1, 0, 0])
@@ -87,25 +85,29 @@ def test_newest_turns_stay_when_the_clock_went_back(world: Any) -> None:
     world.turn("first " * 20)
     world.turn("second " * 20, at=early)
     world.turn("third " * 20, at=early)
-    config = kit.config_of(**{"assembly.order": "priority", "assembly.overflow_policy": "exclude"})
-    window = world.window(config=config, max_tokens=110)
-    assert [message.content[:5] for message in window.messages] == ["secon", "third"]
+    for config in (kit.strict(**{"assembly.overflow_policy": "exclude"}), kit.config_of()):
+        window = world.window(config=config, max_tokens=110)
+        assert [message.content[:5] for message in window.messages] == ["secon", "third"]
 
 
 # --- messages ------------------------------------------------------------------------------------
 
 
 def test_messages_are_in_openai_form(world: Any) -> None:
-    # O-14, issue item 8
+    # O-14, issue item 8; what follows the query is a message of its own, before the last user message
     config = kit.config_of(system_instructions="Be brief.")
-    world.turn("look it up", name="ann")
-    asked = world.tool_turns("found", call="one moment")
+    first = [world.turn("hello"), world.turn("hi", TurnRole.ASSISTANT)]
+    second = [world.turn("look it up", name="ann")]
+    second += world.tool_turns("found", call="one moment")
     world.note("n")
     window = world.window(config=config)
     messages = window.to_messages()
-    call_id = messages[2]["tool_calls"][0]["id"]
+    call_id = messages[5]["tool_calls"][0]["id"]
     assert messages == [
-        {"role": "system", "content": "# System\nBe brief.\n\n# Notes\n- build (fact): n"},
+        {"role": "system", "content": "# System\nBe brief."},
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "hi"},
+        {"role": "user", "content": "# Notes\n- build (fact): n", "name": "memory"},
         {"role": "user", "content": "look it up", "name": "ann"},
         {
             "role": "assistant",
@@ -116,12 +118,26 @@ def test_messages_are_in_openai_form(world: Any) -> None:
         },
         {"role": "tool", "content": "found", "name": "search", "tool_call_id": call_id},
     ]
-    assert content(window, "user") == (
-        "# Conversation\nuser ann: look it up\n\n"
+    assert content(window, "user") == "# Conversation\nuser: hello\n\nassistant: hi\n\n"
+    assert content(window, "current") == (
+        "# Now\nuser ann: look it up\n\n"
         f'assistant: one moment\n[call {call_id}] search({{"q": 1}})\n\n'
         f"tool search [{call_id}]: found"
     )
-    assert [source.id for source in section(window, "user").sources][1:] == asked
+    assert [source.id for source in section(window, "user").sources] == first
+    assert [source.id for source in section(window, "current").sources] == second
+
+
+def test_messages_of_strict_priorities_have_one_of_all_texts(world: Any) -> None:
+    # O-14, K-078: the profile `sources` knows no section after the conversation
+    world.turn("look it up", name="ann")
+    world.tool_turns("found", call="one moment")
+    world.note("n")
+    window = world.window(config=kit.strict(system_instructions="Be brief."))
+    messages = window.to_messages()
+    assert messages[0] == {"role": "system", "content": "# System\nBe brief.\n\n# Notes\n- build (fact): n"}
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool"]
+    assert [item.name for item in window.sections] == ["system", "user", "notes"]
 
 
 def test_trace_says_what_and_why(world: Any) -> None:
@@ -191,5 +207,6 @@ def test_turn_rewritten_later_keeps_its_place(world: Any) -> None:
     world.change(kit.TURN, first, content=b"first, corrected at length")
     window = world.window()
     assert [message.content for message in window.messages] == ["first, corrected at length", "second"]
-    assert window.used_tokens == window.sections[0].token_count + 4 * 2
+    assert [item.name for item in window.sections] == ["user", "current"]
+    assert window.used_tokens == sum(item.token_count for item in window.sections) + 4 * 2
     assert world.window().messages[0].role == TurnRole.USER
