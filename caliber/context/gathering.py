@@ -89,7 +89,7 @@ def gather_shared(
     degraded: Sequence[str] = ()
     if not plan.governed:
         parts, degraded = _unruled(inputs, plan, searcher, texts, members, hidden, cut_offs)
-        parts.append(_history(inputs, plan, members))
+        parts.append(_history(inputs, plan, members, cut_offs))
         parts += _blocks(inputs, plan)
     takes: list[Take] = []
     if plan.taking:
@@ -274,11 +274,12 @@ def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, take: 
 # --- what left the conversation ------------------------------------------------------------------
 
 
-def _history(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> Part:
+def _history(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, cut_offs: list[CutOff]) -> Part:
     """Return the summaries of the task's closed scopes, the newest first whatever the query."""
     scopes, rows = inputs.snapshot["scope"], members.summaries
-    rows = rows[np.argsort(-scopes.column("sequence_number")[rows], kind="stable")]
-    rows = rows[: plan.config.assembly.summary_limit]
+    age, limit = scopes.column("sequence_number"), plan.config.assembly.summary_limit
+    rows = rows[kept_by_limit(SUMMARY, age, scopes, rows, None, limit, cut_offs)]
+    rows = rows[np.argsort(-age[rows], kind="stable")]
     first = np.array(scopes.packed_values("start_turn", rows.tolist()), np.int64)
     part = made_part(SUMMARY, plan.history_index, scopes, rows, Scored(np.full(len(rows), _ONE, np.float32)))
     return _newest_first(part, first)
