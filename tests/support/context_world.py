@@ -190,13 +190,16 @@ class World:
         at, key = self.now(), self.new_id()
         number = self.scopes_of.get(trajectory, 0)
         self.scopes_of[trajectory] = number + 1
+        start = self.turns_of.get(trajectory, 0)
+        if summary is not None:
+            self.turns_of[trajectory] = start + 1  # the turn that it sums up is not kept
         self.insert(
             SCOPE,
             Scope(
                 scope_id=key,
                 trajectory_id=trajectory,
                 sequence_number=number,
-                start_turn=0,
+                start_turn=start,
                 opened_at=at,
                 last_activity_at=at,
                 closed_at=at if closed or summary is not None else None,

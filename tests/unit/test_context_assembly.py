@@ -17,6 +17,7 @@ from caliber.model.enums import (
     ResultStatus,
     SectionType,
     SourceType,
+    TurnRole,
 )
 from caliber.model.errors import InvalidValue, InvalidVector, NotFound
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE
@@ -34,10 +35,8 @@ def world() -> Iterator[Any]:
 
 def test_every_source_has_its_section(world: Any) -> None:
     # C-449, C-450, C-460, C-462, C-053
-    world.config = kit.config_of(
-        system_instructions="Be brief.",
-        persona="A librarian.",
-        **{"section_priorities.custom": [["facts", 65]], "assembly.order": "priority"},
+    world.config = kit.strict(
+        system_instructions="Be brief.", persona="A librarian.", **{"section_priorities.custom": [["facts", 65]]}
     )
     world.scope(summary="we began", closed=True)
     world.scope_id = world.scope()
@@ -71,6 +70,8 @@ def test_stable_first_puts_what_changes_least_first(world: Any) -> None:
     world.scope(summary="we began", closed=True)
     world.scope_id = world.scope()
     world.turn("hello")
+    world.turn("hi", TurnRole.ASSISTANT)
+    world.turn("what is x?")
     world.artifact("x = 1")
     world.note("tests use make")
     window = world.window(extra_sections={"facts": "water is wet", "persona": "A librarian."})
@@ -79,10 +80,18 @@ def test_stable_first_puts_what_changes_least_first(world: Any) -> None:
         "persona",
         "facts",
         "history",
+        "user",
         "artifacts",
         "notes",
-        "user",
+        "current",
     ]
+    assert window.text == (
+        "# System\nBe brief.\n\n# Persona\nA librarian.\n\n# facts\nwater is wet\n\n# History\n- we began\n\n"
+        "# Conversation\nuser: hello\n\nassistant: hi\n\n# Artifacts\n[fact]\nx = 1\n\n"
+        "# Notes\n- build (fact): tests use make\n\n# Now\nuser: what is x?"
+    )
+    (user, current) = (section(window, name) for name in ("user", "current"))
+    assert (user.section_type, current.section_type) == (SectionType.USER, SectionType.CURRENT)
 
 
 def test_unknown_trajectory_is_not_found(world: Any) -> None:
@@ -92,31 +101,65 @@ def test_unknown_trajectory_is_not_found(world: Any) -> None:
 
 
 def test_turns_are_those_of_the_newest_open_scope(world: Any) -> None:
-    # C-449
+    # C-449: strictly, as the sources say
     old = world.scope_id
     world.turn("in the old scope", scope=old)
     new = world.scope()
     world.turn("in the new scope", scope=new)
-    window = world.window()
+    window = world.window(config=kit.strict())
     assert window.scope_id == new
     assert "new scope" in window.text
     assert "old scope" not in window.text
 
 
-def test_without_an_open_scope_there_are_no_turns(world: Any) -> None:
+def test_strictly_there_are_no_turns_without_an_open_scope(world: Any) -> None:
     world.turn("said before it closed")
     world.change(SCOPE, world.scope_id, closed_at=world.now())
-    window = world.window()
+    window = world.window(config=kit.strict())
     assert window.scope_id is None
     assert window.status is ResultStatus.EMPTY
     assert (window.text, window.used_tokens, len(window.sections)) == ("", 0, 0)  # C-463
+
+
+def test_a_new_scope_begins_with_the_last_exchanges(world: Any) -> None:
+    # design section 5, issue item 4: closing a scope in mid-conversation takes nothing from view
+    world.turn("my dog is called Pixel")
+    world.turn("a fine name", TurnRole.ASSISTANT)
+    world.change(SCOPE, world.scope_id, closed_at=world.now())
+    closed = world.window()
+    assert closed.scope_id is None
+    assert [message.content for message in closed.messages] == ["my dog is called Pixel", "a fine name"]
+    new = world.scope()
+    between = world.window()
+    assert between.scope_id == new
+    assert [message.content for message in between.messages] == ["my dog is called Pixel", "a fine name"]
+    world.turn("what is it called?", scope=new)
+    window = world.window()
+    assert content(window, "user") == "# Conversation\nuser: my dog is called Pixel\n\nassistant: a fine name\n\n"
+    assert content(window, "current") == "# Now\nuser: what is it called?"
+
+
+def test_turns_of_scopes_stand_in_the_order_of_scopes(world: Any) -> None:
+    # O-8: chronological, whichever scope was written to last
+    first, second = world.scope_id, world.scope()
+    for text, scope in (("one", first), ("two", second), ("three", first), ("four", second)):
+        world.turn(text, scope=scope)
+    assert [message.content for message in world.window().messages] == ["one", "two", "three", "four"]
+
+
+def test_an_empty_task_has_an_empty_window(world: Any) -> None:
+    # C-463
+    window = world.window()
+    assert window.status is ResultStatus.EMPTY
+    assert (window.text, window.used_tokens, len(window.sections)) == ("", 0, 0)
+    assert window.to_messages() == []
 
 
 def test_invalid_utf8_is_replaced(world: Any) -> None:
     # C-451
     world.turn(b"caf\xff")
     window = world.window()
-    assert content(window, "user") == "# Conversation\nuser: caf�"
+    assert content(window, "current") == "# Now\nuser: caf�"
     assert window.to_messages() == [{"role": "user", "content": "caf�"}]
 
 
@@ -242,7 +285,7 @@ def test_only_the_newest_turns_are_considered(world: Any) -> None:
     for at in range(5):
         world.turn(f"turn {at}")
     window = world.window(config=kit.config_of(**{"assembly.max_turns": 2}))
-    assert content(window, "user") == "# Conversation\nuser: turn 3\n\nuser: turn 4"
+    assert [message.content for message in window.messages] == ["turn 3", "turn 4"]
     assert len(window.assembly_trace) == 2
     (cut,) = window.cut_offs
     assert (cut.source_type, cut.limit, cut.cutoff_score, cut.considered) == (SourceType.TURN, 2, 3.0, 5)
@@ -253,7 +296,7 @@ def test_a_limit_does_not_part_a_result_from_its_call(world: Any) -> None:
     world.tool_turns("one", "two")
     world.turn("and now?")
     window = world.window(config=kit.config_of(**{"assembly.max_turns": 3}))
-    assert content(window, "user") == "# Conversation\nuser: and now?"
+    assert [message.content for message in window.messages] == ["and now?"]
 
 
 def test_extra_sections_are_those_that_are_configured(world: Any) -> None:
@@ -382,5 +425,5 @@ def test_world_assembles_a_turn_and_a_note() -> None:
     window = world.window()
     assert "user: hello" in window.text
     assert "- build (fact): tests run with make" in window.text
-    assert [message["role"] for message in window.to_messages()] == ["system", "user"]
+    assert [message.get("name") for message in window.to_messages()] == ["memory", None]
     world.close()
