@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -11,11 +10,11 @@ import click
 
 from caliber.cli.failures import DONE, PROBLEM, Mistake
 from caliber.cli.output import bytes_text, plural
+from caliber.cli.references import as_id, as_reference
 from caliber.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from caliber.cli.output import Output
-    from caliber.model.entities import EntityRef
     from caliber.model.erasure import ForgetReport
 
 _SHOWN: Final = 12
@@ -34,7 +33,9 @@ _scrub_log = click.option(
 @click.command()
 @click.argument("texts", nargs=-1)
 @click.option("--texts-from", type=click.File(), help="More names and identifiers, one a line; - for stdin.")
-@click.option("--entity", metavar="TYPE:ID", help="A user, agent or record by its id, such as user:0190f3c2-….")
+@click.option(
+    "--entity", metavar="TYPE:ID", help="A user by name or id, an agent or record by id: user:maria, agent:ID."
+)
 @click.option("--even-if-shared", is_flag=True, help="Also when a name is that of others too.")
 @click.option("--resume", is_flag=True, help="Finish what a program left in the middle.")
 @_dry_run
@@ -70,7 +71,7 @@ def forget(
             document = {"resumed": [report.to_dict() for report in reports]}
             settings.out.result(document, lambda: _print_resumed(settings.out, reports))
             return PROBLEM if any(report.remaining for report in reports) else DONE
-        who = None if entity is None else _reference(entity)
+        who = None if entity is None else as_reference(entity, "--entity")
 
         def run(rehearsal: bool) -> ForgetReport:
             return memory.forget(
@@ -119,7 +120,7 @@ def purge(
             dry_run=dry_run,
             yes=yes,
         )
-    wanted = _id(trajectory)
+    wanted = as_id(trajectory)
     with settings.memory(note=False) as memory:
         return _carry_out(
             settings.out,
@@ -127,23 +128,6 @@ def purge(
             dry_run=dry_run,
             yes=yes,
         )
-
-
-def _id(text: str) -> uuid.UUID:
-    try:
-        return uuid.UUID(text)
-    except ValueError:
-        raise Mistake(f"{text!r} is no id", "ids look like 0190f3c2-7c00-7000-8000-000000000001") from None
-
-
-def _reference(text: str) -> EntityRef:
-    from caliber.model.entities import EntityRef
-    from caliber.model.enums import EntityType
-
-    kind, _, rest = text.partition(":")
-    if kind not in [member.value for member in EntityType]:
-        raise Mistake(f"--entity {text!r} names no kind of entity", "such as user:ID, agent:ID, note:ID")
-    return EntityRef(EntityType(kind), _id(rest))
 
 
 def _carry_out(out: Output, run: Callable[[bool], ForgetReport], *, dry_run: bool, yes: bool) -> int:

@@ -14,12 +14,13 @@ import click
 
 from caliber.cli.failures import DONE, PROBLEM, Mistake
 from caliber.cli.output import Output, printable
+from caliber.cli.references import owner_option
 from caliber.cli.settings import Settings, with_settings
 from caliber.model.enums import TrustLabel
 
 if TYPE_CHECKING:
     from caliber.cli.importing.source import Imported
-    from caliber.model.entities import Trajectory
+    from caliber.model.entities import EntityRef, Trajectory
     from caliber.runtime.caliber import Caliber
 
 _BAD_SHOWN: Final = 20
@@ -31,13 +32,21 @@ _TRUST: Final = click.option(
     show_default=True,
     help="How far it is trusted: user for what you wrote or checked, web for what anybody may have written.",
 )
+_FOR: Final = click.option(
+    "--for",
+    "owner",
+    metavar="NAME|TYPE:ID",
+    callback=owner_option,
+    help="Whose it is: a user's name, user:UUID or agent:UUID. Without it, windows of all owners recall it.",
+)
 
 
 @click.group()
 def ingest() -> None:
     """Remember a git history, a conversation or files.
 
-    Importing the same source again adds only what is new; the store must exist (`caliber create`).
+    Importing the same source again adds only what is new; the store must exist (`caliber create`). What is imported
+    --for an owner enters windows of that owner's tasks only.
     """
 
 
@@ -45,17 +54,21 @@ def ingest() -> None:
 @click.argument("path", type=click.Path(path_type=Path), default=".")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the newest N commits.")
 @click.option("--no-documents", is_flag=True, help="Only the history; no documents and decision records.")
+@_FOR
 @_TRUST
 @with_settings
-def ingest_git(settings: Settings, path: Path, limit: int | None, no_documents: bool, trust: str) -> None:
+def ingest_git(
+    settings: Settings, path: Path, limit: int | None, no_documents: bool, owner: EntityRef | None, trust: str
+) -> None:
     """Remember the repository at PATH: commits as turns, documents as notes, decision records as artifacts.
 
-    What is read is what HEAD names; uncommitted changes stay out. Commits that are known keep their label.
+    What is read is what HEAD names; uncommitted changes stay out. Commits that are known keep their label. With --for
+    documents are artifacts too, since notes have no owner.
     """
     started = time.monotonic()
     with settings.memory() as memory:
         found = remember_repository(
-            memory, settings.out, path, limit=limit, documents=not no_documents, trust=TrustLabel(trust)
+            memory, settings.out, path, limit=limit, documents=not no_documents, trust=TrustLabel(trust), owner=owner
         )
         memory.flush()
         document = {**found, "seconds": round(time.monotonic() - started, 3)}
@@ -71,6 +84,7 @@ def remember_repository(
     documents: bool = True,
     document_limit: int | None = None,
     trust: TrustLabel = TrustLabel.TOOL,
+    owner: EntityRef | None = None,
 ) -> dict[str, Any]:
     """Import a repository and return what was done; shared with the demo."""
     from caliber.cli.importing import documents as documenting
@@ -80,13 +94,16 @@ def remember_repository(
 
     repository = Repository(path)
     done = Imported()
-    result: dict[str, Any] = {"source": "git", "repository": repository.name, "path": repository.root}
+    result: dict[str, Any] = {
+        "source": "git", "repository": repository.name, "path": repository.root, "owner": _shown(owner)
+    }  # fmt: skip
     if repository.head is None:
         return {**result, "empty": True, "trajectory_id": None, **_counts(done)}
     identities = repository.identities()
     with importing(memory, identities[0]):
         goal = f"The history of {printable(repository.name)}"
-        trajectories = trajectory_of(memory, identities, goal, ("git", f"repository:{repository.name}"[:1000]))
+        tags = ("git", f"repository:{repository.name}"[:1000])
+        trajectories = trajectory_of(memory, identities, goal, tags, owner)
         trajectory = trajectories[-1]
         with ExitStack() as stack:
 
@@ -126,6 +143,16 @@ def _namespace(name: str, trajectory: Trajectory) -> str:
     return f"{printable(name)[:200]}@{trajectory.initiator.id.hex[:8]}"
 
 
+def _shown(owner: EntityRef | None) -> str | None:
+    """Return an owner as `caliber forget --entity` takes it."""
+    return None if owner is None else f"{owner.entity_type.value}:{owner.id}"
+
+
+def _print_owner(out: Output, found: dict[str, Any]) -> None:
+    if found["owner"] is not None:
+        out.say(f"  owner      {found['owner']}")
+
+
 def _counts(done: Imported) -> dict[str, Any]:
     return {"added": done.added, "counts": dataclasses.asdict(done)}
 
@@ -141,6 +168,7 @@ def _print_repository(out: Output, found: dict[str, Any]) -> None:
     )
     out.say(f"  commits    {counts['commits']:,} new, {counts['commits_known']:,} known  ({counts['turns']:,} turns)")
     _print_documents(out, counts, "documents")
+    _print_owner(out, found)
     if found["shallow"]:
         out.say("  a shallow clone: for the whole history run `git fetch --unshallow` and import again")
     if not found["added"]:
@@ -162,16 +190,19 @@ def _print_documents(out: Output, counts: dict[str, Any], kind: str) -> None:
 @click.option(
     "--max-bytes", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Skip larger files."
 )
+@_FOR
 @_TRUST
 @with_settings
-def ingest_files(settings: Settings, path: Path, max_bytes: int, trust: str) -> None:
+def ingest_files(settings: Settings, path: Path, max_bytes: int, owner: EntityRef | None, trust: str) -> None:
     """Remember the text files under PATH: documents as notes by section, everything else as artifacts.
 
-    Binary, hidden, generated and ignored files are left out, and counted.
+    Binary, hidden, generated and ignored files are left out, and counted. With --for all are artifacts, since notes
+    have no owner.
     """
     started = time.monotonic()
     with settings.memory() as memory:
-        found = remember_files(memory, settings.out, path, max_bytes=max_bytes, trust=TrustLabel(trust))
+        label = TrustLabel(trust)
+        found = remember_files(memory, settings.out, path, max_bytes=max_bytes, trust=label, owner=owner)
         memory.flush()
         document = {**found, "seconds": round(time.monotonic() - started, 3)}
         settings.out.result(document, lambda: _print_files(settings.out, document))
@@ -185,6 +216,7 @@ def remember_files(
     max_bytes: int = 1_000_000,
     document_limit: int | None = None,
     trust: TrustLabel = TrustLabel.TOOL,
+    owner: EntityRef | None = None,
 ) -> dict[str, Any]:
     """Import the text files of a folder and return what was done; shared with the demo."""
     from caliber.cli.importing import files as listing_files
@@ -209,7 +241,7 @@ def remember_files(
             first = (name, text)
             break
     with importing(memory, identity):
-        if first is None and not trajectories_of(memory, identity):
+        if first is None and not trajectories_of(memory, identity, owner):
             # An empty trajectory would be the newest one, which "latest" names.
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(listing.skipped.items()))
             left = f"; left out: {reasons}" if reasons else ""
@@ -217,7 +249,8 @@ def remember_files(
                 f"{printable(str(path))} holds nothing to remember: no text files{left}",
                 "try another PATH; `caliber ingest files --max-bytes` takes larger files",
             )
-        trajectory = trajectory_of(memory, [identity], f"The files of {printable(root.name)}", ("files",))[-1]
+        goal = f"The files of {printable(root.name)}"
+        trajectory = trajectory_of(memory, [identity], goal, ("files",), owner)[-1]
         keeper = Documents(memory, trajectory, _namespace(root.name, trajectory), done, trust)
         with out.progress("files", len(listing.files), "files") as advance:
             advance(passed)
@@ -231,6 +264,7 @@ def remember_files(
     return {
         "source": "files",
         "path": root,
+        "owner": _shown(owner),
         "uses_git": listing.uses_git,
         "trajectory_id": trajectory.trajectory_id,
         "skipped": dict(listing.skipped),
@@ -242,6 +276,7 @@ def remember_files(
 def _print_files(out: Output, found: dict[str, Any]) -> None:
     out.say(f"remembered the files of {found['path']} in {found['seconds']:.1f} s, trajectory {found['trajectory_id']}")
     _print_documents(out, found["counts"], "files")
+    _print_owner(out, found)
     for reason, count in sorted(found["skipped"].items()):
         out.say(f"  left out   {count:,} {reason}")
     if not found["added"]:
@@ -252,6 +287,7 @@ def _print_files(out: Output, found: dict[str, Any]) -> None:
 @ingest.command("chat", short_help="Remember conversations from a JSON Lines file.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--skip-bad", is_flag=True, help="Leave bad lines out instead of storing nothing.")
+@_FOR
 @click.option(
     "--trust",
     type=click.Choice(_LABELS),
@@ -260,7 +296,7 @@ def _print_files(out: Output, found: dict[str, Any]) -> None:
     help="Trust no message more than this, whoever the file says wrote it; web for somebody else's file.",
 )
 @with_settings
-def ingest_chat(settings: Settings, file: Path, skip_bad: bool, trust: str) -> int:
+def ingest_chat(settings: Settings, file: Path, skip_bad: bool, owner: EntityRef | None, trust: str) -> int:
     """Remember the conversations in FILE (JSON Lines, OpenAI-style messages with tool calls).
 
     A line is one message, or {"messages": [...]} for a whole conversation. The file is checked whole before anything
@@ -279,7 +315,9 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool, trust: str) -> i
     if len(bad) > _BAD_SHOWN:
         settings.out.note(f"… and {len(bad) - _BAD_SHOWN} more bad lines")
     if bad and not skip_bad:
-        document = {"source": "chat", "path": file, "stored": False, "bad_lines": bad, "added": 0}
+        document = {
+            "source": "chat", "path": file, "owner": _shown(owner), "stored": False, "bad_lines": bad, "added": 0
+        }  # fmt: skip
 
         def refused() -> None:
             settings.out.note(f"error: {len(bad)} bad line{'s' if len(bad) != 1 else ''}: nothing was stored")
@@ -296,7 +334,7 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool, trust: str) -> i
         with importing(memory, "chat"), settings.out.progress("conversations", count, "conversations") as advance:
             for conversation in parsed.conversations:
                 try:
-                    trajectory, added = chat.store(memory, conversation, done, TrustLabel(trust))
+                    trajectory, added = chat.store(memory, conversation, done, TrustLabel(trust), owner)
                 except Exception:
                     settings.out.note(
                         f"stopped: {len(stored)} of {count} conversations are stored whole ({done.turns} turns added); "
@@ -309,6 +347,7 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool, trust: str) -> i
     document = {
         "source": "chat",
         "path": file,
+        "owner": _shown(owner),
         "stored": True,
         "bad_lines": bad,
         "conversations": stored,
@@ -328,6 +367,7 @@ def _print_chat(out: Output, found: dict[str, Any]) -> None:
         out.say(f"  {item['trajectory_id']}  +{item['added']:<5} {printable(item['goal'] or '')[:60]}")
     if len(found["conversations"]) > 10:
         out.say(f"  … and {len(found['conversations']) - 10} more")
+    _print_owner(out, found)
     if found["bad_lines"]:
         lines = len(found["bad_lines"])
         out.say(f"  left out: {lines:,} bad line{'s' if lines != 1 else ''}")

@@ -9,10 +9,11 @@ Source: C-026 to C-057, relations.md.
 
 from __future__ import annotations
 
+import unicodedata
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from caliber.model.enums import (
     AgentRole,
@@ -34,6 +35,7 @@ from caliber.model.enums import (
     TTLKind,
     TurnRole,
 )
+from caliber.model.errors import DTypeError, InvalidValue
 from caliber.model.ids import (
     ArtifactId,
     CheckpointId,
@@ -50,6 +52,9 @@ from caliber.model.ids import (
     WindowId,
 )
 
+_USERS: Final = uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42")
+"""The namespace of users' names, as ``uuid.uuid5`` takes it; it never changes."""
+
 
 @dataclass(frozen=True, slots=True)
 class EntityRef:
@@ -57,6 +62,21 @@ class EntityRef:
 
     entity_type: EntityType
     id: uuid.UUID
+
+    @classmethod
+    def user(cls, name: str) -> EntityRef:
+        """Return the user of a name: the same reference in every program, and with ``caliber ingest --for``.
+
+        The id is the UUID version 5 of the name, in Unicode form NFC and without white space around it, in the
+        namespace 6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42. ``maria`` and ``Maria`` are two users.
+        Raises: DTypeError; InvalidValue for an empty name.
+        """
+        if not isinstance(name, str):
+            raise DTypeError(field="name", expected="str", got=type(name).__name__)
+        plain = unicodedata.normalize("NFC", name).strip()
+        if not plain:
+            raise InvalidValue(field="name", reason="must not be empty")
+        return cls(EntityType.USER, uuid.uuid5(_USERS, plain))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,76 @@ def test_content_in_parts_and_loose_forms(here: Path) -> None:
     assert turns[1].text.endswith("\nhere")
     assert turns[2].tool_calls[0].arguments == '{"a": 1}'
     assert turns[1].occurred_at == turns[3].occurred_at
+
+
+# --- --for: whose it is ------------------------------------------------------------------------
+
+
+def initiators() -> dict[str, list[package.EntityRef]]:
+    """Return who started the tasks of each goal."""
+    out: dict[str, list[package.EntityRef]] = {}
+    with package.open("caliber.toml") as memory:
+        for task in memory.storage.trajectories.all():
+            out.setdefault(task.goal or "", []).append(task.initiator)
+    return out
+
+
+def test_an_owner_is_named_as_a_program_names_it(here: Path) -> None:
+    lines = [{"id": "t1", "title": "Weather", "messages": TALK}]
+    found = caliber_json("ingest", "chat", write("maria.jsonl", lines), "--for", "maria")
+    maria = package.EntityRef.user("maria")
+    assert found["owner"] == f"user:{maria.id}"
+    assert initiators() == {"Weather": [maria]}
+    # The id is documented: any program in any language can make it.
+    namespace = uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42")
+    assert maria == package.EntityRef(package.EntityType.USER, uuid.uuid5(namespace, "maria"))
+    assert str(namespace) in (package.EntityRef.user.__doc__ or "")
+    for same in (found["owner"], "user:maria", " maria "):
+        again = caliber_json("ingest", "chat", "maria.jsonl", "--for", same)
+        assert (again["added"], again["counts"]["turns_known"]) == (0, 5), same
+    assert f"owner      {found['owner']}" in caliber("ingest", "chat", "maria.jsonl", "--for", "maria").stdout
+
+
+def test_the_same_log_of_two_owners_is_two_tasks_and_each_grows_by_itself(here: Path) -> None:
+    write("talk.jsonl", TALK[:3])
+    agent = uuid.uuid4()
+    for owner in (("--for", "maria"), ("--for", "bo"), (), ("--for", f"agent:{agent}")):
+        assert caliber_json("ingest", "chat", "talk.jsonl", *owner)["added"] == 3
+    write("talk.jsonl", TALK)
+    grown = caliber_json("ingest", "chat", "talk.jsonl", "--for", "bo")
+    assert (grown["added"], grown["counts"]["turns_known"]) == (2, 3)
+    (owners,) = initiators().values()
+    assert [owner.entity_type.value for owner in owners] == ["user", "user", "system", "agent"]
+    assert owners[:2] == [package.EntityRef.user("maria"), package.EntityRef.user("bo")]
+    assert owners[3].id == agent
+    with package.open("caliber.toml") as memory:
+        counts = [task.turn_count for task in memory.storage.trajectories.all()]
+    assert counts == [3, 5, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("owner", "fault"),
+    [
+        ("", "the name is empty"),
+        ("user:", "the name is empty"),
+        ("agent:maria", "'maria' is not an id"),
+        ("note:0190f3c2-7c00-7000-8000-000000000001", "an owner is a user or an agent"),
+        ("system:0190f3c2-7c00-7000-8000-000000000001", "an owner is a user or an agent"),
+        ("0190f3c2-7c00-7000-8000-000000000001", "an id without its kind"),
+    ],
+)
+def test_an_owner_that_is_none_is_refused_before_anything_is_read(here: Path, owner: str, fault: str) -> None:
+    assert fault in caliber("ingest", "chat", "nowhere.jsonl", "--for", owner, code=2).stderr
+    assert stored() == []
+
+
+def test_an_owner_is_forgotten_by_name(here: Path) -> None:
+    for name in ("maria", "bo"):
+        caliber("ingest", "chat", write("talk.jsonl", TALK), "--for", name)
+    found = caliber_json("forget", "--entity", "user:maria", "--yes")
+    assert found["proven"] is True
+    assert initiators() == {TALK[1]["content"]: [package.EntityRef.user("bo")]}
+    assert len(stored()) == 5
 
 
 BAD: list[tuple[bytes, str]] = [

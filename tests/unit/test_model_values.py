@@ -14,7 +14,9 @@ import pytest
 
 import caliber.model
 from caliber.model import access, entities, enums, ids, time, windows
-from caliber.model.errors import InvalidValue
+from caliber.model.entities import EntityRef
+from caliber.model.enums import EntityType
+from caliber.model.errors import DTypeError, InvalidValue
 
 RECORD_MODULES: tuple[ModuleType, ...] = (entities, windows, access)
 RECORDS = [
@@ -178,3 +180,15 @@ def test_public_names_are_listed_exist_and_are_ours() -> None:
     for kind in vars(enums).values():
         if isinstance(kind, type) and issubclass(kind, enum.Enum) and kind.__module__ == enums.__name__:
             assert kind.__name__ in caliber.model.__all__
+
+
+def test_a_user_of_a_name_is_the_same_everywhere() -> None:
+    maria = EntityRef.user("maria")
+    assert maria == EntityRef(EntityType.USER, uuid.UUID("17175620-9fcd-5927-8831-a4b6f110cfec"))
+    assert EntityRef.user(" maria\n") == maria
+    assert EntityRef.user("Maria") != maria
+    assert EntityRef.user("Zoe\u0308") == EntityRef.user("Zo\u00eb")
+    with pytest.raises(InvalidValue, match="empty"):
+        EntityRef.user(" ")
+    with pytest.raises(DTypeError, match="str"):
+        EntityRef.user(7)  # type: ignore[arg-type]

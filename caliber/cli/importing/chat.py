@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from caliber.cli.failures import Mistake
-from caliber.cli.importing.source import Imported, initiator_of, open_scope_of, trajectories_of
+from caliber.cli.importing.source import Imported, open_scope_of, start_trajectory_of, trajectories_of
 from caliber.cli.json_lines import json_object
 from caliber.config.trust import TrustConfig
-from caliber.model.entities import ToolCall, Trajectory
+from caliber.model.entities import EntityRef, ToolCall, Trajectory
 from caliber.model.enums import TrajectoryStatus, TrustLabel, TurnRole, least_trusted
 from caliber.model.errors import CaliberError
 from caliber.runtime.caliber import Caliber
@@ -245,17 +245,18 @@ def _short(text: Any) -> str:
 # --- storing ------------------------------------------------------------------------------------
 
 
-def store(memory: Caliber, conversation: Conversation, done: Imported, trust: TrustLabel) -> tuple[Trajectory, int]:
-    """Store what is new of a conversation; return its trajectory and how many turns were added.
+def store(
+    memory: Caliber, conversation: Conversation, done: Imported, trust: TrustLabel, owner: EntityRef | None
+) -> tuple[Trajectory, int]:
+    """Store what is new of a conversation, for its owner or everybody; return its trajectory and the turns added.
 
     Its turns are labelled as those of a conversation held here, but none is trusted more than ``trust``.
     """
     keyed = conversation.keyed()
-    trajectory, known = _continued(memory, conversation, [turn["idempotency_key"] for turn in keyed])
+    trajectory, known = _continued(memory, conversation, [turn["idempotency_key"] for turn in keyed], owner)
     fresh = keyed[known:]
     if trajectory is None:
-        initiator = initiator_of(conversation.identity)
-        trajectory = memory.start_trajectory(conversation.goal, initiator=initiator, tags=("chat",))
+        trajectory = start_trajectory_of(memory, conversation.identity, conversation.goal, ("chat",), owner)
     if fresh:
         scope = open_scope_of(memory, trajectory)
         fresh = list(_labelled(keyed, memory.config.trust, scope.trust, trust))[known:]
@@ -282,9 +283,11 @@ def _labelled(
         yield {**turn, "trust": trust}
 
 
-def _continued(memory: Caliber, conversation: Conversation, keys: list[str]) -> tuple[Trajectory | None, int]:
-    """Return the trajectory that these messages are in, or go on from, and how many of them it has."""
-    for trajectory in trajectories_of(memory, conversation.identity):
+def _continued(
+    memory: Caliber, conversation: Conversation, keys: list[str], owner: EntityRef | None
+) -> tuple[Trajectory | None, int]:
+    """Return the owner's trajectory that holds these messages, or begins with them, and how many of them it holds."""
+    for trajectory in trajectories_of(memory, conversation.identity, owner):
         stored = [
             turn.idempotency_key
             for scope in memory.storage.scopes.list_by_trajectory(trajectory.trajectory_id)

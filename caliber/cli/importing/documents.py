@@ -1,7 +1,8 @@
 """Documents as notes, decision records and other files as artifacts; a new version takes the old one's place.
 
 A section's note is named after its path and headings. Unchanged sections are left alone, changed ones are superseded,
-vanished ones archived: memory says what the documents say now, and old windows still replay.
+vanished ones archived: memory says what the documents say now, and old windows still replay. In a task with an owner
+sections are artifacts too: artifacts are the owner's, notes everybody's.
 
 Source: docs/decisions/0022.
 """
@@ -16,7 +17,7 @@ from typing import Final
 from caliber.cli.importing import sections
 from caliber.cli.importing.source import Imported, open_scope_of
 from caliber.model.entities import Artifact, Note, Trajectory
-from caliber.model.enums import ArtifactType, NoteType, TrustLabel
+from caliber.model.enums import ArtifactType, EntityType, NoteType, TrustLabel
 from caliber.model.time import SystemClock, from_us
 from caliber.runtime.caliber import Caliber
 from caliber.trajectory.inputs import MAX_NAME_CHARS
@@ -96,8 +97,9 @@ class Documents:
         self._done = done
         self._scope = open_scope_of(memory, trajectory)
         self._now = from_us(SystemClock().now_us())
+        self._shared = trajectory.initiator.entity_type is EntityType.SYSTEM
         self._notes: dict[tuple[str, str], list[Note]] = {}
-        for note in memory.storage.notes.all():
+        for note in memory.storage.notes.all() if self._shared else ():
             if note.namespace == namespace and note.active:
                 self._notes.setdefault((note.entity, note.entity_type), []).append(note)
         self._artifacts: dict[str, list[Artifact]] = {}
@@ -106,12 +108,16 @@ class Documents:
                 self._artifacts.setdefault(_place(artifact.idempotency_key), []).append(artifact)
 
     def document(self, path: str, text: str) -> None:
-        """Keep a document: sections as notes; a decision record whole as an artifact, and in short as a note."""
+        """Keep a document: sections as notes; a decision record whole as an artifact, and in short as a note.
+
+        For an owner nothing becomes a note.
+        """
         self._done.documents += 1
         if is_decision(path, text):
             self._done.decisions += 1
             self._artifact(path, text, ArtifactType.DESIGN_DECISION)
-            self._note(path, "decision", NoteType.STRATEGY, decision_in_short(path, text))
+            if self._shared:
+                self._note(path, "decision", NoteType.STRATEGY, decision_in_short(path, text))
             return
         seen: dict[str, int] = {}
         for section in sections.split(path, text):
@@ -119,7 +125,10 @@ class Documents:
             seen[name] = seen.get(name, 0) + 1
             entity = name if seen[name] == 1 else f"{name} ({seen[name]})"
             kind = NoteType.PROCEDURE if _PROCEDURES.search(section.title) else NoteType.FACT
-            self._note(entity[:MAX_NAME_CHARS], "document", kind, section.text)
+            if self._shared:
+                self._note(entity[:MAX_NAME_CHARS], "document", kind, section.text)
+            else:
+                self._artifact(entity, f"{entity}\n{section.text}", ArtifactType.FACT)
 
     def file(self, path: str, text: str) -> None:
         """Keep a file that is no document, such as code, as artifacts of a screen or two."""

@@ -1,7 +1,8 @@
-"""Where imported things belong: one trajectory a source, found again by who started it.
+"""Trajectories of imported sources: one for each source and owner, found again through the index on initiators.
 
-A source (a repository, a conversation, a folder) has an identity text; the UUID made of it starts the source's
-trajectory. So a second import finds the first one's trajectory through an index, and goes on there.
+A source (a repository, a conversation, a folder) has an identity text. Without an owner its trajectory is shared: the
+initiator is the system, with a UUID made of the identity. With an owner (``--for``) the initiator is the owner, and a
+tag names the source. So a second import finds the trajectory of the first and continues it.
 """
 
 from __future__ import annotations
@@ -47,32 +48,54 @@ class Imported:
         return self.turns + self.notes + self.artifacts
 
 
-def initiator_of(identity: str) -> EntityRef:
-    """Return who starts the trajectory of a source: the source itself."""
-    return EntityRef(EntityType.SYSTEM, uuid.uuid5(_NAMESPACE, identity))
+def initiator_of(identity: str, owner: EntityRef | None = None) -> EntityRef:
+    """Return the initiator of a source's trajectory: its owner, else the source itself, which everybody shares."""
+    return EntityRef(EntityType.SYSTEM, _id(identity)) if owner is None else owner
 
 
-def trajectories_of(memory: Caliber, identity: str) -> list[Trajectory]:
-    """Return the trajectories a source started, oldest first."""
-    who = initiator_of(identity)
-    found: list[Trajectory] = memory.storage.trajectories.list_by_initiator(who.entity_type, who.id)
-    return found
+def trajectories_of(memory: Caliber, identity: str, owner: EntityRef | None = None) -> list[Trajectory]:
+    """Return the trajectories that a source started for an owner, or for everybody; oldest first."""
+    initiator = initiator_of(identity, owner)
+    found: list[Trajectory] = memory.storage.trajectories.list_by_initiator(initiator.entity_type, initiator.id)
+    if owner is None:
+        return found
+    # The initiator of an owned trajectory is no key of its source: a tag names the source.
+    return [item for item in found if _tag(identity) in item.tags]
 
 
-def trajectory_of(memory: Caliber, identities: Sequence[str], goal: str, tags: Sequence[str]) -> list[Trajectory]:
-    """Return the trajectories of a source known under any of its identities, the one to go on with last.
+def start_trajectory_of(
+    memory: Caliber, identity: str, goal: str, tags: Sequence[str], owner: EntityRef | None
+) -> Trajectory:
+    """Start a trajectory of a source."""
+    named = tags if owner is None else (*tags, _tag(identity))
+    return memory.start_trajectory(goal, initiator=initiator_of(identity, owner), tags=named)
 
-    A suspended one is resumed. Where all have ended, a new one begins under the same initiator; what the ended ones
-    hold is known all the same.
+
+def trajectory_of(
+    memory: Caliber, identities: Sequence[str], goal: str, tags: Sequence[str], owner: EntityRef | None = None
+) -> list[Trajectory]:
+    """Return the trajectories of a source under any of its identities, the one that the import continues last.
+
+    A suspended one is resumed. If all have ended, a new one begins under the identity of the first; the import still
+    knows what the ended ones hold.
     """
-    found = [item for identity in identities for item in trajectories_of(memory, identity)]
+    known = {identity: trajectories_of(memory, identity, owner) for identity in identities}
+    found = [item for items in known.values() for item in items]
     for item in found:
         if item.status in (TrajectoryStatus.ACTIVE, TrajectoryStatus.SUSPENDED):
             if item.status is TrajectoryStatus.SUSPENDED:
                 memory.resume_trajectory(item.trajectory_id)
             return [*(other for other in found if other is not item), item]
-    initiator = found[0].initiator if found else initiator_of(identities[0])
-    return [*found, memory.start_trajectory(goal, initiator=initiator, tags=tags)]
+    first = next((identity for identity, items in known.items() if items), identities[0])
+    return [*found, start_trajectory_of(memory, first, goal, tags, owner)]
+
+
+def _id(identity: str) -> uuid.UUID:
+    return uuid.uuid5(_NAMESPACE, identity)
+
+
+def _tag(identity: str) -> str:
+    return f"source:{_id(identity).hex}"
 
 
 def open_scope_of(memory: Caliber, trajectory: Trajectory) -> Scope:
@@ -87,7 +110,7 @@ def importing(memory: Caliber, identity: str) -> Iterator[None]:
     The lease outlives a crash by a minute. Should a long import outlive the lease, turns stay single all the same,
     by their idempotency keys.
     """
-    resource = f"import:{uuid.uuid5(_NAMESPACE, identity)}"
+    resource = f"import:{_id(identity)}"
     holder = f"{socket.gethostname()}:{os.getpid()}"
     lock = memory.agents.acquire(resource, holder=holder, lease_ms=_LEASE_MS, wait_ms=_WAIT_MS)
     from caliber.model.entities import LockToken
