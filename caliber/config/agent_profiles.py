@@ -63,7 +63,6 @@ CODING_AGENT: Final = AgentProfile(
             },
             "What was made and what failed takes as much room as the talk about it.",
         ),
-        "pcp.dosage.max_artifacts_in_window": Change(60, "A change touches many files."),
         "assembly.evict_block_turns": Change(
             64, "Turns are many and short (tool calls): larger blocks keep the provider's cache longer."
         ),
@@ -179,6 +178,9 @@ SOURCES: Final = AgentProfile(
             "Caps alone: the sources know no floors.",
         ),
         "recall.limit": Change(0, "The sources recall no turns."),
+        "pcp.dosage.max_scopes_in_window": Change(5, "As the sources say."),
+        "pcp.dosage.max_artifacts_in_window": Change(20, "As the sources say."),
+        "pcp.dosage.max_notes_in_window": Change(10, "As the sources say."),
     },
 )
 

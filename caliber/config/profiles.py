@@ -41,7 +41,9 @@ EMBED_EXTRA: Final = ("tokenizers", "wordllama")
 
 DEPARTURES: Final = {
     "assembly.note_min_similarity": "0.5 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
-    "pcp.dosage.max_notes_in_window": "As many as a search picks (assembly.note_search_limit), so none is cut twice.",
+    "pcp.dosage.max_scopes_in_window": "Shares of the budget shape a window; this only bounds abuse.",
+    "pcp.dosage.max_artifacts_in_window": "20 short artifacts left most of a large budget unused; this only bounds abuse.",
+    "pcp.dosage.max_notes_in_window": "10 notes left most of a large budget unused; this only bounds abuse.",
     "search.vector_candidates": "Measured: 200 of a few hundred turns find more than 20 (docs/search.md).",
     "search.min_similarity": "0.7 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
     "search.normalisation": "Measured best (docs/search.md).",
@@ -306,9 +308,9 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "recovery_points": {"frequency": "per_scope", "max_checkpoints": 5, "compression_enabled": True},
             "dosage": {
                 "max_context_tokens": tokens,
-                "max_scopes_in_window": 5,
-                "max_artifacts_in_window": 20,
-                "max_notes_in_window": 20,
+                "max_scopes_in_window": 50,
+                "max_artifacts_in_window": 200,
+                "max_notes_in_window": 200,
                 "critical_priority": 90,
                 "compress_ratio": 0.5,
             },

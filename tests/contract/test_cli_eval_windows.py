@@ -176,7 +176,7 @@ def test_a_record_below_the_floor_says_so(backend: Any, tmp_path: Path) -> None:
 
 
 def test_a_record_that_search_does_not_find_says_so(backend: Any, tmp_path: Path) -> None:
-    world = World(backend, tmp_path, search__min_similarity=0.99)
+    world = World(backend, tmp_path, search__min_similarity=0.99, pcp__dosage__max_notes_in_window=20)
     with backend.open(world.settings, principal=MAKER) as memory:
         # More notes that share words with the question than a window takes.
         for number in range(world.settings.pcp.dosage.max_notes_in_window):
