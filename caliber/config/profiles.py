@@ -42,8 +42,8 @@ EMBED_EXTRA: Final = ("tokenizers", "wordllama")
 DEPARTURES: Final = {
     "assembly.note_min_similarity": "0.5 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
     "pcp.dosage.max_scopes_in_window": "Shares of the budget shape a window; this only bounds abuse.",
-    "pcp.dosage.max_artifacts_in_window": "20 short artifacts left most of a large budget unused; this only bounds abuse.",
-    "pcp.dosage.max_notes_in_window": "10 notes left most of a large budget unused; this only bounds abuse.",
+    "pcp.dosage.max_artifacts_in_window": "20 short artifacts left most of a budget unused; this only bounds abuse.",
+    "pcp.dosage.max_notes_in_window": "10 notes left most of a budget unused; this only bounds abuse.",
     "search.vector_candidates": "Measured: 200 of a few hundred turns find more than 20 (docs/search.md).",
     "search.min_similarity": "0.7 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
     "search.normalisation": "Measured best (docs/search.md).",
