@@ -211,10 +211,10 @@ def _rule_sections(rules: Any, custom: tuple[tuple[str, int], ...]) -> Iterator[
     declared = [rule for rule in sound if rule is not None]
     if len(declared) < len(sound):
         return  # without the broken ones, others would be called otherwise
-    used = {name: f"the section {name} is no rule's" for name in ("system", "persona", "user")}
+    used = {name: f"the section {name} is no rule's" for name in ("system", "persona", "user", "current")}
     used |= {name: f"section_priorities.custom has a section {name}" for name, _ in custom}
     for at, (rule, names) in enumerate(zip(declared, rule_names(declared), strict=True)):
-        if rule.memory == CONVERSATION:
+        if rule.memory == CONVERSATION and not rule.mode.kind.ranks:
             continue
         for name in dict.fromkeys(names):
             if name in used:
@@ -224,15 +224,16 @@ def _rule_sections(rules: Any, custom: tuple[tuple[str, int], ...]) -> Iterator[
 
 @check("injection_rules")
 def _conversation(rules: Any) -> Iterator[ConfigError]:
-    spoken = [
-        (at, rule) for at, rule in enumerate(_sound(InjectionRule, rules)) if rule and rule.memory == CONVERSATION
-    ]
-    for number, (at, rule) in enumerate(spoken):
+    spoken = False
+    for at, rule in enumerate(_sound(InjectionRule, rules)):
+        if rule is None or rule.memory != CONVERSATION or rule.mode.kind.ranks:
+            continue
         path, kind = f"injection_rules[{at}]", rule.mode.kind
-        if number:
+        if spoken:
             yield wrong(f"{path}.memory", rule.memory, "there is one conversation, and another rule has it")
-        if kind not in (InjectionKind.FULL, InjectionKind.TOP_K):
-            reason = "a conversation enters word for word: full, or top_k for its newest turns"
+        spoken = True
+        if kind is not InjectionKind.FULL:
+            reason = "a conversation enters word for word: full, or top_k or relevant to recall turns"
             yield wrong(f"{path}.mode.kind", kind.value, reason)
 
 

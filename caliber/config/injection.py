@@ -19,7 +19,7 @@ from caliber.config.memories import MemoryName, MemoryRef
 RULES_MAX: Final = 256
 FILTER_CHARS: Final = 65_536
 CONVERSATION: Final = "turn_buffer"
-"""The memory whose rule says which turns of the open scope enter: one rule, as there is one conversation."""
+"""The memory of turns: a rule with mode full filters the conversation, rules that rank recall turns of all tasks."""
 
 
 class InjectionKind(StrEnum):
@@ -29,6 +29,11 @@ class InjectionKind(StrEnum):
     SUMMARY = "summary"
     TOP_K = "top_k"
     RELEVANT = "relevant"
+
+    @property
+    def ranks(self) -> bool:
+        """Whether records are chosen by their relevance to the query."""
+        return self in (InjectionKind.TOP_K, InjectionKind.RELEVANT)
 
 
 class InjectionMode(Section):
@@ -80,6 +85,7 @@ class InjectionRule(Section):
     )
 
 
+RECALL: Final = "recall"
 _SECTION_OF: Final = {"artifact": "artifacts", "note": "notes", "scope": "history", "turn_buffer": "user"}
 """What the section of a memory is called in windows without rules."""
 
@@ -88,9 +94,11 @@ def rule_names(rules: Sequence[InjectionRule]) -> list[tuple[str, str]]:
     """Return what each rule is called, and what its section is.
 
     A rule without a name is called as its memory, and its section as that memory's is without rules; the memory's
-    second such rule is ``<memory>_2``, and so is its section. The conversation has its section whatever rules say.
+    second such rule is ``<memory>_2``, and so is its section. A rule that filters the conversation has its section; the
+    first nameless rule that ranks turns has the section ``recall``.
     """
     seen: dict[str, int] = {}
+    ranked = False
     out = []
     for rule in rules:
         name = section = rule.name
@@ -98,7 +106,9 @@ def rule_names(rules: Sequence[InjectionRule]) -> list[tuple[str, str]]:
             count = seen[rule.memory] = seen.get(rule.memory, 0) + 1
             name = rule.memory if count == 1 else f"{rule.memory}_{count}"
             section = _SECTION_OF.get(rule.memory, name) if count == 1 else name
-        if rule.memory == CONVERSATION:
+        if rule.memory == CONVERSATION and not rule.mode.kind.ranks:
             section = _SECTION_OF[CONVERSATION]
+        elif rule.memory == CONVERSATION and rule.name is None:
+            section, ranked = (name if ranked else RECALL), True
         out.append((name, section or name))
     return out

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from caliber.config import CaliberConfig
-from caliber.config.injection import InjectionKind, InjectionMode, InjectionRule, rule_names
+from caliber.config.injection import CONVERSATION, InjectionKind, InjectionMode, InjectionRule, rule_names
 from caliber.model.enums import SectionType
 from caliber.model.time import from_us
 from caliber.schema.memory_types import MemoryType
@@ -72,7 +72,14 @@ class RulePlan:
     @property
     def asks(self) -> bool:
         """Whether what it takes depends on the query."""
-        return self.kind in (InjectionKind.TOP_K, InjectionKind.RELEVANT)
+        return self.kind.ranks
+
+
+def _type_of(memory: str, kind: InjectionKind) -> SectionType:
+    """Return the type of a rule's section; turns that a rule ranks are recalled, and no part of the conversation."""
+    if memory == CONVERSATION and kind.ranks:
+        return SectionType.RECALL
+    return SECTION_OF.get(memory, SectionType.CUSTOM)
 
 
 def rule_plans(config: CaliberConfig, once: Iterable[OneShot] = ()) -> tuple[RulePlan, ...]:
@@ -98,7 +105,7 @@ def _plan(rule: InjectionRule, name: str, section: str, declared: MemoryType | N
         from caliber.schema.binding import binding_of
 
         predicate = compile_filter(rule.filter, binding_of(declared, rule.memory), name=f"the filter of rule {name}")
-    kind = SECTION_OF.get(rule.memory, SectionType.CUSTOM)
+    kind = _type_of(rule.memory, rule.mode.kind)
     return RulePlan(name, rule.memory, section, kind, rule.mode, rule.priority, rule.max_tokens, rule.filter, predicate)
 
 
@@ -115,7 +122,7 @@ def _shots(
             number += 1
             name = f"{base}_{number}"
         taken.add(name)
-        kind = SECTION_OF.get(shot.memory, SectionType.CUSTOM)
+        kind = _type_of(shot.memory, shot.kind)
         ordinary = kind.value if kind is not SectionType.CUSTOM else SectionType.NOTES.value
         priority = best.get(shot.memory, config.section_priorities.of(ordinary))
         mode = InjectionMode(kind=shot.kind, count=shot.count, min_relevance=shot.min_relevance)
