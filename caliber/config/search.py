@@ -5,9 +5,11 @@ Source: M §1.3, K-119, K-202, K-204; docs/search.md.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from caliber.config.knobs import Duration, Int, Real, Section, knob
+from pydantic import Field
+
+from caliber.config.knobs import Duration, FrozenMap, Int, Real, Section, knob
 
 Language = Literal[
     "arabic",
@@ -106,6 +108,42 @@ class GraphConfig(Section):
     conversation: bool = knob("Whether a turn is linked with the turns before and after it.", "ours")
 
 
+class FloorConfig(Section):
+    """The evidence that a question needs to find anything, and a hit to count as found (docs/search.md, "The floor")."""
+
+    words: Real = knob(
+        "Least share of the question's words, by rarity, that one record must hold for the question to find anything, "
+        "unless a record is as near as similarity says; such records count as found. 0: no floor.",
+        "ours",
+        ge=0,
+        le=1,
+    )
+    words_alone: Real = knob("The same where the question has no vector to compare.", "ours", ge=0, le=1)
+    similarity: FrozenMap[Annotated[Real, Field(ge=-1, le=1)]] = knob(
+        "Least similarity of a record that counts as found by its vector alone, by the name of the embedding space "
+        "(`caliber db spaces`). A space without an entry has no floor: whatever is near counts as found.",
+        "ours",
+    )
+    rest: Real = knob(
+        "Least score of the other hits of a question that finds anything; linked records need none.", "ours", ge=0, le=1
+    )
+    question_words: Real = knob(
+        "A question of more words counts as one of so many rare ones: a long message need not be covered whole.",
+        "ours",
+        unit="words",
+        ge=1,
+        le=1_000,
+    )
+    unseen_texts: Int = knob(
+        "Texts without any of the words that a store counts as having besides its own when rarity is measured for the "
+        "floor, so that the words of a small store count as rare.",
+        "ours",
+        unit="texts",
+        ge=0,
+        le=1_000_000_000,
+    )
+
+
 class SearchConfig(Section):
     """How search finds, weighs and orders."""
 
@@ -147,6 +185,7 @@ class SearchConfig(Section):
         "Share by which likeness to better hits counts against one (MMR); 0: never.", "ours", ge=0, le=1
     )
     neutral_importance: Real = knob("Importance of a record that has none.", "ours", ge=0, le=10)
+    floor: FloorConfig = knob("What counts as found.", "ours")
     weights: SearchWeights = knob("What each leg counts for.", "M-032")
     keyword: KeywordConfig = knob("The keyword leg.", "M §1.3")
     boosts: BoostConfig = knob("What moves a hit up.", "ours")

@@ -13,6 +13,14 @@ from caliber.model.errors import InvalidConfigValue
 _DAY_MS: Final = 24 * 60 * 60 * 1_000
 
 CONVERSATION: Final = "conversation"
+MEASURED_SPACES: Final = {
+    "all-MiniLM-L6-v2-onnx-int8@384": 0.3,
+    "wordllama-l2-supercat@128": 0.33,
+    "wordllama-l2-supercat@256": 0.3,
+    "wordllama-l2-supercat@64": 0.4,
+}
+"""Similarity above which texts have something in common, by embedding space: measured, docs/search.md."""
+
 _SIMPLE: Final[dict[str, Any]] = {
     "mode": "resident",
     "candidates_max": 1_000,
@@ -26,6 +34,14 @@ _SIMPLE: Final[dict[str, Any]] = {
     "rrf_constant": 60,
     "diversity": 0.0,
     "neutral_importance": 5.0,
+    "floor": {
+        "words": 0.35,
+        "words_alone": 0.15,
+        "similarity": MEASURED_SPACES,
+        "rest": 0.2,
+        "question_words": 3.0,
+        "unseen_texts": 100,
+    },
     "weights": {"vector": 0.4, "keyword": 0.3, "graph": 0.2, "importance": 0.1},
     "keyword": {
         "language": "english",

@@ -191,8 +191,25 @@ class Understood:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """The best evidence that any record gave for a query, and the least that the floor asks for.
+
+    ``similarity`` None: nothing was near, or nothing was compared; ``least_similarity`` None: none was measured for the
+    embedding space. ``words`` is the share of the query's words, by rarity, that one record covers.
+    """
+
+    similarity: float | None
+    least_similarity: float | None
+    words: float
+    least_words: float
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Hits best first, and the position of the store they are true for. An outage is never an empty list."""
+    """Hits best first, and the position of the store they are true for. An outage is never an empty list.
+
+    ``below_floor`` is set where no record has enough in common with the query, with the evidence that there was.
+    """
 
     hits: tuple[SearchHit, ...]
     status: ResultStatus
@@ -200,3 +217,4 @@ class SearchResult:
     position: Position
     pending: int = 0
     understood: Understood = field(default_factory=Understood)
+    below_floor: Evidence | None = None

@@ -149,10 +149,12 @@ class Searching:
         as_of: datetime | None,
         consistency: ReadConsistency | str | None,
         deadline_ms: int | None,
+        floor: bool = True,
     ) -> list[SearchResult]:
         """Search for each query; an empty one asks for what is recent and important.
 
-        All are embedded together, read from one snapshot, and seen from one instant.
+        All are embedded together, read from one snapshot, and seen from one instant. Without ``floor`` all that a leg
+        finds is a hit.
         """
         engine = self._engine
         engine.check_open()
@@ -193,6 +195,7 @@ class Searching:
                     now_us=now,
                     check=within,
                     where=where,
+                    floor=floor,
                 )
                 out.append(self._answered(asked, search, deadline))
         return out
@@ -216,7 +219,7 @@ class Searching:
             engine.behind.used(EntityType.EDGE.value, outcome.traversed, asked.now_us)
         status = ResultStatus.DEGRADED if reason else ResultStatus.OK if hits else ResultStatus.EMPTY
         pending = 0 if engine.embedder is None else engine.embedder.waiting()
-        return SearchResult(hits, status, reason, position, pending, _understood(outcome))
+        return SearchResult(hits, status, reason, position, pending, _understood(outcome), outcome.below)
 
     def _in_memory(self, asked: Asked, snapshot: ResidentSnapshot) -> tuple[Outcome, Position]:
         if asked.conditions:
@@ -234,6 +237,7 @@ class Searching:
             as_of_us=asked.as_of_us,
             now_us=asked.now_us,
             where=asked.where,
+            floor=asked.floor,
             texts=self._engine.memory.texts,
         )
         return self._engine.searcher.search(request), snapshot.position

@@ -66,6 +66,7 @@ class Asked:
     check: Callable[[], None] | None = None
     """Called between statements; raises when the time of the call is up."""
     where: Where | None = None
+    floor: bool = True
 
 
 class Sight:
@@ -139,6 +140,13 @@ class Sight:
     def count(self, term: str) -> int:
         """Return how many texts in sight hold a term."""
         return sum(int(self.ask(f"search.count_{kind}", term, *self.of(kind))[0][0]) for kind in self.kinds)
+
+    def count_of_days(self, first_us: int, last_us: int) -> int:
+        """Return how many records in sight happened between two instants, both included."""
+        statement = "search.count_of_days_{}"
+        return sum(
+            int(self.ask(statement.format(kind), first_us, *self.of(kind), last_us)[0][0]) for kind in self.kinds
+        )
 
     def linked(self) -> bool:
         """Return whether any two records in sight are linked."""

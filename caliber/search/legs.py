@@ -15,12 +15,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.config.search import KeywordConfig
+from caliber.config.search import FloorConfig, KeywordConfig
 from caliber.kernels import KeywordRule, KeywordSnapshot, Lending, QueryWord
 from caliber.resident.conversation import neighbours
 from caliber.resident.keywords import ASKS
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.vectors import VectorSnapshot
+from caliber.search.dates import Interval
 from caliber.search.query import Query
 from caliber.search.similar import SimilarTerms
 from caliber.search.visible import VisibleRows
@@ -105,38 +106,63 @@ class Figures(Protocol):
         """Return how many terms a text of a kind has in the mean; 0 without any."""
         ...
 
+    def count_of_days(self, when: Interval) -> int:
+        """Return how many records in sight are of some days."""
+        ...
+
+
+class Coverage(NamedTuple):
+    """The words of a query as evidence: what each adds to the share of the query that a record covers.
+
+    ``total`` is the weight of all words; ``texts`` is the number of texts that rarity is measured among.
+    """
+
+    words: list[QueryWord]
+    total: float
+    texts: int
+
+    def weight(self, count: int) -> float:
+        """Return what a word weighs that so many texts hold."""
+        return _idf(count, self.texts)
+
 
 def keyword_leg(
     searched: Sequence[Searched],
     query: Query,
     settings: KeywordConfig,
     similar: SimilarTerms | None,
-    figures: Figures | None = None,
+    figures: Figures | None,
+    floor: FloorConfig,
     *,
     linked: bool,
-) -> None:
-    """Score the candidates there are by the words of the query, and make candidates of all that words find.
+) -> Coverage:
+    """Score the candidates by the words of the query, and add all records that words find to the candidates.
 
-    How many texts there are, how many hold a term and how long they are is counted over what is visible, so that
-    what is hidden leaves no trace. ``figures`` has counted it where the rows are only a part of a store. ``linked``
-    asks for candidates that filters leave out as well.
+    The leg counts texts, terms and lengths over visible records only, so that hidden records leave no trace.
+    ``figures`` holds these counts where the rows are only a part of a store. ``linked`` asks for candidates that
+    filters leave out as well. Returns the words as evidence.
     """
     groups = _groups(searched, query, similar)
     total = sum(item.sight.count for item in searched) if figures is None else figures.texts
-    words = _weighed(searched, groups, total, settings.similar_max, figures)
+    words, coverage = _weighed(searched, groups, total, settings.similar_max, figures, floor.unseen_texts)
     for item in searched:
         mean = item.sight.mean_length(item.words) if figures is None else figures.mean_length(item.kind)
         item.mixed = linked and item.allowed is not item.visible
         _score(item, words, settings, mean, item.visible if linked else item.allowed)
+    return coverage
 
 
 class _Group(NamedTuple):
-    """What stands for one word of a query: terms, the word's own first if it has one, and how near each is to it."""
+    """What stands for one word of a query: terms, the word's own first if it has one, and how near each is to it.
+
+    A ``filler`` is no evidence.
+    """
 
     terms: list[int]
     near: list[float]
     own: bool
     beginning: bool = False
+    filler: bool = False
 
 
 def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | None) -> list[_Group]:
@@ -149,7 +175,7 @@ def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | 
         if others is not None and len(others[0]):
             terms += others[0].tolist()
             near += others[1].tolist()
-        out.append(_Group(terms, near, number >= 0))
+        out.append(_Group(terms, near, number >= 0, filler=term in query.fillers))
     for beginning in query.beginnings:
         begun = vocabulary.terms_beginning(beginning)
         seen = [term for term, parts in begun.items() if not parts or _in_sight(searched, term, parts)]
@@ -178,42 +204,67 @@ def _spelt_so(item: Searched, term: int, parts: Sequence[int]) -> bool:
 
 
 def _weighed(
-    searched: Sequence[Searched], groups: Sequence[_Group], total: int, most: int, figures: Figures | None
-) -> list[QueryWord]:
-    """Return the words with the strengths of their terms; a similar common word never counts as a rare one."""
-    every = [term for group in groups for term in group.terms]
-    if not every:
-        return []
-    if figures is None:
-        found = searched[0].words.counts(every, searched[0].visible)
-        for item in searched[1:]:
-            found += item.words.counts(every, item.visible)
-    else:
-        vocabulary = searched[0].words.dictionary
-        found = figures.counts([vocabulary.term_texts(term, term + 1)[0] for term in every])
+    searched: Sequence[Searched],
+    groups: Sequence[_Group],
+    total: int,
+    most: int,
+    figures: Figures | None,
+    unseen: int,
+) -> tuple[list[QueryWord], Coverage]:
+    """Return the words with the strengths of their terms, for scores and as evidence.
+
+    A similar common word never counts as a rare one. As evidence a word is as rare as among ``unseen`` more texts
+    without it.
+    """
+    found = _counted(searched, groups, figures)
     left = iter(found.tolist())
-    rarities: dict[int, float] = {}  # one logarithm for each distinct count
-    out = []
+    rarities: dict[int, tuple[float, float]] = {}  # two logarithms for each distinct count
+
+    def rarity(count: int) -> tuple[float, float]:
+        known = rarities.get(count)
+        if known is None:
+            known = rarities[count] = (_idf(count, total), _idf(count, total + unseen))
+        return known
+
+    words, evidence, weight = [], [], 0.0
     for group in groups:
         counts = list(itertools.islice(left, len(group.terms)))
+        if group.own:
+            own, telling = rarity(counts[0])
+        else:  # the beginning of words is as rare as all of them together; a word that is nowhere, as rare as can be
+            own, telling = rarity(min(total, sum(counts)) if group.beginning else 0)
+        if not group.filler:
+            weight += telling
         if not any(counts):
             continue
-        if group.own:
-            own = _idf(counts[0], total)
-        else:  # the beginning of words is as rare as all of them together; a word that is nowhere, as rare as can be
-            own = _idf(min(total, sum(counts)) if group.beginning else 0, total)
         terms: list[int] = []
         strengths: list[float] = []
+        shares: list[float] = []
         for term, near, count in zip(group.terms, group.near, counts, strict=True):
             # Cut off by nearness among what is visible, so that hidden words push nobody out.
             if count and len(terms) < most:
-                rarity = rarities.get(count)
-                if rarity is None:
-                    rarity = rarities[count] = _idf(count, total)
+                rare = rarity(count)
                 terms.append(term)
-                strengths.append(near * min(rarity, own))
-        out.append(QueryWord(terms, strengths, own))
-    return out
+                strengths.append(near * min(rare[0], own))
+                shares.append(near * min(rare[1], telling))
+        words.append(QueryWord(terms, strengths, own))
+        if not group.filler:
+            evidence.append(QueryWord(terms, shares, telling))
+    return words, Coverage(evidence, weight, total + unseen)
+
+
+def _counted(searched: Sequence[Searched], groups: Sequence[_Group], figures: Figures | None) -> Ints:
+    """Return how many visible texts hold each term of each group, one group after another."""
+    every = [term for group in groups for term in group.terms]
+    if not every:
+        return np.zeros(0, np.int64)
+    if figures is not None:
+        vocabulary = searched[0].words.dictionary
+        return figures.counts([vocabulary.term_texts(term, term + 1)[0] for term in every])
+    found = searched[0].words.counts(every, searched[0].visible)
+    for item in searched[1:]:
+        found += item.words.counts(every, item.visible)
+    return found
 
 
 def _idf(count: int, total: int) -> float:
@@ -283,13 +334,15 @@ class Nearest:
     """The similarities of the rows nearest in meaning, by kind, best first; they are the first candidates of each.
 
     ``best`` and ``least`` are those of all kinds together; ``best`` None: nothing is near. ``beyond`` has place of
-    the kind and row of what is near after them, the nearest first; it is no candidate.
+    the kind, row and similarity of what is near after them, the nearest first; it is no candidate. ``compared`` says
+    whether the query had a vector to compare.
     """
 
     similarities: list[NDArray[np.float32]]
     best: float | None = None
     least: float = 0.0
-    beyond: Sequence[tuple[int, int]] = ()
+    beyond: Sequence[tuple[int, int, float]] = ()
+    compared: bool = True
 
 
 def vector_leg(
@@ -315,7 +368,7 @@ def vector_leg(
         else:
             item.rows, similarities = index.best(query, item.owners, item.allowed, most, min_similarity)
         found.append(similarities)
-    beyond: Sequence[tuple[int, int]] = ()
+    beyond: Sequence[tuple[int, int, float]] = ()
     if sum(map(len, found)) > candidates:
         beyond = _cut_off(searched, found, candidates, most)
         found = [scores[: len(item.rows)] for item, scores in zip(searched, found, strict=True)]
@@ -327,14 +380,15 @@ def vector_leg(
 
 def _cut_off(
     searched: Sequence[Searched], found: Sequence[NDArray[np.float32]], candidates: int, most: int
-) -> list[tuple[int, int]]:
+) -> list[tuple[int, int, float]]:
     """Leave of each kind's rows, best first, those among the nearest of all kinds; return what comes after them."""
     rows = np.concatenate([item.rows for item in searched])
     tie = np.concatenate([item.owners.ties().take(item.rows, axis=0) for item in searched])
     kinds = np.repeat(np.arange(len(searched)), [len(scores) for scores in found])
-    order = np.lexsort((tie[:, 1], tie[:, 0], -np.concatenate(found)))
+    similarities = np.concatenate(found)
+    order = np.lexsort((tie[:, 1], tie[:, 0], -similarities))
     kept = np.bincount(kinds[order[:candidates]], minlength=len(searched)).tolist()
     for item, count in zip(searched, kept, strict=True):
         item.rows = item.rows[:count]
     after = order[candidates:most]
-    return list(zip(kinds[after].tolist(), rows[after].tolist(), strict=True))
+    return list(zip(kinds[after].tolist(), rows[after].tolist(), similarities[after].tolist(), strict=True))

@@ -18,6 +18,8 @@ class Lexicon:
     """The words of one language that search knows by what they do."""
 
     stop_words: frozenset[str] = frozenset()
+    fillers: frozenset[str] = frozenset()
+    """Words of courtesy and talk: they are looked for, and alone they ask for nothing."""
     months: dict[str, int] = field(default_factory=dict)
     """Names of months; ``may`` and the like count only with a capital letter."""
     ambiguous_months: frozenset[str] = frozenset()
@@ -55,6 +57,9 @@ ENGLISH: Final = Lexicon(
             wouldn't you you'd you'll you're you've your yours yourself yourselves
             """
         )
+    ),
+    fillers=frozenset(
+        _words("hello hey hi know let maybe nope ok okay please sorry sure tell thank thanks yeah yep yes")
     ),
     months={name: at + 1 for at, name in enumerate(_MONTHS)},
     ambiguous_months=frozenset({"may", "march", "august"}),

@@ -31,7 +31,10 @@ _BEGINNING = re.compile(r"(?<![\w*])\w[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query, understood. ``terms`` are stems and wholes, in the order of the text, without words that say nothing."""
+    """A query, understood. ``terms`` are stems and wholes, in the order of the text, without words that say nothing.
+
+    ``fillers`` are those of the terms that are no evidence; ``idle`` queries have words, and none that is.
+    """
 
     text: str
     terms: tuple[str, ...]
@@ -43,6 +46,8 @@ class Query:
     when: Interval | None
     asks_time: bool
     cut: bool
+    fillers: frozenset[str] = frozenset()
+    idle: bool = False
 
 
 class QueryReader:
@@ -77,15 +82,19 @@ class QueryReader:
         rest = text if when is None else f"{text[: when.start]} {text[when.end :]}"
         raw = [word.decode("utf-8") for word in words_of(rest.encode("utf-8", "replace"))]
         terms: dict[str, bool] = {}
+        telling: set[str] = set()
         parts: list[str] = []
         phrases: dict[tuple[str, ...], None] = {}
         for word in raw[: self._max_words]:
             analysis = self._analyzer.cached(word)
             # Whose it is names somebody too; stems are cut already.
             parts.extend(_POSSESSIVE.sub("", part) if "'" in part or "’" in part else part for part in analysis.parts)
-            silent = len(analysis.parts) == 1 and analysis.parts[0] in self._lexicon.stop_words
+            alone = analysis.parts[0] if len(analysis.parts) == 1 else None
+            silent = alone in self._lexicon.stop_words
             for term in analysis.terms:
                 terms.setdefault(term, silent)
+            if not silent and alone not in self._lexicon.fillers:
+                telling.update(analysis.terms)
             if len(analysis.parts) > 1:
                 phrases[analysis.parts[:PHRASE_MAX]] = None
         quotations = list(islice(_quotations(rest), self._max_words + 1))
@@ -110,6 +119,8 @@ class QueryReader:
             when=when,
             asks_time=self._lexicon.asks_time.search(text) is not None,
             cut=cut,
+            fillers=frozenset(terms).difference(telling),
+            idle=bool(terms) and not (telling or beginnings or when is not None),
         )
 
     def name(self, parts: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.model.windows import Evidence
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.predicates import Texts
 from caliber.search.filters import Found, SeenNotes
@@ -38,6 +39,8 @@ class Request:
     where: Where | None = None
     texts: Texts = held_texts
     """Reads what a filter compares of texts."""
+    floor: bool = True
+    """Whether only what reaches the floor is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class Outcome:
     names: tuple[str, ...] = ()
     traversed: tuple[uuid.UUID, ...] = ()
     """Edges that brought hits."""
+    below: Evidence | None = None
+    """The evidence that there was, where no record reaches the floor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,10 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """How relevant rows of one kind are, and what each part adds to that; 0 for what no leg found.
+    """How relevant rows of one kind are, and what each part adds to that; 0 for a row that is not found.
+
+    A row is found if a leg found it and it reaches the floor. ``strength`` in [0, 1] says how good the best evidence of
+    any row scored with these is: scores compare within one search, their products with its strength between searches.
 
     Shapes: rows ``int64[n]``, scores ``f32[n]`` in [0, 1], parts ``f64[n]`` by name.
     """
@@ -76,3 +84,4 @@ class Relevance:
     rows: NDArray[np.int64]
     scores: NDArray[np.float32]
     parts: Mapping[str, NDArray[np.float64]]
+    strength: float = 1.0

@@ -26,6 +26,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.search import fusion
 from caliber.search.dates import Interval
 from caliber.search.filters import KINDS, Found, SeenNotes
+from caliber.search.floor import Floor, Floored, Thresholds
 from caliber.search.graph import GraphLeg, Reached, Web, edge_ids
 from caliber.search.legs import Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
 from caliber.search.names import Names
@@ -127,13 +128,17 @@ class Searcher:
             found.append(Found(searched[kind].owners, row, float(np.float32(score)), {"vector": score}, ("vector",)))
         named = tuple(" ".join(name) for name in scored.names)
         traversed = edge_ids(request.snapshot, edges) if edges else ()
-        return Outcome(found, query, scored.weights, scored.degraded, named, traversed)
+        below = None if found else scored.floored.below
+        return Outcome(found, query, scored.weights, scored.degraded, named, traversed, below)
 
-    def relevance(self, request: Request, pools: Sequence[Pool]) -> tuple[list[Relevance], str | None]:
+    def relevance(
+        self, request: Request, pools: Sequence[Pool], *, together: bool = False
+    ) -> tuple[list[Relevance], str | None]:
         """Return how relevant the records of each pool are, and what to say of a leg that is missing.
 
         Each pool is searched by itself, so that a score compares within its pool, and is what a search of that kind
-        alone gives. The query is read once. An empty text leaves the vector leg alone to speak.
+        alone gives; so is the floor. ``together`` searches all pools at once, each of another kind: then scores compare
+        across pools. The query is read once. An empty text leaves only the vector leg.
         """
         searched = []
         for pool in pools:
@@ -142,17 +147,20 @@ class Searcher:
             allowed = sight.visible if pool.allowed is None else pool.allowed
             searched.append(Searched(pool.kind, owners, sight, allowed, self.keywords.of(owners)))
         query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
-        out, degraded = [], self._missing(request, self._web(request, searched))[1]
-        for pool, item in zip(pools, searched, strict=True):
-            # Scores do not depend on the limit; given rows need nothing beyond the candidates.
-            asked = replace(request, kinds=(pool.kind,), limit=pool.limit if pool.rows is None else 1)
-            scored = self._scored([item], query, asked)
-            if pool.rows is not None:
-                out.append(_relevance(item, scored.joined[0], pool.rows))
-                continue
-            best = self._best([item], scored.joined, asked)
-            rest = _filled_up([item], scored, pool.limit - len(best))
-            out.append(_relevance(item, scored.joined[0], np.array([hit.row for hit in best], np.int64), rest))
+        degraded = self._missing(request, self._web(request, searched))[1]
+        # Scores do not depend on the limit; given rows need nothing beyond the candidates.
+        limits = [pool.limit if pool.rows is None else 1 for pool in pools]
+        out: list[Relevance] = []
+        if together and pools:
+            asked = replace(request, kinds=tuple(pool.kind for pool in pools), limit=max(limits))
+            scored = self._scored(searched, query, asked, whole=True)
+            for place, (pool, item, limit) in enumerate(zip(pools, searched, limits, strict=True)):
+                alone = replace(asked, kinds=(pool.kind,), limit=limit)
+                out.append(self._relevance_of(pool, item, scored.alone(place), alone))
+            return out, degraded
+        for pool, item, limit in zip(pools, searched, limits, strict=True):
+            asked = replace(request, kinds=(pool.kind,), limit=limit)
+            out.append(self._relevance_of(pool, item, self._scored([item], query, asked, whole=True), asked))
         return out, degraded
 
     def found(self, pools: Sequence[Pool], request: Request, limit: int) -> tuple[list[Relevance], str | None]:
@@ -169,22 +177,46 @@ class Searcher:
         query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
         degraded = self._missing(request, self._web(request, searched))[1]
         asked = replace(request, kinds=tuple(pool.kind for pool in pools), limit=limit)
-        scored = self._scored(searched, query, asked, beyond=False)
+        scored = self._scored(searched, query, asked, whole=True, beyond=False)
         rows = fusion.best_rows(searched, scored.joined, limit)
         return [
-            _relevance(item, joined, mine) for item, joined, mine in zip(searched, scored.joined, rows, strict=True)
+            _relevance(item, joined, scored.floored.strength, mine)
+            for item, joined, mine in zip(searched, scored.joined, rows, strict=True)
         ], degraded
 
-    def _scored(self, searched: Sequence[Searched], query: Query, request: Request, *, beyond: bool = True) -> _Scored:
+    def _relevance_of(self, pool: Pool, item: Searched, scored: _Scored, asked: Request) -> Relevance:
+        joined, strength = scored.joined[0], scored.floored.strength
+        if pool.rows is not None:
+            return _relevance(item, joined, strength, pool.rows)
+        best = self._best([item], scored.joined, asked)
+        rest = _filled_up([item], scored, pool.limit - len(best))
+        return _relevance(item, joined, strength, np.array([hit.row for hit in best], np.int64), rest)
+
+    def _scored(
+        self, searched: Sequence[Searched], query: Query, request: Request, *, whole: bool = False, beyond: bool = True
+    ) -> _Scored:
+        """Score the candidates; ``whole`` asks for what is below the floor of all of them, not only of the best."""
         web = self._web(request, searched)
         weights, degraded = self._weights(request, web)
         nearest = self._nearest(searched, request, weights, beyond=beyond)
         linked = weights["graph"] > 0
-        keyword_leg(searched, query, self._settings.keyword, self._similar, request.figures, linked=linked)
+        settings = self._settings
+        coverage = keyword_leg(
+            searched, query, settings.keyword, self._similar, request.figures, settings.floor, linked=linked
+        )
         names = self._names.named(searched, query.parts)
         joined, reached = self._joined(searched, nearest, query, names, weights, request, web)
+        floored = Floored(joined, nearest.beyond)
+        if request.floor:
+            thresholds = Thresholds.of(settings.floor, nearest, request.snapshot, request.space_id)
+            floor = Floor(settings.floor, query, coverage, thresholds, request.figures)
+            floored = floor.judge(searched, joined, nearest, self._most(request), whole=whole)
         before = sum(map(len, nearest.similarities))
-        return _Scored(joined, reached, weights, degraded, names, before, nearest.beyond)
+        return _Scored(floored, reached, weights, degraded, names, before)
+
+    def _most(self, request: Request) -> int:
+        """Return how many of the best of a kind are looked at."""
+        return max(request.limit, _DIVERSE_POOL) if self._settings.diversity else request.limit
 
     def _web(self, request: Request, searched: Sequence[Searched]) -> Web | None:
         return self._graph.web(request, searched) if self._settings.weights.graph > 0 else None
@@ -214,7 +246,7 @@ class Searcher:
         """Return the candidates of the vector leg, as many whatever the limit is, and what is near beyond them."""
         settings = self._settings
         if request.vector is None or request.space_id is None or not weights["vector"]:
-            return Nearest([np.zeros(0, np.float32) for _ in searched])
+            return Nearest([np.zeros(0, np.float32) for _ in searched], compared=False)
         return vector_leg(
             searched,
             request.snapshot.vectors,
@@ -250,7 +282,7 @@ class Searcher:
         boosts = self._boosts(searched, query, names, request.now_us)
         # No leg left, and nothing that moves up: what counts against a hit counts in full.
         total = (sum(weights.values()) + sum(max(weight, 0.0) for _, weight, _ in boosts)) or 1.0
-        most = max(request.limit, _DIVERSE_POOL) if settings.diversity else request.limit
+        most = self._most(request)
         out = []
         for place, item in enumerate(searched):
             parts = [
@@ -329,8 +361,7 @@ class Searcher:
         self, searched: Sequence[Searched], joined: Sequence[fusion.Joined], request: Request
     ) -> list[fusion.Hit]:
         share = self._settings.diversity
-        wanted = max(request.limit, _DIVERSE_POOL) if share else request.limit
-        best = fusion.best_of(searched, joined, wanted)
+        best = fusion.best_of(searched, joined, self._most(request))
         if share and len(best) > 1:
             pool, rest = best[:_DIVERSE_POOL], best[_DIVERSE_POOL:]
             scores = np.array([hit.score for hit in pool], np.float64)
@@ -365,16 +396,30 @@ def _ranked(searched: Sequence[Searched], legs: _Legs, settings: SearchConfig) -
 
 
 class _Scored(NamedTuple):
-    """Scores of candidates, what links led to, weights, what is missing, who is named, and what else is near."""
+    """Candidates of a search with their scores, links, weights, missing legs and names."""
 
-    joined: list[fusion.Joined]
+    floored: Floored
     reached: Reached
     weights: dict[str, float]
     degraded: str | None
     names: Sequence[tuple[str, ...]]
     before: int
     """How many are nearer than the first of ``beyond``."""
-    beyond: Sequence[tuple[int, int]]
+
+    @property
+    def joined(self) -> list[fusion.Joined]:
+        """Scores of the candidates of each kind."""
+        return self.floored.joined
+
+    @property
+    def beyond(self) -> Sequence[tuple[int, int, float]]:
+        """What else is near."""
+        return self.floored.beyond
+
+    def alone(self, place: int) -> _Scored:
+        """Return what is said of one kind."""
+        beyond = [(0 if kind == place else -1, row, similarity) for kind, row, similarity in self.beyond]
+        return self._replace(floored=self.floored._replace(joined=[self.joined[place]], beyond=beyond))
 
 
 def _found(searched: Sequence[Searched], joined: Sequence[fusion.Joined], best: Sequence[fusion.Hit]) -> list[Found]:
@@ -394,16 +439,20 @@ def _filled_up(searched: Sequence[Searched], scored: _Scored, most: int) -> list
     scores = [np.zeros(item.owners.length) for item in searched]
     for item, joined, by_row in zip(searched, scored.joined, scores, strict=True):
         by_row[item.rows] = joined.score
-    for rank, (kind, row) in enumerate(scored.beyond, start=1):
+    for rank, (kind, row, _) in enumerate(scored.beyond, start=1):
         if len(out) >= most:
             break
-        if not scores[kind][row] > 0:
+        if kind >= 0 and not scores[kind][row] > 0:
             out.append((kind, row, fusion.LEAST * scored.before / (scored.before + rank)))
     return out
 
 
 def _relevance(
-    item: Searched, joined: fusion.Joined, rows: Ints, rest: Sequence[tuple[int, int, float]] = ()
+    item: Searched,
+    joined: fusion.Joined,
+    strength: float,
+    rows: Ints,
+    rest: Sequence[tuple[int, int, float]] = (),
 ) -> Relevance:
     """Return how relevant ``rows`` are, and after them what fills up their limit."""
     places = item.places_of(rows)
@@ -417,9 +466,10 @@ def _relevance(
         for name, scores in zip(joined.names, given, strict=True)
     }
     if not rest:
-        return Relevance(rows, score, parts)
+        return Relevance(rows, score, parts, strength)
     more = np.array([row for _, row, _ in rest], np.int64)
-    return Relevance(np.concatenate((rows, more)), np.concatenate((score, near.astype(np.float32))), parts)
+    scores = np.concatenate((score, near.astype(np.float32)))
+    return Relevance(np.concatenate((rows, more)), scores, parts, strength)
 
 
 def _at(scores: Floats, places: Ints) -> Floats:

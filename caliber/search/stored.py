@@ -173,7 +173,9 @@ class StoredSearch:
         request = self._request(sight, asked, position, rows, figures)
         if figures is not None and figures.linked:
             seeds = max(_SEEDS, settings.graph.seeds)
-            unfiltered = dataclasses.replace(request, limit=max(seeds, asked.limit), conditions={}, where=None)
+            # Links lead on from all that filters and the floor leave out.
+            limit = max(seeds, asked.limit)
+            unfiltered = dataclasses.replace(request, limit=limit, conditions={}, where=None, floor=False)
             best = searcher.search(unfiltered).found
             ids = [hit.relation.entity_id(hit.row) for hit in best[:seeds]]
             edges, reached = find.linked_rows(sight, ids, settings.graph.depth, found.most)
@@ -236,6 +238,7 @@ class StoredSearch:
             now_us=asked.now_us,
             figures=figures,
             where=asked.where,
+            floor=asked.floor,
         )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.search.candidates import Sight
+from caliber.search.dates import Interval
 from caliber.search.query import Query
 
 
@@ -40,6 +41,10 @@ class StoredFigures:
     def counts(self, terms: Sequence[str]) -> NDArray[np.int64]:
         """Return how many texts in sight hold each term."""
         return np.array([self.count(term) for term in terms], np.int64)
+
+    def count_of_days(self, when: Interval) -> int:
+        """Return how many records in sight are of some days."""
+        return self.sight.count_of_days(when.first_us, when.last_us)
 
     def mean_length(self, kind: str) -> float:
         """Return how many terms a text of a kind has in the mean; 0 without any."""

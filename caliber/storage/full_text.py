@@ -262,6 +262,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
             ("now_us", *sight, "half_us", "neutral", "limit", *filters), results=("ordinal",)
         ),
         f"search.of_days_{name}": Irregular(("first_us", *sight, "last_us", "limit", *filters), results=("ordinal",)),
+        f"search.count_of_days_{name}": Irregular(("first_us", *sight, "last_us"), results=("records",)),
         f"search.vectors_{name}": Irregular(
             ("space_id", *sight, "after", "limit", *filters), results=("place", "ordinal", "key", "vector")
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import Stemmer
@@ -21,7 +22,7 @@ def language_of(name: str) -> Language:
     """Return what the twin is given of a language: its stemmer, and the lists that are data."""
     words = lexicon_of(name)
     stem = (lambda word: word) if name == "none" else Stemmer.Stemmer(name, 0).stemWord
-    return Language(stem, words.stop_words, words.time_words, bool(words.months))
+    return Language(stem, words.stop_words, words.fillers, words.time_words, bool(words.months))
 
 
 @functools.cache
@@ -47,6 +48,7 @@ def given_of(memory: Any, query: str, *, degraded: str | None = None) -> Given:
         vector,
         "cosine" if embedder is None else embedder.space.metric.value,
         degraded,
+        "" if embedder is None else embedder.space.name,
     )
 
 
@@ -90,6 +92,8 @@ def assert_same(result: Any, expected: Answer, query: str) -> None:
         total = sum(hit.breakdown.values())
         assert math.isclose(max(total, min(1e-6, hit.score)), hit.score, rel_tol=1e-6, abs_tol=1e-12)
     assert (str(result.status), result.reason) == (expected.status, expected.reason), query
+    below = result.below_floor
+    assert (None if below is None else astuple(below)) == expected.below, query
     understood, question = result.understood, expected.question
     if question is None:
         assert understood.words == ()

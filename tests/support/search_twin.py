@@ -171,6 +171,7 @@ class Given:
     query_vector: Sequence[float] | None = None
     metric: str = "cosine"
     degraded: str | None = None
+    space: str = ""
 
 
 @dataclass
@@ -189,6 +190,8 @@ class Answer:
     question: Question | None = None
     names: tuple[str, ...] = ()
     weights: dict[str, float] = field(default_factory=dict)
+    below: tuple[float | None, float | None, float, float] | None = None
+    """Where nothing reaches the floor: best and least similarity, best and least share of the question's words."""
 
 
 @dataclass
@@ -214,6 +217,7 @@ class Twin:
         self.in_force = [record for record in world.records if self._in_force(record)]
         self.visible = [record for record in self.in_force if record.kind in kinds]
         self.allowed = [record for record in self.visible if _matches(record.entity, asked.filter)]
+        self.below: tuple[float | None, float | None, float, float] | None = None
         self.searched = any(record.kind in kinds for record in world.records)
         self.silent = {
             term for word in given.language.stop_words for term in given.language.meaning(word).terms
@@ -241,7 +245,7 @@ class Twin:
         weights, degraded = self._weights()
         hits, names = self._found(question, weights) if self.searched else ([], ())
         status = "degraded" if degraded else "ok" if hits else "empty"
-        return Answer(hits, status, degraded, question, names, weights)
+        return Answer(hits, status, degraded, question, names, weights, self.below)
 
     def _today(self) -> datetime.date:
         newest = min([self.asked.now_us, max((record.at_us for record in self.visible), default=self.asked.now_us)])
@@ -302,10 +306,95 @@ class Twin:
                     if weight / total * value:
                         breakdown[name] = weight / total * value
             hits.append(Hit(record, f32(max(score, LEAST)), breakdown, found_by))
+        least = self._least_similarity() if weights["vector"] else None
+        hits = self._above_the_floor(hits, question, dict(near), graph, least, compared=weights["vector"] > 0)
         hits.sort(key=lambda hit: (-hit.score, hit.record.id))
         hits = self._diverse(hits)
-        hits += self._beyond(nearest, {hit.record for hit in hits})
+        if self.below is None:
+            beyond = self._beyond(nearest, {hit.record for hit in hits})
+            if self.floor_is_on(weights["vector"] > 0):
+                alike = dict(nearest)
+                beyond = [hit for hit in beyond if not question.idle and alike[hit.record] >= least]
+            hits += beyond
         return hits[: self.asked.limit], tuple(" ".join(name) for name in names)
+
+    # --- the floor --------------------------------------------------------------------------------
+
+    def floor_is_on(self, compared: bool) -> bool:
+        floor = self.settings.floor
+        return bool(floor.words if compared else floor.words_alone)
+
+    def _least_similarity(self) -> float:
+        """Return the similarity from which on a record counts as found; minus infinity where none was measured."""
+        model, _, size = self.given.space.partition("@")
+        known = self.settings.floor.similarity
+        start, _, cut = model.rpartition("/")
+        uncut = f"{start}@{size}" if start and cut.isdigit() else self.given.space
+        least = known.get(self.given.space, known.get(uncut))
+        return -math.inf if least is None else f32(least)
+
+    def _above_the_floor(
+        self,
+        hits: list[Hit],
+        question: Question,
+        near: Mapping[Record, float],
+        graph: Mapping[Record, float],
+        least: float | None,
+        *,
+        compared: bool,
+    ) -> list[Hit]:
+        """Return the hits that count as found; keep what evidence there was where none does."""
+        floor = self.settings.floor
+        if not self.floor_is_on(compared):
+            return hits
+        words = floor.words if compared else floor.words_alone
+        shares = self._covered(question)
+        strong = set()
+        for hit in hits:
+            record = hit.record
+            by_vector = record in near and not question.idle and near[record] >= least
+            if shares[record] >= words or by_vector or _says_one_of(record.parts, question.phrases):
+                strong.add(record)
+        if not strong:
+            best = None if question.idle else max(near.values(), default=None)
+            measured = None if least is None or math.isinf(least) else least
+            self.below = (best, measured, max((shares[hit.record] for hit in hits), default=0.0), words)
+            return []
+        rest = f32(floor.rest)
+        return [hit for hit in hits if hit.record in strong or hit.score >= rest or graph[hit.record] > 0]
+
+    def _covered(self, question: Question) -> dict[Record, float]:
+        """Return the share of the question, by rarity, that each record holds."""
+        settings, floor = self.settings.keyword, self.settings.floor
+        holding = Counter(term for record in self.visible for term in record.counts)
+        texts = len(self.visible) + floor.unseen_texts
+
+        def rarity(count: int) -> float:
+            return math.log(1 + (texts - count + 0.5) / (count + 0.5))
+
+        total, held = 0.0, dict.fromkeys(self.visible, 0.0)
+        for group, beginning in self._groups(question, holding):
+            if not beginning and group[0][0] in question.fillers:
+                continue
+            if beginning:
+                weight = rarity(min(len(self.visible), sum(holding[term] for term, _ in group)))
+            else:
+                weight = rarity(holding[group[0][0]])
+            total += weight
+            known = [(term, near) for term, near in group if holding[term]][: settings.similar_max]
+            for record in self.visible:
+                shares = [near * min(rarity(holding[term]), weight) for term, near in known if term in record.counts]
+                if shares:
+                    held[record] += max(shares)
+        if question.days is not None:
+            first, last = day_us(question.days[0]), day_us(question.days[1]) + DAY_US
+            of_days = [record for record in self.visible if first <= record.at_us < last]
+            weight = rarity(len(of_days))
+            total += weight
+            for record in of_days:
+                held[record] += weight
+        total = min(total, floor.question_words * rarity(0))
+        return {record: share / total if total else 0.0 for record, share in held.items()}
 
     # --- words ------------------------------------------------------------------------------------
 

@@ -104,6 +104,7 @@ class Language:
 
     stem_word: Callable[[str], str]
     stop_words: frozenset[str] = frozenset()
+    fillers: frozenset[str] = frozenset()
     time_words: frozenset[str] = frozenset()
     reads_dates: bool = False
     _known: dict[str, Meaning] = field(default_factory=dict)
@@ -208,6 +209,8 @@ class Question:
     days: tuple[datetime.date, datetime.date] | None
     asks_time: bool
     cut: bool
+    fillers: set[str] = field(default_factory=set)
+    idle: bool = False
 
 
 def understand(text: str, language: Language, today: Callable[[], datetime.date], *, max_words: int) -> Question:
@@ -216,6 +219,7 @@ def understand(text: str, language: Language, today: Callable[[], datetime.date]
     rest = text if named is None else text[: named[2]] + " " + text[named[3] :]
     words = words_of(rest.encode("utf-8", "replace"))
     silent: dict[str, bool] = {}
+    telling: set[str] = set()
     parts: list[str] = []
     phrases: list[tuple[str, ...]] = []
     for word in words[:max_words]:
@@ -223,6 +227,8 @@ def understand(text: str, language: Language, today: Callable[[], datetime.date]
         parts += [_owner(part) for part in meaning.parts]
         for term in meaning.terms:
             silent.setdefault(term, len(meaning.parts) == 1 and meaning.parts[0] in language.stop_words)
+            if len(meaning.parts) > 1 or meaning.parts[0] not in language.stop_words | language.fillers:
+                telling.add(term)
         if len(meaning.parts) > 1:
             phrases.append(meaning.parts[:PHRASE_PARTS])
     quoted, begun = quotes(rest), beginnings(rest)
@@ -240,6 +246,8 @@ def understand(text: str, language: Language, today: Callable[[], datetime.date]
         days=None if named is None else named[:2],
         asks_time=language.reads_dates and asks_time(text),
         cut=max(len(words), len(quoted), len(begun)) > max_words,
+        fillers=set(silent) - telling,
+        idle=bool(silent) and not telling and not begun and named is None,
     )
 
 

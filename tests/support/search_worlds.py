@@ -138,6 +138,9 @@ KINDS = st.one_of(
     st.none(), st.none(), st.lists(st.sampled_from(["note", "artifact", "turn", "scope"]), min_size=1, max_size=4)
 )
 
+SPACES = tuple(f"hash-1:test@12{metric}" for metric in ("", "+l2", "+inner_product"))
+"""Embedding spaces of the stores, by each metric."""
+
 _SHARE = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0]) | st.floats(0, 1)
 
 
@@ -159,6 +162,16 @@ KNOBS = st.fixed_dictionaries(
         "rrf_constant": st.integers(1, 60),
         "diversity": st.sampled_from([0.0, 0.0, 0.3, 0.9, 1.0]),
         "neutral_importance": st.sampled_from([0.0, 5.0, 3.3]),
+        "floor": st.fixed_dictionaries(
+            {
+                "words": st.sampled_from([0.0, 0.1, 0.35, 0.6, 1.0]),
+                "words_alone": st.sampled_from([0.0, 0.05, 0.5]),
+                "similarity": st.sampled_from([{}, *({space: least for space in SPACES} for least in (-1, 0.1, 0.6))]),
+                "rest": st.sampled_from([0.0, 0.05, 0.2, 0.5]),
+                "question_words": st.sampled_from([1.0, 3.0, 1_000.0]),
+                "unseen_texts": st.sampled_from([0, 100]),
+            }
+        ),
         "weights": _weights(),
         "keyword": st.fixed_dictionaries(
             {

@@ -151,6 +151,10 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
             f" AND {_time(kind)} BETWEEN $1::timestamptz AND $4::timestamptz"
             f" ORDER BY {_time(kind)} DESC, o.ordinal DESC LIMIT $5::bigint"
         ),
+        f"search.count_of_days_{kind}": (
+            f"SELECT count(*) FROM {records} AS o WHERE {sight}"
+            f" AND {_time(kind)} BETWEEN $1::timestamptz AND $4::timestamptz"
+        ),
         f"search.vectors_{kind}": (
             f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM {embedding} AS e"
             f" {looked_up(relation, dialect, f'o.{key} = e.owner_id', 6)}"

@@ -100,6 +100,9 @@ def _of(relation: Relation) -> dict[str, str]:
             f"SELECT o.ordinal FROM {records} AS o WHERE {_in_sight(kind)} AND {_filters(relation, 6)}"
             f" AND {_time(kind)} BETWEEN ?1 AND ?4 ORDER BY {_time(kind)} DESC, o.ordinal DESC LIMIT ?5"
         ),
+        f"search.count_of_days_{kind}": (
+            f"SELECT count(*) FROM {records} AS o WHERE {_in_sight(kind)} AND {_time(kind)} BETWEEN ?1 AND ?4"
+        ),
         f"search.vectors_{kind}": (
             f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM embedding AS e"
             f" CROSS JOIN {records} AS o ON o.{key} = e.owner_id"

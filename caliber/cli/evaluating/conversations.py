@@ -11,7 +11,7 @@ import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,6 +135,24 @@ def _questions(raw: Sequence[Mapping[str, Any]], known: set[str]) -> list[Questi
     return out
 
 
+def without_names(conversations: Sequence[Conversation]) -> list[Conversation]:
+    """Return conversations whose turns name no speaker, with questions in the first person.
+
+    A chat with one user names nobody; a name in the head of every turn makes each a little like each question.
+    """
+    out = []
+    for item in conversations:
+        names = "|".join(sorted({re.escape(turn.speaker) for turn in item.turns}))
+        pattern = re.compile(rf"\b(?:{names})\b('s)?")
+        turns = tuple(replace(turn, speaker="") for turn in item.turns)
+        questions = tuple(
+            replace(question, text=pattern.sub(lambda found: "my" if found[1] else "I", question.text))
+            for question in item.questions
+        )
+        out.append(Conversation(f"{item.name}-unnamed", turns, questions))
+    return out
+
+
 def remember(
     memory: Caliber, conversation: Conversation, initiator: EntityRef, *, leave_open: bool = False
 ) -> Remembered:
@@ -155,7 +173,7 @@ def remember(
             [
                 {
                     "role": "user" if turn.speaker == first else "assistant",
-                    "name": turn.speaker,
+                    "name": turn.speaker or None,
                     "content": turn.text,
                     "occurred_at": turn.said_at,
                 }

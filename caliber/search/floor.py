@@ -1,0 +1,207 @@
+"""The floor: the evidence that a query needs to find anything, and a candidate to count as found.
+
+Scores compare within one search: the best of some junk scores as high as the best of some answers. Evidence is
+absolute: the similarity of a vector, and the share of the query's words that a record covers. Among candidates of a
+query that has evidence, scores decide.
+
+Source: docs/search.md (The floor); docs/decisions/0191.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.config.search import FloorConfig
+from caliber.kernels import KeywordRule
+from caliber.kernels.joining import Best, best_scores, told
+from caliber.model.windows import Evidence
+from caliber.resident.memory import ResidentSnapshot
+from caliber.search.dates import Interval
+from caliber.search.fusion import Joined, times_us
+from caliber.search.legs import Bools, Coverage, Figures, Floats, Ints, Nearest, Searched, phrase_rows
+from caliber.search.query import Query
+
+_HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)
+"""A word counts once, whatever the length of the text."""
+
+_HALF = 0.5
+_CUT = re.compile(r"/\d+(?=@)")
+
+
+class Floored(NamedTuple):
+    """Candidates of a search with those below the floor at score 0, and the evidence that there was.
+
+    ``below`` is set where nothing reaches the floor. ``strength`` in [0, 1] is the best evidence of any record, 0.5 at
+    the least similarity; it is 1 where nothing was measured.
+    """
+
+    joined: list[Joined]
+    beyond: Sequence[tuple[int, int, float]]
+    below: Evidence | None = None
+    strength: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The least evidence for one query. ``similarity`` None: no similarity was measured for the space."""
+
+    similarity: np.float32 | None
+    words: float
+    rest: np.float32
+
+    @classmethod
+    def of(
+        cls, settings: FloorConfig, nearest: Nearest, snapshot: ResidentSnapshot, space_id: uuid.UUID | None
+    ) -> Thresholds:
+        """Return the thresholds for a query whose vector was compared in a space, or had none."""
+        rest = np.float32(settings.rest)
+        if not nearest.compared:
+            return cls(None, settings.words_alone, rest)
+        space = None if space_id is None else snapshot.spaces.get(space_id)
+        least = None if space is None else _measured(settings, space.name)
+        return cls(None if least is None else np.float32(least), settings.words, rest)
+
+
+def _measured(settings: FloorConfig, space: str) -> float | None:
+    """Return the least similarity in a space; where a model cuts texts, ``MODEL/254@384``, makes no difference."""
+    return settings.similarity.get(space, settings.similarity.get(_CUT.sub("", space)))
+
+
+class Floor:
+    """Judges the candidates of one query."""
+
+    def __init__(
+        self,
+        settings: FloorConfig,
+        query: Query,
+        coverage: Coverage,
+        thresholds: Thresholds,
+        figures: Figures | None = None,
+    ) -> None:
+        self._query = query
+        self._coverage = coverage
+        self._least = thresholds
+        self._figures = figures
+        self._question_words = settings.question_words
+
+    def judge(
+        self, searched: Sequence[Searched], joined: Sequence[Joined], nearest: Nearest, most: int, *, whole: bool
+    ) -> Floored:
+        """Return the candidates with those below the floor at score 0, and at most ``most`` of the best of each kind.
+
+        ``whole`` asks for the score of every candidate and for the strength; else only the best must be right.
+        """
+        if self._least.words == 0:
+            return Floored(list(joined), nearest.beyond)
+        near = [self._near(similarities) for similarities in nearest.similarities]
+        if any(near) and not whole and self._all_good(joined, most):
+            return Floored(list(joined), self._beyond(nearest))
+        day = (
+            0.0 if self._query.when is None else self._coverage.weight(self._count_of_days(searched, self._query.when))
+        )
+        covered = [self._covered(item, day) for item in searched]
+        strong = [self._strong(*each) for each in zip(searched, covered, near, strict=True)]
+        if not any(mask.any() for mask in strong):
+            nothing = [np.zeros(len(mask), np.bool_) for mask in strong]
+            return Floored(self._kept(searched, joined, nothing, most), (), *self._evidence(searched, covered, nearest))
+        kept = [mask | self._with_score(item) for mask, item in zip(strong, joined, strict=True)]
+        _, strength = self._evidence(searched, covered, nearest)
+        return Floored(self._kept(searched, joined, kept, most), self._beyond(nearest), None, strength)
+
+    def _near(self, similarities: NDArray[np.float32]) -> int:
+        """Return how many of the nearest candidates count as found by their vectors."""
+        if self._query.idle:
+            return 0
+        least = self._least.similarity
+        if least is None:
+            return len(similarities)
+        return int(np.searchsorted(-similarities, -least, side="right"))
+
+    def _all_good(self, joined: Sequence[Joined], most: int) -> bool:
+        """Return whether the best of all kinds are found by their scores alone."""
+        good = sum(int(np.count_nonzero(item.best.best >= self._least.rest)) for item in joined)
+        return good >= most or good == sum(len(item.best.best) for item in joined)
+
+    def _count_of_days(self, searched: Sequence[Searched], when: Interval) -> int:
+        """Return how many visible records are of the days that the query names."""
+        if self._figures is not None:
+            return self._figures.count_of_days(when)
+        return sum(int(np.count_nonzero(_of_days(times_us(item.owners), when) & item.visible)) for item in searched)
+
+    def _covered(self, item: Searched, day: float) -> Floats:
+        """Return the share of the query that each candidate covers; its days are a word of weight ``day``."""
+        coverage, when = self._coverage, self._query.when
+        total = min(coverage.total + day, self._question_words * coverage.weight(0))
+        held = np.zeros(len(item.rows))
+        if not total:
+            return held
+        if coverage.words:
+            found = item.words.scores(coverage.words, item.visible, _HELD, given=item.rows)
+            held = found.own[: len(item.rows)]
+        if when is not None:
+            held = held + np.where(_of_days(times_us(item.owners, item.rows), when), day, 0.0)
+        covered: Floats = held / total
+        return covered
+
+    def _strong(self, item: Searched, covered: Floats, near: int) -> Bools:
+        """Return which candidates count as found by their own evidence. Shapes: ``bool[m]``."""
+        strong = covered >= self._least.words
+        strong[:near] = True
+        if self._query.phrases:
+            strong |= np.isin(item.rows, phrase_rows(item, self._query.phrases))
+        inside = item.inside()
+        return strong if inside is None else strong & inside
+
+    def _with_score(self, item: Joined) -> Bools:
+        """Return which candidates count as found beside others: by their score, or linked with the best."""
+        linked = item.finders[2]
+        good: Bools = item.score.astype(np.float32) >= self._least.rest
+        return good if linked is None else good | (linked > 0)
+
+    def _kept(
+        self, searched: Sequence[Searched], joined: Sequence[Joined], kept: Sequence[Bools], most: int
+    ) -> list[Joined]:
+        return [_without(item, scores, mask, most) for item, scores, mask in zip(searched, joined, kept, strict=True)]
+
+    def _beyond(self, nearest: Nearest) -> Sequence[tuple[int, int, float]]:
+        """Return what is near beyond the candidates and counts as found."""
+        least = self._least.similarity
+        if self._query.idle:
+            return ()
+        return nearest.beyond if least is None else [item for item in nearest.beyond if item[2] >= least]
+
+    def _evidence(
+        self, searched: Sequence[Searched], covered: Sequence[Floats], nearest: Nearest
+    ) -> tuple[Evidence, float]:
+        """Return the best evidence of any record, and how strong it is."""
+        words = 0.0
+        for item, shares in zip(searched, covered, strict=True):
+            inside = item.inside()
+            words = max(words, float(shares.max(initial=0.0) if inside is None else shares[inside].max(initial=0.0)))
+        least = self._least.similarity
+        best = None if self._query.idle else nearest.best
+        near = 0.0
+        if best is not None:
+            near = 1.0 if least is None or least <= 0 else max(_HALF * best / float(least), 0.0)
+        evidence = Evidence(best, None if least is None else float(least), words, self._least.words)
+        return evidence, min(max(words, near), 1.0)
+
+
+def _of_days(times: Ints, when: Interval) -> Bools:
+    of_days: Bools = (times >= when.first_us) & (times <= when.last_us)
+    return of_days
+
+
+def _without(item: Searched, joined: Joined, kept: Bools, most: int) -> Joined:
+    """Return joined scores with 0 for the candidates that are not kept, and the best of the others."""
+    scores = np.where(kept, joined.score, 0.0)
+    places, best = best_scores(scores, most, tie=item.owners.ties(), rows=item.rows)
+    given = told(joined.parts, item.rows, item.owners.length, places)
+    return replace(joined, score=scores, best=Best(scores, places, best, given))
