@@ -1,0 +1,328 @@
+"""What a newcomer tries first: an agent that chats, is told something early, and is asked about it later.
+
+Each test is a fault that somebody met who followed the README, on the profiles as they ship.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli_runs import caliber as run
+from support.cli_runs import caliber_json
+from support.configs import USER
+
+from caliber import Caliber, ContextWindow
+from caliber.config import CaliberConfig, profiles
+from caliber.model.enums import AssemblyAction, SourceType
+from caliber.model.time import FixedClock
+
+PROFILES = ("reference", "coding-agent", "chat-companion", "ops-agent")
+MINUTE_MS = 60_000
+FACT = "By the way, my dog is called Pixel."
+QUESTION = "What is my dog called?"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "decisions"
+WORDS = re.findall(
+    r"\w+",
+    "table window garden river market letter engine winter planet mirror basket copper forest ladder meadow needle "
+    "orange pepper ribbon saddle temple valley walnut yellow anchor barrel candle donkey",
+)
+
+
+def shipped(backend: Any, profile: str, **overrides: Any) -> CaliberConfig:
+    """Return a shipped profile for a backend; only what would make a test wait or differ by chance is changed."""
+    knobs = {
+        "resident.feed_poll_ms": 0,
+        "resident.warm_after_ms": 0,
+        **({} if profile in ("coding-agent", "ops-agent") else {"embedding.embed_turns": "commit"}),
+        **{name.replace("__", "."): value for name, value in {**backend.knobs, **overrides}.items()},
+    }
+    return profiles.PROFILES[profile](backend.path, **knobs)
+
+
+def words(number: int, count: int) -> str:
+    """Return so many words of small talk, others for each number."""
+    return " ".join(WORDS[(number * 7 + at * (1 + number % 5)) % len(WORDS)] for at in range(count)).capitalize() + "."
+
+
+class Chat:
+    """A conversation of one user: each message is a minute after the one before."""
+
+    def __init__(self, memory: Caliber, clock: FixedClock, goal: str = "A chat") -> None:
+        self.memory = memory
+        self.clock = clock
+        self.task = memory.start_trajectory(goal, initiator=USER).trajectory_id
+
+    @property
+    def scope(self) -> uuid.UUID:
+        scope = self.memory.current_scope(self.task) or self.memory.open_scope(self.task)
+        return scope.scope_id
+
+    def say(self, *messages: tuple[str, str]) -> None:
+        turns = []
+        for role, content in messages:
+            self.clock.advance(ms=MINUTE_MS)
+            turns.append({"role": role, "content": content, "occurred_at": None})
+        self.memory.append_turns(self.scope, turns)
+
+    def exchanges(self, first: int, count: int, length: int) -> None:
+        """Go on for some exchanges, each answer of so many words."""
+        self.say(
+            *(
+                item
+                for number in range(first, first + count)
+                for item in (("user", f"Tell me more, {number}."), ("assistant", words(number, length)))
+            )
+        )
+
+    def window(self, question: str, max_tokens: int | None = None) -> ContextWindow:
+        self.say(("user", question))
+        return self.memory.assemble_context(self.task, max_tokens=max_tokens)
+
+
+def conversation(window: ContextWindow) -> list[uuid.UUID]:
+    """Return the turns that a window shows as the conversation, oldest first."""
+    sections = [section for section in window.sections if section.name in ("user", "current")]
+    return [source.id for section in sections for source in section.sources if source.id is not None]
+
+
+def check_reasons(memory: Caliber, window: ContextWindow) -> None:
+    """Check that what ``explain`` says of each record that was left out is true of the finished window."""
+    explained = memory.explain(window.window_id)
+    shown = set(conversation(window))
+    entered = {uuid.UUID(item["id"]) for item in explained["inclusions"] if item["id"]}
+    total, used = explained["budget"]["total"], explained["budget"]["used"]
+    assert used == window.used_tokens <= total
+    numbers = {turn.turn_id: turn.turn_number for turn in memory.storage.turns.all()}
+    begins = min((numbers[turn] for turn in shown if memory.get(turn).role != "user"), default=None)
+    for item in explained["exclusions"]:
+        reason, record = item["reason"], uuid.UUID(item["id"])
+        if found := re.search(r"needs (\d+) tokens, but (\d+)/(\d+) were used and (\d+) left", reason):
+            needs, taken, budget, left = map(int, found.groups())
+            assert (taken, budget, left) == (used, total, total - used), reason
+            assert needs > left, reason
+        elif found := re.search(
+            r"turn (\d+) left with its block: the turns of this window begin at turn (\d+)", reason
+        ):
+            number, first = map(int, found.groups())
+            assert numbers[record] == number < first, reason
+            assert begins is None or first <= begins, reason
+            assert record not in shown, reason
+        elif reason == "the conversation shows this turn":
+            assert record in shown
+        elif "says the same" in reason:
+            assert record not in entered
+        else:
+            assert item["rule_id"] in ("already_shown", "left_with_block", "relevance_threshold"), reason
+
+
+def check_filled(window: ContextWindow) -> None:
+    """Check that at most 15 % of the budget stays unused while a candidate that was left out would fit it."""
+    left = window.max_tokens - window.used_tokens
+    waiting = [
+        item
+        for item in window.assembly_trace
+        if item.action is AssemblyAction.EXCLUDE
+        and item.rule_id in ("budget_limit", "section_limit", "left_with_block")
+    ]
+    if left > 0.15 * window.max_tokens:
+        # A turn of the conversation comes with all that followed it, so that one alone says nothing.
+        alone = [item for item in waiting if item.rule_id != "left_with_block"]
+        assert all(item.tokens > left - 40 for item in alone), (left, [item.reason for item in alone][:3])
+
+
+# --- 1: turns are recalled -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed often"])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_was_said_first_is_in_every_window_that_asks_for_it(backend: Any, profile: str, closed: bool) -> None:
+    clock = FixedClock()
+    memory = backend.open(shipped(backend, profile), clock=clock)
+    chat = Chat(memory, clock)
+    chat.say(("user", FACT), ("assistant", "What a lovely name."))
+    for first in range(0, 200, 20):
+        chat.exchanges(first, 20, 30)
+        if closed:
+            memory.close_scope(chat.scope)
+    later = Chat(memory, clock, "Another chat")
+    missed = [
+        (where, budget)
+        for budget in (300, 500, 1_000, 2_000, 4_000)
+        for where, task in (("same task", chat), ("new task", later))
+        if "Pixel" not in task.window(QUESTION, budget).text
+    ]
+    assert missed == []
+
+
+def test_an_ingested_chat_is_recalled_by_the_latest_task(backend: Any, tmp_path: Path) -> None:
+    backend.needs("reopen")
+    settings = shipped(backend, "reference")
+    backend.create(settings)
+    file = tmp_path / "caliber.json"
+    file.write_text(settings.canonical_json())
+    talk = [{"role": "user", "content": FACT}, {"role": "assistant", "content": "What a lovely name."}]
+    for number in range(200):
+        talk += [
+            {"role": "user", "content": f"Tell me more, {number}."},
+            {"role": "assistant", "content": words(number, 30)},
+        ]
+    other = [{"role": "user", "content": "Good morning."}, {"role": "assistant", "content": "Good morning to you."}]
+    lines = [{"id": "first", "messages": talk}, {"id": "second", "messages": other}]
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run("-c", file, "ingest", "chat", tmp_path / "chat.jsonl")
+    for budget in (300, 1_000, 4_000):
+        found = caliber_json("-c", file, "context", "latest", "--query", QUESTION, "--max-tokens", budget)
+        assert FACT in found["text"], budget
+        assert "Good morning to you." in found["text"], budget
+
+
+@pytest.mark.parametrize("mode", ["top_k(10)", "relevant(0.3)"])
+def test_a_rule_on_turns_takes_the_most_relevant(backend: Any, mode: str) -> None:
+    kind, count, least = ("top_k", 10, None) if mode.startswith("top_k") else ("relevant", None, 0.3)
+    rule = {"memory": "turn_buffer", "mode": {"kind": kind}, "priority": 50}
+    rule["mode"] |= {"count": count} if count else {"min_relevance": least}
+    clock = FixedClock()
+    memory = backend.open(shipped(backend, "reference", injection_rules=[rule]), clock=clock)
+    chat = Chat(memory, clock)
+    chat.say(("user", FACT), ("assistant", "What a lovely name."))
+    chat.exchanges(0, 100, 30)
+    for budget in (500, 2_000):
+        window = chat.window(QUESTION, budget)
+        assert FACT in window.text
+        (brought,) = [item for item in memory.explain(window.window_id)["rules"] if item["rule"] == "turn_buffer"]
+        assert brought["mode"] == mode
+        assert 1 <= brought["included"] <= (10 if count else 20)
+
+
+# --- 2: no window with one message only ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("profile", "length"),
+    [("chat-companion", 176), ("chat-companion", 400), ("reference", 440), ("reference", 900), ("ops-agent", 440),
+     ("coding-agent", 900)],
+)  # fmt: skip
+def test_no_window_shows_one_message_where_more_fits(backend: Any, profile: str, length: int) -> None:
+    settings = shipped(backend, profile)
+    clock = FixedClock()
+    memory = backend.open(settings, clock=clock)
+    chat = Chat(memory, clock)
+    said: list[uuid.UUID] = []
+    for number in range(40):
+        window = chat.window(f"Tell me more, {number}.")
+        said = [turn.turn_id for turn in memory.storage.turns.all()]
+        shown = conversation(window)
+        # Two exchanges and the question: they fit all of these budgets.
+        assert shown[-5:] == said[-5:], number
+        assert window.used_tokens <= window.max_tokens == settings.token_budget
+        check_filled(window)
+        chat.say(("assistant", words(number, length)))
+
+
+# --- 3: a small record is not crowded out --------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_small_artifact_with_the_answer_enters_at_every_budget(backend: Any, profile: str) -> None:
+    clock = FixedClock()
+    memory = backend.open(shipped(backend, profile), clock=clock)
+    chat = Chat(memory, clock)
+    artifact = memory.create_artifact(
+        chat.scope,
+        artifact_type="fact",
+        content="The invoices go to the office in Lisbon, second floor.",
+        extraction_method="explicit",
+        confidence=1.0,
+    )
+    assert artifact.token_count <= 20
+    chat.exchanges(0, 30, 30)
+    chat.say(("user", "Where do the invoices go?"))
+    missed = []
+    for budget in range(100, 1_001, 50):
+        window = memory.assemble_context(chat.task, max_tokens=budget)
+        if artifact.text not in window.text:
+            missed.append((budget, memory.explain(window.window_id, exclusion=artifact.artifact_id)["reason"]))
+        check_reasons(memory, window)
+    assert missed == []
+
+
+# --- 4: a cap gives way --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_long_artifact_enters_where_there_is_room(backend: Any, profile: str) -> None:
+    clock = FixedClock()
+    memory = backend.open(shipped(backend, profile), clock=clock)
+    chat = Chat(memory, clock)
+    artifact = memory.create_artifact(
+        chat.scope,
+        artifact_type="fact",
+        content="The plan of the harbour, in short. " + words(3, 245),
+        extraction_method="explicit",
+        confidence=1.0,
+    )
+    assert 300 <= artifact.token_count <= 520
+    for question in ("What is the plan of the harbour?", "Hello there."):
+        window = chat.window(question, 4_000)
+        assert artifact.text in window.text, memory.explain(window.window_id, exclusion=artifact.artifact_id)
+        (source,) = [
+            source
+            for section in window.sections
+            for source in section.sources
+            if source.source_type is SourceType.ARTIFACT
+        ]
+        assert source.id == artifact.artifact_id
+
+
+# --- 5: a large budget is used -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_question_about_a_repository_uses_the_budget(backend: Any, profile: str, tmp_path: Path) -> None:
+    backend.needs("reopen")
+    settings = shipped(backend, profile)
+    backend.create(settings)
+    file = tmp_path / "caliber.json"
+    file.write_text(settings.canonical_json())
+    run("-c", file, "ingest", "files", DOCS)
+    clock = FixedClock()
+    memory = backend.open(settings, clock=clock)
+    chat = Chat(memory, clock, "Explain the project")
+    chat.say(("user", "How is a write made durable, and what happens to searches when a process is killed?"))
+    for budget in (2_000, min(8_000, settings.token_budget)):
+        window = memory.assemble_context(chat.task, max_tokens=budget)
+        assert window.used_tokens >= 0.85 * budget, (window.used_tokens, budget)
+        kinds = {source.source_type for section in window.sections for source in section.sources}
+        assert kinds >= {SourceType.ARTIFACT, SourceType.NOTE}
+        check_filled(window)
+
+
+# --- 6: closing a scope takes nothing from view --------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_closing_a_scope_keeps_the_last_exchanges_in_view(backend: Any, profile: str) -> None:
+    clock = FixedClock()
+    memory = backend.open(shipped(backend, profile), clock=clock)
+    chat = Chat(memory, clock)
+    chat.exchanges(0, 10, 60)
+    before = [turn.turn_id for turn in memory.storage.turns.all()]
+    memory.close_scope(chat.scope)
+    for budget in (1_000, 4_000):
+        window = chat.window("And the one before that?", budget)
+        shown = conversation(window)
+        assert shown[0:1] != []
+        assert [turn for turn in shown if turn in before][-4:] == before[-4:], budget
+        contents = [message["content"] for message in window.to_messages()]
+        said = [f"Tell me more, {number}." for number in (8, 9)]
+        assert [text for text in contents if text in said] == said
+        assert contents[-1] == "And the one before that?"
+    # A closed scope of another conversation, a day ago, is past: it is recalled, not shown as if it went on.
+    clock.advance(ms=24 * 60 * MINUTE_MS)
+    window = chat.window("Good morning!", 4_000)
+    assert window.to_messages()[-1]["content"] == "Good morning!"
