@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_PLAIN_EVERY_S: Final = 2.0
+_PLAIN_EVERY_S: Final = 10.0
+"""Seconds between lines of progress where there is no terminal; shorter work prints none."""
 
 
 def printable(text: str) -> str:
@@ -60,8 +61,9 @@ def write_json(document: Any) -> None:
 class Output:
     """What a command prints with; in JSON mode everything but the result goes to stderr."""
 
-    def __init__(self, *, json: bool) -> None:
+    def __init__(self, *, json: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self.json = json
+        self._clock = clock
         self._console: Console | None = None
         self._errors: Console | None = None
 
@@ -105,37 +107,65 @@ class Output:
     def progress(
         self, label: str, total: int | None, unit: str = "", *, done: int = 0, rate: bool = False
     ) -> Iterator[Callable[[int], None]]:
-        """Show how far long work is: a bar on a terminal, now and then a line elsewhere; yield what advances it.
+        """Show the progress of long work: a bar on a terminal, elsewhere a line every ten seconds; yield the advance.
 
-        ``done`` was there before; with ``rate`` it says how many a second there are, and how long it will take.
+        Work that printed a line prints another when it is done. ``done`` was there before; with ``rate`` the lines say
+        how many a second there are, and how long the rest takes.
         """
         if self.errors.is_terminal and not os.environ.get("CI"):
             with _bar(self.errors, label, total, done, unit if rate else None) as advance:
                 yield advance
             return
-        yield _Lines(self, label, total, unit, done, rate).advance
+        lines = _Lines(self, self._clock, label, total, unit, done, rate)
+        yield lines.advance
+        lines.finish()
 
 
 class _Lines:
-    """Progress where there is no terminal: a line every few seconds."""
+    """Progress where there is no terminal."""
 
-    def __init__(self, out: Output, label: str, total: int | None, unit: str, done: int, rate: bool) -> None:
-        self._out, self._label, self._total, self._unit = out, label, total, unit
+    def __init__(
+        self,
+        out: Output,
+        clock: Callable[[], float],
+        label: str,
+        total: int | None,
+        unit: str,
+        done: int,
+        rate: bool,
+    ) -> None:
+        self._out, self._clock, self._label, self._total, self._unit = out, clock, label, total, unit
         self._done = self._before = done
+        self._printed: int | None = None
         self._rate = rate
-        self._last = self._begun = time.monotonic()
+        self._last = self._begun = clock()
 
     def advance(self, steps: int) -> None:
         self._done += steps
-        now = time.monotonic()
+        now = self._clock()
         if now - self._last >= _PLAIN_EVERY_S:
             self._last = now
+            self._print(self._pace(now) if self._rate else "")
+
+    def finish(self) -> None:
+        """Print the last line, if there were any before it."""
+        if self._printed not in (None, self._done):
+            self._print("")
+
+    def _print(self, pace: str) -> None:
+        self._printed = self._done
+        if self._unit == "bytes":
+            of = "" if self._total is None else f" of {bytes_text(self._total)}"
+            text = f"{self._label}: {bytes_text(self._done)}{of}"
+        else:
             of = "" if self._total is None else f" of {self._total:,}"
-            pace = self._pace(now) if self._rate else ""
-            self._out.note(f"{self._label}: {self._done:,}{of} {self._unit}".rstrip() + pace)
+            text = f"{self._label}: {self._done:,}{of}"
+            if self._unit != self._label:
+                text = f"{text} {self._unit}".rstrip()
+        self._out.note(text + pace)
 
     def _pace(self, now: float) -> str:
-        """Return how many a second there were, and how long the others will take."""
+        """Return how many a second there were, and how long the rest will take."""
         a_second = (self._done - self._before) / max(now - self._begun, 1e-6)
         left = (
             "" if self._total is None or not a_second else f", {time_text((self._total - self._done) / a_second)} left"
