@@ -116,9 +116,28 @@ class _State:
         if self.source[place] == PASSAGE:
             self.passages.add(self.passage[place])
 
+    def drop(self, place: int, code: int) -> None:
+        """Take a candidate out again, whole or cut; what the window takes is to be counted anew."""
+        self.codes[place] = code
+        self.truncations = [item for item in self.truncations if item.place != place]
+
     def charge(self, section: int, amount: int) -> None:
         self.used += amount
         self.used_in[section] += amount
+
+    def recount(self) -> None:
+        """Work out again what the window takes, after something has left it."""
+        cuts = {item.place: item.room for item in self.truncations}
+        entered = [place for place, code in enumerate(self.codes) if code in (INCLUDED, INCLUDED_TRUNCATED)]
+        self.used, self.used_in, self.passages = 0, [0] * len(self.used_in), set()
+        for place in entered:
+            whole = self.cost[place]
+            extra = self.plan.message_length if self.source[place] == TURN else 0
+            self.cost[place] = cuts[place] + extra if place in cuts else whole
+            self.charge(self.section[place], self.price(place))
+            self.cost[place] = whole
+            if self.source[place] == PASSAGE:
+                self.passages.add(self.passage[place])
 
     def share(self, share: float) -> int:
         """Return a share of the budget as a length."""
@@ -342,15 +361,12 @@ class _Conversation:
         self.start = start
         self._show()
         for place in self.repeated(ordinals):
-            if state.codes[place] == INCLUDED:
-                state.codes[place] = EXCLUDED_SHOWN
-                # A line of a passage, and the passage where it was its only line; what heads it stays paid for.
-                state.charge(state.section[place], -state.cost[place])
+            state.drop(place, EXCLUDED_SHOWN)
         for place, source in enumerate(state.source):
             summed = source in (SUMMARY, TURN_SUMMARY) and state.section[place] < state.plan.user.index
-            if summed and state.codes[place] == INCLUDED and self.shows_from(int(covered[place])):
-                state.codes[place] = EXCLUDED_SHOWN
-                state.charge(state.section[place], -state.cost[place])
+            if summed and self.shows_from(int(covered[place])):
+                state.drop(place, EXCLUDED_SHOWN)
+        state.recount()
 
     def spare(self) -> int:
         """Return what is kept free for the turns to come, once the conversation fills its share.

@@ -1,0 +1,193 @@
+"""What explain says of a window, against a plain twin that reads it off the finished window."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from typing import Any
+
+import pytest
+
+import caliber
+from caliber import EntityRef, EntityType, ToolCall
+from caliber.context import assembler
+from caliber.context.columns import GROUP, LEAD, MARK, MUST, ORDINAL, PASSAGE_ID, SECTION, SOURCE, TURN_NUMBER, TWIN
+from caliber.context.plan import PASSAGE, SUMMARY, TURN, TURN_SUMMARY
+from caliber.model.enums import DecisionCode
+
+STORES = 300 if os.environ.get("CALIBER_SOAK") else 8
+WINDOWS = 34 if os.environ.get("CALIBER_SOAK") else 25
+SEED = int(os.environ.get("CALIBER_SEED", "1"))
+ME = EntityRef(EntityType.USER, uuid.UUID(int=9))
+WORDS = "amber birch cedar delta ember fjord grove heath inlet jetty knoll larch marsh north ocean prism quartz".split()
+
+
+class Twin:
+    """Reasons of one window's exclusions, worked out one candidate at a time from what is in it."""
+
+    def __init__(self, assembled: Any) -> None:
+        self.decided = decided = assembled.decided
+        self.plan = decided.plan
+        self.ranked = decided.ranked
+        self.codes = [DecisionCode(int(code)) for code in decided.filled.codes]
+        self.inside = [at for at, code in enumerate(self.codes) if code in (1, 6)]
+        self.open = {self.of(SECTION, at) for at in self.inside}
+        self.passages = {self.of(PASSAGE_ID, at) for at in self.inside if self.of(SOURCE, at) == PASSAGE}
+        self.numbers = {self.of(TURN_NUMBER, at) for at in self.inside if self.of(SOURCE, at) == TURN}
+
+    def of(self, column: int, place: int) -> int:
+        return int(self.ranked[column][place])
+
+    def length(self, place: int, shown: bool) -> int:
+        size = int((self.decided.shown if shown else self.decided.sizes)[place])
+        return size + (self.plan.message_length if self.of(SOURCE, place) == TURN else 0)
+
+    def window_length(self) -> int:
+        """What the finished window takes, its sections one after the other."""
+        plan, total = self.plan, 0
+        for section in plan.sections:
+            mine = [at for at in self.inside if self.of(SECTION, at) == section.index]
+            if not mine:
+                continue
+            total += section.header_length + plan.slack
+            seen: set[int] = set()
+            for at in mine:
+                total += self.length(at, shown=True)
+                passage = self.of(PASSAGE_ID, at) if self.of(SOURCE, at) == PASSAGE else 0
+                if passage and passage in seen:
+                    total += 1
+                else:
+                    total += plan.separator_length + (self.of(LEAD, at) if passage else 0)
+                seen.add(passage)
+        return total
+
+    def price(self, place: int) -> int:
+        """What a candidate would add to it."""
+        plan, cost = self.plan, self.length(place, shown=False)
+        section = plan.sections[self.of(SECTION, place)]
+        if self.of(SOURCE, place) == PASSAGE:
+            if self.of(PASSAGE_ID, place) in self.passages:
+                return cost + 1
+            cost += self.of(LEAD, place)
+        if section.index in self.open:
+            return cost + plan.separator_length
+        return cost + plan.separator_length + section.header_length + plan.slack
+
+    def left(self) -> int:
+        """What of the budget is neither used nor kept free."""
+        plan = self.plan
+        full = plan.longest(plan.budget(self.decided.max_tokens)) + plan.separator_length + plan.slack
+        considered = [
+            at for at, code in enumerate(self.codes) if int(self.decided.sizes[at]) >= 0 and self.of(SOURCE, at) != TURN
+        ]
+        before = any(self.of(SECTION, at) < plan.user.index for at in considered)
+        after = any(self.of(SECTION, at) > plan.user.index for at in considered)
+        full -= plan.message_length * (before + after)
+        return max(0, full - self.window_length() - self.decided.filled.spare)
+
+    def reason(self, place: int) -> str:
+        plan, code = self.plan, self.codes[place]
+        if code is DecisionCode.EXCLUDED_BUDGET:
+            price, left = self.price(place), self.left()
+            # Cut texts take up to their whole room: what a cut leaves over is less than its last token.
+            assert price > left or any(self.codes[at] == 6 for at in self.inside), (price, left)
+            needs = plan.tokens(price)
+            shown = min(plan.budget(self.decided.max_tokens), plan.whole_tokens(self.decided.filled.room(place)[1]))
+            assert abs(shown - plan.whole_tokens(left)) <= 1 + len(self.decided.filled.truncations) * 2
+            spare = plan.tokens(self.decided.filled.spare)
+            if spare:
+                return f"needs {needs} tokens, but {shown} were left, and {spare} kept free for the next turns"
+            budget = plan.budget(self.decided.max_tokens)
+            return f"needs {needs} tokens, but {budget - shown}/{budget} were used and {shown} left"
+        if code is DecisionCode.EXCLUDED_EVICTED:
+            number = self.of(TURN_NUMBER, place)
+            # The last user message and open calls are shown wherever the others begin.
+            must = {self.of(TURN_NUMBER, at) for at in self.inside if self.of(MARK, at) & MUST}
+            rest = self.numbers - must
+            if not rest:
+                return f"turn {number} left: this window shows no turns but the last user message and open calls"
+            first = self.decided.filled.first_turn
+            assert number < first <= min(rest)
+            return f"turn {number} left with its block: the turns of this window begin at turn {first}"
+        if code is DecisionCode.EXCLUDED_GROUP:
+            group = [at for at in range(len(self.codes)) if self.of(GROUP, at) == self.of(GROUP, place)]
+            assert min(self.of(TURN_NUMBER, at) for at in group) < self.decided.filled.first_turn
+            return "belongs to a tool call and its results, which did not fit whole"
+        if code is DecisionCode.EXCLUDED_SHOWN:
+            if self.of(SOURCE, place) in (SUMMARY, TURN_SUMMARY):
+                first = self.of(TURN_NUMBER, place)
+                known = {self.of(TURN_NUMBER, at) for at in range(len(self.codes)) if self.of(SOURCE, at) == TURN}
+                assert {number for number in known if number >= first} <= self.numbers
+                return "the turns that it sums up are in the window themselves"
+            shown = {self.of(ORDINAL, at) for at in self.inside if self.of(SOURCE, at) == TURN}
+            assert self.of(ORDINAL, place) in shown
+            return "the conversation shows this turn"
+        if code is DecisionCode.EXCLUDED_DUPLICATE:
+            twin = self.of(TWIN, place)
+            better = [at for at in range(len(self.codes)) if self.of(ORDINAL, at) == twin and at != place]
+            assert any(self.ranked.relevance[at] >= self.ranked.relevance[place] for at in better)
+            return f"a more relevant record, of ordinal {twin}, says the same"
+        raise AssertionError(f"no reason is known for {code!r}")
+
+
+def _text(rng: random.Random, most: int) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randint(1, most))) + "."
+
+
+def _say(memory: Any, rng: random.Random, task: uuid.UUID, number: int) -> None:
+    scope = memory.current_scope(task) or memory.open_scope(task)
+    turns: list[dict[str, Any]] = [{"role": "user", "content": _text(rng, 30)}]
+    if rng.random() < 0.3:
+        turns.append({"role": "assistant", "content": "", "tool_calls": [ToolCall(f"c{number}", "look", "{}")]})
+        turns.append({"role": "tool", "content": _text(rng, 80), "tool_call_id": f"c{number}"})
+    turns.append({"role": "assistant", "content": _text(rng, rng.choice((10, 60, 200)))})
+    memory.append_turns(scope.scope_id, turns)
+    if rng.random() < 0.2:
+        memory.create_artifact(
+            scope.scope_id, artifact_type="fact", content=_text(rng, 40), extraction_method="explicit"
+        )
+    if rng.random() < 0.2:
+        memory.add_note(
+            entity=rng.choice(WORDS), entity_type="thing", note_type="fact", content=_text(rng, 30), confidence=0.9
+        )
+    if rng.random() < 0.06:
+        memory.close_scope(scope.scope_id)
+
+
+@pytest.mark.parametrize("number", range(STORES))
+def test_every_reason_is_true_of_the_finished_window(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(SEED * 7_919 + number)
+    assembled: list[Any] = []
+    real = assembler.assemble
+
+    def kept(*given: Any) -> Any:
+        assembled.append(real(*given))
+        return assembled[-1]
+
+    monkeypatch.setattr("caliber.runtime.reading.assemble", kept)
+    profile = rng.choice(("reference", "coding-agent", "chat-companion", "ops-agent"))
+    overrides = {"resident.feed_poll_ms": 0, "policies": [], "assembly.evict_block_turns": rng.choice((2, 8, 24))}
+    config = caliber.profiles.PROFILES[profile](":memory:", **overrides, **{"tokens.estimator": "bytes"})
+    with caliber.open(config) as memory:
+        tasks = [memory.start_trajectory(f"task {at}", initiator=ME).trajectory_id for at in range(rng.randint(1, 3))]
+        for at in range(rng.randint(3, 40)):
+            _say(memory, rng, rng.choice(tasks), at)
+        memory.flush()
+        for at in range(WINDOWS):
+            task = rng.choice(tasks)
+            if rng.random() < 0.3:
+                _say(memory, rng, task, 1_000 + at)
+            query = rng.choice((None, None, "", _text(rng, 6)))
+            budget = rng.choice((150, 300, 650, 1_000, 2_000, min(4_000, config.token_budget)))
+            window = memory.assemble_context(task, query=query, max_tokens=budget)
+            twin = Twin(assembled[-1])
+            for place, decision in enumerate(window.assembly_trace):
+                if decision.action.value == "exclude":
+                    assert decision.reason == twin.reason(place)
+            again = memory.replay(window.window_id)
+            assert (again.text, again.messages, again.assembly_trace) == (
+                window.text,
+                window.messages,
+                window.assembly_trace,
+            )
