@@ -33,7 +33,7 @@ LANGUAGE = ROOT / "docs" / "dsl.md"
 GRAMMAR = ROOT / "caliber" / "dsl" / "grammar.lark"
 
 WHAT_IT_IS = {
-    "config": "the knobs of [the configuration](configuration.md), nested or with dots (`assembly.recent_exchanges: 4`)",
+    "config": "the knobs of [the configuration](configuration.md), nested or dotted (`assembly.recent_exchanges: 4`)",
     "provider": "who embeds or summarizes: the knobs of a provider, under a name that `config` uses",
     "adapter": "the database: `type`, `connection`, and `options`, which are knobs of `storage`",
     "policy": "what happens by itself: rules `on trigger: [actions]`",

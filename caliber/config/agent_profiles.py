@@ -56,7 +56,7 @@ CODING_AGENT: Final = AgentProfile(
         SHARES: Change(
             {
                 "history": [0.0, 0.1],
-                "user": [0.15, 0.7],
+                "user": [0.06, 0.7],
                 "artifacts": [0.15, 0.45],
                 "notes": [0.05, 0.2],
                 "recall": [0.1, 0.6],
@@ -90,7 +90,7 @@ CHAT_COMPANION: Final = AgentProfile(
         SHARES: Change(
             {
                 "history": [0.0, 0.1],
-                "user": [0.15, 0.75],
+                "user": [0.06, 0.75],
                 "artifacts": [0.0, 0.1],
                 "notes": [0.1, 0.35],
                 "recall": [0.1, 0.75],
@@ -135,7 +135,7 @@ OPS_AGENT: Final = AgentProfile(
         SHARES: Change(
             {
                 "history": [0.0, 0.1],
-                "user": [0.15, 0.65],
+                "user": [0.06, 0.65],
                 "artifacts": [0.05, 0.3],
                 "notes": [0.15, 0.4],
                 "recall": [0.1, 0.6],

@@ -282,7 +282,7 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "summary_limit": 50,
             "section_shares": {
                 "history": [0.0, 0.1],
-                "user": [0.15, 0.8],
+                "user": [0.06, 0.8],
                 "artifacts": [0.05, 0.3],
                 "notes": [0.05, 0.3],
                 "recall": [0.1, 0.75],
@@ -293,7 +293,7 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
         "recall": {
             "from": "owner",
             "limit": 400,
-            "carried_share": 0.5,
+            "carried_share": 1.0,
             "length_weight": 0.1,
             "duplicate_similarity": 0.98,
             "trust": "tool",

@@ -109,7 +109,7 @@ class GraphConfig(Section):
 
 
 class FloorConfig(Section):
-    """The evidence that a question needs to find anything, and a hit to count as found (docs/search.md, "The floor")."""
+    """The evidence a question needs to find anything, and a hit to count as found (docs/search.md, The floor)."""
 
     words: Real = knob(
         "Least share of the question's words, by rarity, that one record must hold for the question to find anything, "

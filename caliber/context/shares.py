@@ -226,7 +226,8 @@ def fill_shared(
         state.take(following)
     _close(state)
     if state.used == 0 and len(considered) and EXCLUDED_BUDGET in state.codes:
-        raise BudgetTooSmall(max_tokens=max_tokens, needed=_smallest(state) + plan.tokens(reserve.total))
+        needed = max(_smallest(state) + plan.tokens(reserve.total), max_tokens + 1)
+        raise BudgetTooSmall(max_tokens=max_tokens, needed=needed)
     out = codes.copy()
     out[considered] = state.codes
     left = max(0, state.room - spare)

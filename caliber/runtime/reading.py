@@ -98,6 +98,8 @@ class Reader:
         engine.check_open()
         deadline = Deadline(deadline_ms)
         config = engine.config
+        if query is not None:
+            query = inputs.as_text(query, "query", allow_empty=True)
         budget = config.token_budget if max_tokens is None else inputs.as_whole(max_tokens, "max_tokens", 1)
         if budget > config.token_budget:
             raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")

@@ -20,7 +20,7 @@ STORES = 300 if os.environ.get("CALIBER_SOAK") else 8
 WINDOWS = 34 if os.environ.get("CALIBER_SOAK") else 25
 SEED = int(os.environ.get("CALIBER_SEED", "1"))
 ME = EntityRef(EntityType.USER, uuid.UUID(int=9))
-WORDS = "amber birch cedar delta ember fjord grove heath inlet jetty knoll larch marsh north ocean prism quartz".split()
+WORDS = "amber birch cedar delta ember fjord grove heath inlet jetty knoll larch marsh north ocean prism quartz".split()  # noqa: SIM905
 
 
 class Twin:

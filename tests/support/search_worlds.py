@@ -166,7 +166,7 @@ KNOBS = st.fixed_dictionaries(
             {
                 "words": st.sampled_from([0.0, 0.1, 0.35, 0.6, 1.0]),
                 "words_alone": st.sampled_from([0.0, 0.05, 0.5]),
-                "similarity": st.sampled_from([{}, *({space: least for space in SPACES} for least in (-1, 0.1, 0.6))]),
+                "similarity": st.sampled_from([{}, *(dict.fromkeys(SPACES, least) for least in (-1, 0.1, 0.6))]),
                 "rest": st.sampled_from([0.0, 0.05, 0.2, 0.5]),
                 "question_words": st.sampled_from([1.0, 3.0, 1_000.0]),
                 "unseen_texts": st.sampled_from([0, 100]),

@@ -250,8 +250,10 @@ def test_every_knob_in_the_file_has_its_comment_above_it() -> None:
             "fill_ratio = 0.95",
         ),
         (
-            "# Newest exchanges of the conversation that enter before anything is recalled, if they fit. "
-            "0 to 1024 exchanges. (ours)",
+            (
+                "# Newest exchanges of the conversation that enter before anything is recalled, if they fit. "
+                "0 to 1024 exchanges. (ours)"
+            ),
             "recent_exchanges = 2",
         ),
         (

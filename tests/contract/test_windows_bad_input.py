@@ -1,0 +1,217 @@
+"""Windows of what nobody wishes for: tiny budgets, huge messages, gone and hidden records, equal texts.
+
+Source: issue "Windows that hold the answer", Bad input.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+import caliber
+from caliber import EntityRef, EntityType, Principal
+from caliber.model import FixedClock
+from caliber.model.entities import TTL
+from caliber.model.enums import PrincipalKind, TTLKind
+from caliber.model.errors import BudgetTooSmall, InputError
+from caliber.model.time import from_us
+
+ME = EntityRef(EntityType.USER, uuid.UUID(int=11))
+SMALLEST = 11
+"""Tokens of the smallest window: a header, the cost of a message, and one token of it."""
+KNOBS: dict[str, Any] = {"embedding__embed_turns": "commit", "policies": []}
+
+
+class Talk:
+    """One user's tasks in a store."""
+
+    def __init__(self, memory: caliber.Caliber) -> None:
+        self.memory = memory
+
+    def task(self, *said: str, goal: str = "a talk") -> uuid.UUID:
+        task = self.memory.start_trajectory(goal, initiator=ME).trajectory_id
+        for at, text in enumerate(said):
+            self.say(task, text, role="assistant" if at % 2 else "user")
+        return task
+
+    def say(self, task: uuid.UUID, text: str, *, role: str = "user") -> Any:
+        scope = self.memory.current_scope(task) or self.memory.open_scope(task)
+        return self.memory.append_turn(scope.scope_id, role=role, content=text)
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock()
+
+
+@pytest.fixture
+def talk(backend: Any, clock: FixedClock) -> Any:
+    memory = backend.open(clock=clock, **KNOBS)
+    yield Talk(memory)
+    memory.close()
+
+
+def test_every_tiny_budget_gives_a_window_or_says_what_it_needs(talk: Talk) -> None:
+    talk.task("My tortoise is called Humboldt.", "A fine name.")
+    task = talk.task("What is my tortoise called?")
+    for budget in range(1, 101):
+        if budget < SMALLEST:
+            with pytest.raises(BudgetTooSmall) as refused:
+                talk.memory.assemble_context(task, max_tokens=budget)
+            assert refused.value.context["needed"] > budget
+            continue
+        window = talk.memory.assemble_context(task, max_tokens=budget)
+        assert window.used_tokens <= budget
+        assert window.messages[-1].role == "user"
+        assert window.messages[-1].content.startswith("What"[: len(window.messages[-1].content)].rstrip("."))
+        assert talk.memory.replay(window.window_id).text == window.text
+    assert "Humboldt" in window.text
+
+
+@pytest.mark.parametrize("overflow", ["truncate", "exclude"])
+def test_a_last_message_longer_than_the_budget_enters_cut(backend: Any, clock: FixedClock, overflow: str) -> None:
+    with backend.open(clock=clock, **KNOBS, assembly__overflow_policy=overflow) as memory:
+        talk = Talk(memory)
+        task = talk.task("hello", "hi", "Please read this: " + "lorem ipsum dolor sit amet " * 4_000)
+        window = memory.assemble_context(task, max_tokens=500)
+        assert 450 <= window.used_tokens <= 500
+        assert window.messages[-1].content.startswith("Please read this:")
+        assert memory.replay(window.window_id).text == window.text
+
+
+def test_five_thousand_turns_without_a_change_of_scope(talk: Talk) -> None:
+    task = talk.memory.start_trajectory("long", initiator=ME).trajectory_id
+    scope = talk.memory.current_scope(task)
+    assert scope is not None
+    talk.memory.append_turn(scope.scope_id, role="user", content="My cello teacher is Madame Okonkwo-Reyes.")
+    turns = [
+        {
+            "role": "assistant" if at % 2 else "user",
+            "content": f"Line {at} of a very long talk about weather and bread.",
+        }
+        for at in range(4_998)
+    ]
+    for start in range(0, len(turns), 500):
+        talk.memory.append_turns(scope.scope_id, turns[start : start + 500])
+    talk.say(task, "Who is my cello teacher?")
+    talk.memory.flush()
+    for budget in (300, 1_000, 4_000):
+        window = talk.memory.assemble_context(task, max_tokens=budget)
+        assert "Okonkwo-Reyes" in window.text
+        assert window.used_tokens <= budget
+
+
+def test_a_query_of_a_megabyte(talk: Talk) -> None:
+    talk.task("The spare key is under the blue flowerpot.", "Noted.")
+    task = talk.task("hello")
+    query = "where is the spare key " * 45_000
+    assert len(query) > 1_000_000
+    window = talk.memory.assemble_context(task, query=query, max_tokens=1_000)
+    assert "flowerpot" in window.text
+    assert talk.memory.replay(window.window_id).text == window.text
+    talk.say(task, query)
+    window = talk.memory.assemble_context(task, max_tokens=1_000)
+    assert window.used_tokens <= 1_000
+    with pytest.raises(InputError):
+        talk.memory.assemble_context(task, query=b"bytes", max_tokens=1_000)  # type: ignore[arg-type]
+
+
+def test_what_is_gone_hidden_or_over_is_not_recalled(talk: Talk, clock: FixedClock) -> None:
+    memory = talk.memory
+    earlier = talk.task("My blood group is zero negative, says the clinic.", "I will keep the blood group in mind.")
+    scope = memory.current_scope(earlier)
+    assert scope is not None
+    gone = talk.say(earlier, "Blood group card number is QUARTZ-771.")
+    artifact = memory.create_artifact(
+        scope.scope_id, artifact_type="fact", content="blood group test ROLLEDBACK", extraction_method="explicit"
+    )
+    memory.create_artifact(
+        scope.scope_id,
+        artifact_type="fact",
+        content="blood group test EXPIRED",
+        extraction_method="explicit",
+        ttl=TTL(TTLKind.DURATION, 1_000),
+    )
+    memory.add_note(
+        entity="me",
+        entity_type="user",
+        note_type="fact",
+        content="blood group HIDDEN",
+        confidence=1.0,
+        visible_to=["agent:somebody"],
+    )
+    over = memory.add_note(
+        entity="me", entity_type="user", note_type="fact", content="blood group OUTDATED", confidence=1.0
+    )
+    memory.storage.notes.update(over.note_id, valid_until=from_us(clock.now_us()))
+    memory.storage.turns.delete(gone.turn_id)
+    memory.storage.artifacts.update(artifact.artifact_id, rolled_back_at=from_us(clock.now_us()))
+    clock.advance(ms=5_000)
+    task = talk.task("What is my blood group?")
+    memory.flush()
+    me = memory.acting_as(Principal(PrincipalKind.HUMAN, "me"))
+    window = me.assemble_context(task, max_tokens=2_000)
+    assert "zero negative" in window.text
+    for word in ("QUARTZ-771", "ROLLEDBACK", "EXPIRED", "HIDDEN", "OUTDATED"):
+        assert word not in window.text
+    memory.storage.turns.delete(next(turn.turn_id for turn in memory.storage.turns.list_by_scope(scope.scope_id)))
+    assert "zero negative" not in me.assemble_context(task, max_tokens=2_000).text
+    assert "zero negative" in me.replay(window.window_id).text
+
+
+def test_a_text_that_two_tasks_have_stands_in_a_window_once(talk: Talk) -> None:
+    fact = "The meeting room with the good projector is Nightingale."
+    talk.task(fact, "Thanks, noted.")
+    talk.task(fact, "Thanks, noted.")
+    task = talk.task("Which meeting room has the good projector?")
+    talk.memory.flush()
+    window = talk.memory.assemble_context(task, max_tokens=2_000)
+    assert window.text.count("Nightingale") == 1
+    duplicates = [item for item in window.assembly_trace if item.rule_id == "duplicate"]
+    assert duplicates
+    assert "says the same" in duplicates[0].reason
+
+
+def test_a_store_of_one_turn(talk: Talk) -> None:
+    task = talk.task("hello")
+    window = talk.memory.assemble_context(task)
+    assert [section.name for section in window.sections] == ["current"]
+    assert [message.content for message in window.messages] == ["hello"]
+    empty = talk.memory.start_trajectory("nothing said", initiator=ME).trajectory_id
+    assert talk.memory.assemble_context(empty, query="").text == ""
+
+
+def test_another_users_words_are_not_recalled_and_imports_are(talk: Talk) -> None:
+    other = EntityRef(EntityType.USER, uuid.UUID(int=12))
+    system = EntityRef(EntityType.SYSTEM, uuid.UUID(int=13))
+    for who, text in (
+        (other, "My locker code is 4711 TOMLOCK."),
+        (system, "Locker rules: codes change in May."),
+        (ME, "My locker code is 2025 MYLOCK."),
+    ):
+        scope = talk.memory.current_scope(talk.memory.start_trajectory("locker", initiator=who).trajectory_id)
+        assert scope is not None
+        talk.memory.append_turn(scope.scope_id, role="user", content=text)
+    task = talk.task("What is my locker code?")
+    talk.memory.flush()
+    text = talk.memory.assemble_context(task, max_tokens=2_000).text
+    assert "MYLOCK" in text
+    assert "Locker rules" in text
+    assert "TOMLOCK" not in text
+
+
+def test_junk_finds_nothing(backend: Any, clock: FixedClock) -> None:
+    knobs = {name.replace("__", "."): value for name, value in backend.knobs.items()}
+    config = caliber.profiles.reference(backend.path, **{**knobs, "resident.feed_poll_ms": 0})
+    with backend.open(config, clock=clock) as memory:
+        _junk(Talk(memory))
+
+
+def _junk(talk: Talk) -> None:
+    talk.task("We planted two apple trees behind the barn.", "Apples need company.")
+    task = talk.task("zzzzqqq")
+    talk.memory.flush()
+    window = talk.memory.assemble_context(task, max_tokens=2_000)
+    assert [section.name for section in window.sections] == ["current"]
