@@ -53,17 +53,17 @@ class Run:
 def block_start(run: Run, earliest: int, latest: int | None, *, block_turns: int, most: int) -> int:
     """Return the number at which the window's turns begin: a multiple of a block at ``earliest`` or later.
 
-    A block is halved while it would push out a turn from ``latest`` on, or more than ``most`` of what would fit. Where
-    everything fits there is nothing to leave.
+    A block is halved while it would push out a turn from ``latest`` on, or is longer than ``most``; both are the same for
+    every ``earliest`` inside of it, so the beginning stays until it must go. Where everything fits there is nothing to
+    leave.
     """
     if not len(run.starts) or earliest <= int(run.starts[0]):
         return earliest
-    whole = run.cost_from(earliest)
     newest = int(run.starts[-1]) if latest is None else latest
     block = block_turns
     while block > 1:
         start = -(-earliest // block) * block
-        if start <= newest and whole - run.cost_from(start) <= most:
+        if start <= newest and run.cost_from(start - block) - run.cost_from(start) <= most:
             return start
         block //= 2
     return earliest
