@@ -78,9 +78,9 @@ def conversation_of(
     if len(users) or turns.groups[current] < 0:
         marks[current] |= MUST
     if (turns.groups >= 0).any():
-        waiting = reader.waiting(turns)
-        waiting[:current] = False
-        marks[waiting] |= MUST
+        # A call from before the last user message is a matter of the past, and so is what answers it now.
+        past = turns.groups[:current]
+        marks[reader.waiting(turns) & ~np.isin(turns.groups, past[past >= 0])] |= MUST
     back = plan.config.assembly.recent_exchanges
     if back and len(users):
         marks[int(users[max(0, len(users) - 1 - back)]) :] |= RECENT

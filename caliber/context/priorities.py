@@ -287,10 +287,14 @@ def _smallest(state: _Filling) -> int:
     least = []
     for place in np.flatnonzero(state.codes == EXCLUDED_BUDGET).tolist():
         section = plan.sections[int(state.section[place])]
-        tokens = plan.tokens(int(state.cost[place]) - (plan.message_length if state.is_turn[place] else 0))
+        length = int(state.cost[place])
+        if state.group[place] != ALONE:  # never cut: all of it, or nothing
+            together = state.group == state.group[place]
+            length = int((state.cost[together] + plan.separator_length).sum())
+        tokens = plan.tokens(length - (plan.message_length if state.is_turn[place] else 0))
         if section.source == SYSTEM:
             tokens = 1
-        elif assembly.overflow_policy == "truncate" and section.compressible:
+        elif state.group[place] == ALONE and assembly.overflow_policy == "truncate" and section.compressible:
             tokens = min(tokens, assembly.truncate_min_tokens)
         # One token more than the parts: each of them may round up.
         least.append(tokens + plan.tokens(section.header_length) + assembly.message_overhead_tokens + 1)

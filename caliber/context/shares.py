@@ -77,6 +77,8 @@ class _State:
     used_in: list[int] = field(default_factory=list)
     passages: set[int] = field(default_factory=set)
     truncations: list[Truncation] = field(default_factory=list)
+    together: dict[int, int] = field(default_factory=dict)
+    """What a call and its answers take, by the place that says why they did not enter."""
 
     @property
     def room(self) -> int:
@@ -92,9 +94,12 @@ class _State:
             cost += self.lead[place]
         return cost + (plan.separator_length if self.used_in[section] else plan.overheads[section])
 
-    def fits(self, place: int, limit: int | None = None) -> bool:
-        """Return whether a candidate fits what is left, its rule's limit, and, if given, a length for its section."""
-        price, section = self.price(place), self.section[place]
+    def fits(self, place: int, limit: int | None = None, more: int = 0) -> bool:
+        """Return whether a candidate fits what is left, its rule's limit, and, if given, a length for its section.
+
+        ``more`` is what else has to fit with it.
+        """
+        price, section = self.price(place) + more, self.section[place]
         after = self.used_in[section] + price
         if price > self.room or (limit is not None and after > limit):
             return False
@@ -292,34 +297,48 @@ class _Conversation:
 
     # --- the last user message, and calls without an answer --------------------------------------
 
-    def _musts(self) -> list[int]:
-        """Return the places of the turns that must enter: the last user message first, then calls, newest first."""
+    def _musts(self) -> list[list[int]]:
+        """Return the places of the turns that must enter, what belongs together at once.
+
+        The last user message comes first, then calls with the answers they have, newest first.
+        """
         turns = self._turns
-        places = np.flatnonzero((turns.marks & MUST) != 0)
-        alone = [int(at) for at in places if turns.groups[at] == ALONE]
-        calls = [int(at) for at in places[::-1] if turns.groups[at] != ALONE]
-        return [int(turns.places[at]) for at in (*alone, *calls)]
+        must = np.flatnonzero((turns.marks & MUST) != 0)
+        groups = turns.groups[must]
+        out = [[int(turns.places[at])] for at in must[groups == ALONE]]
+        for group in np.unique(groups[groups != ALONE])[::-1].tolist():
+            out.append(turns.places[must[groups == group]].tolist())
+        return out
 
     def must_length(self) -> int:
         """Return what the turns that must enter take."""
         state = self._state
-        musts = self._musts()
+        musts = [place for together in self._musts() for place in together]
         separator = state.plan.separator_length
         opening = state.plan.overheads[state.plan.current.index] if musts else 0
         return opening + sum(state.cost[place] + separator for place in musts)
 
     def enter_must(self) -> None:
-        """Let the last user message enter, cut if it is longer than all there is, and the calls that fit."""
+        """Let the last user message enter, cut if it is longer than all there is, and the calls that fit whole."""
         state, plan = self._state, self._state.plan
         grouped = set(self._turns.places[self._turns.groups != ALONE].tolist())
-        for place in self._musts():
-            if state.fits(place):
-                state.include(place)
-            elif place not in grouped:
-                overhead = state.price(place) - state.cost[place]
+        for together in self._musts():
+            first, *others = together
+            if state.fits(first, more=sum(state.cost[place] + plan.separator_length for place in others)):
+                for place in together:
+                    state.include(place)
+            elif first in grouped:
+                # As the kernel does: the best-ranked of a group, its newest, carries the reason.
+                *older, newest = together
+                state.codes[newest] = EXCLUDED_BUDGET
+                state.together[newest] = sum(state.cost[place] + plan.separator_length for place in together)
+                for place in older:
+                    state.codes[place] = EXCLUDED_GROUP
+            else:
+                overhead = state.price(first) - state.cost[first]
                 room = state.room - overhead - plan.message_length
                 if plan.whole_tokens(room) >= 1:
-                    state.cut(place, room, room + overhead + plan.message_length)
+                    state.cut(first, room, room + overhead + plan.message_length)
 
     # --- the others ------------------------------------------------------------------------------
 
@@ -540,8 +559,11 @@ def _smallest(state: _State) -> int:
             continue
         section = plan.sections[state.section[place]]
         is_turn = state.source[place] == TURN
-        tokens = plan.tokens(state.cost[place] - (plan.message_length if is_turn else 0))
-        if state.source[place] == SYSTEM or is_turn:
+        length = state.together.get(place, state.cost[place])
+        tokens = plan.tokens(length - (plan.message_length if is_turn else 0))
+        if place in state.together:
+            pass  # never cut
+        elif state.source[place] == SYSTEM or is_turn:
             tokens = min(tokens, 1)
         elif assembly.overflow_policy == "truncate" and section.compressible:
             tokens = min(tokens, assembly.truncate_min_tokens)
