@@ -310,9 +310,9 @@ def artifacts_of(
 def picked_notes(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> Part:
-    notes, allowed, considered = inputs.snapshot["note"], members.notes.visible, members.notes.count
+    notes, allowed = inputs.snapshot["note"], members.notes.visible
     assembly = plan.config.assembly
-    considered += inputs.unread_notes
+    considered = inputs.totals.get("note", members.notes.count)
     picked = scorer.pick(notes, allowed)
     if picked is not None:
         rows, scored = picked.rows, picked.scored

@@ -37,6 +37,28 @@ class Conversation:
     through: int
 
 
+class Earlier:
+    """Counts turns of closed scopes, newest scope first, until there are enough of them to look at.
+
+    ``here`` turns of the open scope are looked at besides, ``limit`` in all.
+    """
+
+    def __init__(self, plan: AssemblyPlan, max_tokens: int, limit: int, here: int) -> None:
+        self._wanted = plan.longest(int(plan.user.floor * plan.budget(max_tokens)))
+        self._left = limit - here
+        self._count = self._length = 0
+
+    @property
+    def enough(self) -> bool:
+        """Whether no further scope is looked at."""
+        return self._count >= self._left or (self._count >= _EARLIER and self._length >= self._wanted)
+
+    def add(self, lengths: NDArray[np.int64]) -> None:
+        """Count the turns of another scope by their lengths."""
+        self._count += len(lengths)
+        self._length += int(lengths.sum())
+
+
 def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return when each turn was said, or was written if nobody says. Shapes: ``int64[n]`` microseconds."""
     occurred = turns.column("occurred_at")[rows]
@@ -101,13 +123,12 @@ def _rows(
     """Return the turns of the open scope, those of closed ones that may be shown first; and the latter alone."""
     turns = reader.turns
     here = np.empty(0, np.int64) if open_scope is None else turns.group("scope_id", open_scope)
-    wanted = plan.longest(int(plan.user.floor * plan.budget(inputs.max_tokens)))
+    looked = Earlier(plan, inputs.max_tokens, limit, len(here))
     own = scopes.group("trajectory_id", inputs.trajectory_id.bytes)
     order = own[np.argsort(-scopes.column("sequence_number")[own], kind="stable")]
     parts = [here]
-    count, length = 0, 0
     for scope in order.tolist():
-        if len(here) + count >= limit or (count >= _EARLIER and length >= wanted):
+        if looked.enough:
             break
         key = scopes.entity_id(scope).bytes
         if key == open_scope:
@@ -116,9 +137,8 @@ def _rows(
         rows = rows[np.argsort(turns.column("turn_number")[rows], kind="stable")][-limit:]
         if len(rows):
             parts.append(rows)
-            count += len(rows)
-            length += int(reader.lengths(rows).sum())
-    if not count:
+            looked.add(reader.lengths(rows))
+    if len(parts) == 1:
         return here, np.empty(0, np.int64)
     earlier = np.concatenate(parts[:0:-1])
     return np.concatenate((earlier, here)), earlier

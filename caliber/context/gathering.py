@@ -34,7 +34,6 @@ from caliber.context.conversation import Conversation, conversation_of, times_of
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import (
     ARTIFACT,
-    NOTE,
     PASSAGE,
     SOURCES,
     SUMMARY,
@@ -157,6 +156,7 @@ def _unruled(
         notes=inputs.seen_notes,
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
+        figures=inputs.figures,
     )
     if not config.recall.limit:
         scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
@@ -167,8 +167,7 @@ def _unruled(
     for source, allowed in found.allowed.items():
         item = found.parts.get(source)
         count = 0 if item is None else len(item.rows)
-        considered = allowed + (inputs.unread_notes if source == NOTE else 0)
-        if count < considered and source != ARTIFACT:
+        if count < allowed and source != ARTIFACT:
             full = found.worst is not None
             cut_offs.append(
                 CutOff(
@@ -176,7 +175,7 @@ def _unruled(
                     "relevance_limit" if full else "not_found",
                     found.limit,
                     found.worst,
-                    considered,
+                    allowed,
                 )
             )
     return parts, () if missing is None else (missing,)

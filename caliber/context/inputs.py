@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from caliber.search.stored_figures import StoredFigures
+
 
 class TextSource(Protocol):
     """Where the texts of mirrored rows come from; ``ResidentMemory`` is one."""
@@ -81,8 +83,10 @@ class AssemblyInputs:
     """Where the query came from: the caller, the last user turn, or the goal of the task."""
     space_id: SpaceId | None = None
     extra_sections: Mapping[str, str | None] = field(default_factory=dict)
-    unread_notes: int = 0
-    """How many more notes could have been candidates, of which the snapshot has none."""
+    totals: Mapping[str, int] = field(default_factory=dict)
+    """How many records of a kind there are to choose from, where the snapshot holds only some of them."""
+    figures: StoredFigures | None = None
+    """Counts over the whole store, where the snapshot holds only a part of it."""
     degraded: tuple[str, ...] = ()
     """What the caller could not give it."""
     once: tuple[OneShot, ...] = ()

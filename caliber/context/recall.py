@@ -152,12 +152,14 @@ def recall(
         if source is None or not limit:
             continue
         allowed = recallable(inputs, plan, searcher, kind, tasks)
+        seen = int(np.count_nonzero(allowed))
+        unseen = inputs.totals.get(kind, seen) - seen
         if kind == "turn" and len(hidden):
             allowed = allowed.copy()
             allowed[hidden] = False
         elif kind == "scope":
             allowed = allowed & ~of_tasks(snapshot[kind], [inputs.trajectory_id.bytes])
-        out.allowed[source] = int(np.count_nonzero(allowed))
+        out.allowed[source] = int(np.count_nonzero(allowed)) + unseen
         if out.allowed[source]:
             pools.append((source, Pool(kind, allowed, limit)))
     if not pools:

@@ -125,6 +125,7 @@ def judge(
         notes=inputs.seen_notes,
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
+        figures=inputs.figures,
     )
     pools = pools_of()
     found, without = searcher.relevance(request, pools)

@@ -167,7 +167,7 @@ class Taking:
     def _taken(self, item: _Asked, scorer: Flat | BySimilarity, found: Relevance | None) -> Take:
         take = Take(item.section, item.rule, item.owners, item.considered, item.count, np.empty(0, np.int64), _NOTHING)
         if item.section.source == NOTE:
-            take.considered += self._inputs.unread_notes
+            take.considered = self._inputs.totals.get("note", item.considered)
         if item.count < take.considered and item.rule.predicate is not None:
             take.cut(FILTER, None, None, take.considered, item.count)
         if found is not None:

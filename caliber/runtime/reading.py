@@ -162,13 +162,14 @@ class Reader:
         engine = self._engine
         now = engine.clock.now_us()
         degraded: tuple[str, ...] = ()
-        unread, searcher = 0, engine.searcher
+        totals: Mapping[str, int] = {}
+        searcher = engine.searcher
         space = engine.searched(snapshot)
         if engine.records is not None and engine.stored_search is not None:
             degraded = (NOT_RESIDENT,)
             asked = self._asked(query, vector, space, as_of, now)
             rules = self._rules(snapshot, trajectory_id, once, asked)
-            snapshot, unread = engine.records.for_window(snapshot, trajectory_id, asked, rules)
+            snapshot, totals = engine.records.for_window(snapshot, trajectory_id, asked, rules)
             searcher = engine.stored_search.searcher()
         return assemble(
             AssemblyInputs(
@@ -189,7 +190,7 @@ class Reader:
                 query_from=query_from,
                 space_id=None if space is None else space.space_id,
                 extra_sections=inputs.as_mapping(extra_sections, "extra_sections"),
-                unread_notes=unread,
+                totals=totals,
                 degraded=degraded,
                 once=once,
             ),

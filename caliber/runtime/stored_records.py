@@ -52,10 +52,10 @@ class StoredRecords:
 
     def for_window(
         self, resident: ResidentSnapshot, trajectory_id: uuid.UUID, asked: Asked, rules: RuleRows | None = None
-    ) -> tuple[ResidentSnapshot, int]:
+    ) -> tuple[ResidentSnapshot, dict[str, int]]:
         """Return a snapshot for a window: turns of the newest open scope, records that come into question.
 
-        Besides, how many notes are in sight that were not read. ``rules`` say what else could enter.
+        Besides, how many notes are in sight. ``rules`` say what else could enter.
 
         Raises: SchemaMismatch when the full text cannot be trusted
         """
@@ -69,7 +69,7 @@ class StoredRecords:
                 parts += [self._search.rows_for(session, search, 0)[0] for search in searches]
             for name in dict.fromkeys(name for part in parts for name in part):
                 rows[name] = list({row[0]: row for part in parts for row in part.get(name, ())}.values())
-            return self._snapshot(session, resident, rows, asked), in_sight - len(rows["note"])
+            return self._snapshot(session, resident, rows, asked), {"note": in_sight}
 
     def _read(
         self, session: StatementSession, trajectory_id: uuid.UUID, scopes: Sequence[bytes] | None
