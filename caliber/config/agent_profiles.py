@@ -55,7 +55,7 @@ CODING_AGENT: Final = AgentProfile(
         "tokens.estimator": Change("calibrated", "Code has fewer bytes a token than prose; the fitted tables know."),
         SHARES: Change(
             {
-                "history": [0.0, 0.1],
+                "history": [0.06, 0.06],
                 "user": [0.06, 0.7],
                 "artifacts": [0.15, 0.45],
                 "notes": [0.05, 0.2],
@@ -89,7 +89,7 @@ CHAT_COMPANION: Final = AgentProfile(
         "pcp.dosage.max_context_tokens": Change(4_000, "All of token_budget."),
         SHARES: Change(
             {
-                "history": [0.0, 0.1],
+                "history": [0.06, 0.06],
                 "user": [0.06, 0.75],
                 "artifacts": [0.0, 0.1],
                 "notes": [0.1, 0.35],
@@ -134,7 +134,7 @@ OPS_AGENT: Final = AgentProfile(
         "retention.events_ms": Change("forever", "The event log is the audit."),
         SHARES: Change(
             {
-                "history": [0.0, 0.1],
+                "history": [0.06, 0.06],
                 "user": [0.06, 0.65],
                 "artifacts": [0.05, 0.3],
                 "notes": [0.15, 0.4],

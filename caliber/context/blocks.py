@@ -53,9 +53,8 @@ class Run:
 def block_start(run: Run, earliest: int, latest: int | None, *, block_turns: int, most: int) -> int:
     """Return the number at which the window's turns begin: a multiple of a block at ``earliest`` or later.
 
-    A block is halved while it would push out a turn from ``latest`` on, or is longer than ``most``; both are the same for
-    every ``earliest`` inside of it, so the beginning stays until it must go. Where everything fits there is nothing to
-    leave.
+    A block is halved while it would push out a turn from ``latest`` on, or is longer than ``most``. Both are the same
+    for every ``earliest`` inside of it, so the beginning stays until it must go. Where all fits nothing has to leave.
     """
     if not len(run.starts) or earliest <= int(run.starts[0]):
         return earliest

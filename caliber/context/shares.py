@@ -56,6 +56,9 @@ from caliber.context.plan import (
 )
 from caliber.model.errors import BudgetTooSmall
 
+_AIMED = 0.8
+"""Part of the spare share that is aimed at: what does not fit exactly leaves the rest."""
+
 
 @dataclass(slots=True)
 class _State:
@@ -219,17 +222,22 @@ def fill_shared(
     _fill_history(state, conversation, covered)
     ordinals = ranked[ORDINAL].take(considered)
     _mark_shown(state, conversation, ordinals)
-    following = [place for place in range(len(considered)) if state.codes[place] == CONSIDERED]
+    waiting = [place for place in range(len(considered)) if state.codes[place] == CONSIDERED]
+    # What stands before the conversation must not change with the query.
+    following = [place for place in waiting if state.section[place] > plan.user.index]
     spare = conversation.spare()
     state.total -= spare
     _fill_following(state, following)
     _cut_best(state, following)
     state.total += spare
-    if conversation.evicted and state.room > state.share(plan.config.assembly.spare_share):
+    if spare:
+        _use_spare(state, following)
+        spare = min(spare, max(0, state.room))
+    if conversation.evicted and not conversation.full:
         conversation.extend(ordinals, covered)
-        spare = 0
-        state.take(following)
-    _close(state)
+    if not conversation.full:
+        state.take(waiting)
+    _close(state, conversation)
     if state.used == 0 and len(considered) and EXCLUDED_BUDGET in state.codes:
         needed = max(_smallest(state) + plan.tokens(reserve.total), max_tokens + 1)
         raise BudgetTooSmall(max_tokens=max_tokens, needed=needed)
@@ -283,7 +291,7 @@ class _Conversation:
         self._small = plan.budget(max_tokens) < assembly.recent_from_tokens
         self._block_turns = assembly.evict_block_turns
         self._floor, self._cap = state.share(plan.user.floor), state.share(plan.user.cap)
-        self._others = state.share(sum(item.floor for item in _following(plan)))
+        self._others = state.share(sum(item.floor for item in (*_following(plan), *_summed(plan))))
         self._most = int(assembly.evict_share * self._cap)
         must = (turns.marks & MUST) != 0
         self._rest = np.flatnonzero(~must)
@@ -307,7 +315,7 @@ class _Conversation:
         groups = turns.groups[must]
         out = [[int(turns.places[at])] for at in must[groups == ALONE]]
         for group in np.unique(groups[groups != ALONE])[::-1].tolist():
-            out.append(turns.places[must[groups == group]].tolist())
+            out.append(turns.places[must[groups == group]].tolist())  # noqa: PERF401
         return out
 
     def must_length(self) -> int:
@@ -398,7 +406,7 @@ class _Conversation:
         if not self.full:
             return 0
         room = state.room - state.share(1 - plan.user.cap)
-        return max(0, min(room, state.share(plan.config.assembly.spare_share)))
+        return max(0, min(room, state.share(_AIMED * plan.config.assembly.spare_share)))
 
     def _opening(self) -> int:
         """Return what opening the sections of the conversation costs beyond separators."""
@@ -458,6 +466,11 @@ def _following(plan: AssemblyPlan) -> list[SectionPlan]:
     return [section for section in plan.sections if plan.user.index < section.index < plan.current.index]
 
 
+def _summed(plan: AssemblyPlan) -> list[SectionPlan]:
+    """Return the sections of summaries before the conversation."""
+    return [section for section in plan.sections if section.source == SUMMARY and section.index < plan.user.index]
+
+
 # --- what is not the conversation ----------------------------------------------------------------
 
 
@@ -465,10 +478,8 @@ def _fill_history(state: _State, conversation: _Conversation, covered: NDArray[n
     """Let summaries enter of what the conversation does not show, newest first, up to the cap of their section."""
     plan = state.plan
     floors = state.share(sum(item.floor for item in _following(plan)))
-    for section in plan.sections:
-        if section.source != SUMMARY or section.index > plan.user.index:
-            continue
-        limit = min(max(state.share(section.cap), 0), state.used_in[section.index] + max(0, state.room - floors))
+    for section in _summed(plan):
+        limit = min(state.share(section.cap), state.used_in[section.index] + max(0, state.room - floors))
         for place, own in enumerate(state.section):
             if own != section.index or state.codes[place] != CONSIDERED:
                 continue
@@ -508,6 +519,16 @@ def _fill_following(state: _State, places: list[int]) -> None:
         state.take(places)
 
 
+def _use_spare(state: _State, places: list[int]) -> None:
+    """Let more enter where more than the spare share is empty: what is left over beside it is too little for most."""
+    most = state.share(state.plan.config.assembly.spare_share)
+    for place in places:
+        if state.room <= most:
+            return
+        if state.codes[place] == CONSIDERED and state.fits(place):
+            state.include(place)
+
+
 def _take_floor(state: _State, places: Iterable[int], floor: int) -> None:
     """Fill the floor of one section, until hardly anything of it is left."""
     for place in places:
@@ -538,7 +559,7 @@ def _cut_best(state: _State, places: list[int]) -> None:
             return
 
 
-def _close(state: _State) -> None:
+def _close(state: _State, conversation: _Conversation) -> None:
     """Say of everything left why it is not there."""
     for place, code in enumerate(state.codes):
         if code != CONSIDERED:
@@ -546,6 +567,9 @@ def _close(state: _State) -> None:
         section = state.section[place]
         after = state.used_in[section] + state.price(place)
         limited = state.hard[section] != UNCAPPED and after > state.hard[section]
+        limited |= (
+            conversation.full and section < state.plan.user.index and state.source[place] in (SUMMARY, TURN_SUMMARY)
+        )
         state.codes[place] = EXCLUDED_SECTION_BUDGET if limited else EXCLUDED_BUDGET
 
 

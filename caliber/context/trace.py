@@ -109,6 +109,8 @@ class Decided:
             return f"a more relevant record, of ordinal {twin}, says the same"
         if code is DecisionCode.EXCLUDED_SECTION_BUDGET:
             cap = plan.cap_of(section, self.max_tokens)
+            if cap is None:
+                cap = int(section.cap * plan.budget(self.max_tokens))
             return f"needs {tokens} tokens; section {section.name} may hold {cap} and is too full for it"
         budget = plan.budget(self.max_tokens)
         if section.index in self.filled.closed_sections:

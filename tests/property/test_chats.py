@@ -100,6 +100,7 @@ class Chat:
                 for item in window.assembly_trace
                 if item.action.value == "exclude"
                 and item.rule_id in ("budget_limit", "section_limit")
+                and item.source_type.value in ("turn", "note", "artifact")
                 and item.tokens + 12 <= left
             ]
             assert not fitting, (self.profile, budget, left, fitting[0])

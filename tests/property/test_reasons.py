@@ -100,6 +100,14 @@ class Twin:
                 return f"needs {needs} tokens, but {shown} were left, and {spare} kept free for the next turns"
             budget = plan.budget(self.decided.max_tokens)
             return f"needs {needs} tokens, but {budget - shown}/{budget} were used and {shown} left"
+        if code is DecisionCode.EXCLUDED_SECTION_BUDGET:
+            section = plan.sections[self.of(SECTION, place)]
+            used = sum(self.length(at, shown=True) for at in self.inside if self.of(SECTION, at) == section.index)
+            cap = int(section.cap * plan.budget(self.decided.max_tokens))
+            assert section.source == SUMMARY
+            assert used + self.length(place, shown=False) > plan.longest(cap) - 200
+            tokens = self.decided.tokens(place)
+            return f"needs {tokens} tokens; section {section.name} may hold {cap} and is too full for it"
         if code is DecisionCode.EXCLUDED_EVICTED:
             number = self.of(TURN_NUMBER, place)
             # The last user message and open calls are shown wherever the others begin.
