@@ -15,7 +15,8 @@ from caliber.config import CaliberConfig
 from caliber.context.candidates import members_of, pool_of_rules, pools_of
 from caliber.context.facts import WindowFacts
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import plan_of
+from caliber.context.plan import AssemblyPlan, plan_of
+from caliber.context.recall import pools_of_recall, request_of
 from caliber.context.scores import Flat, scorer_of
 from caliber.kernels.evaluator import Allowed
 from caliber.resident.memory import ResidentSnapshot
@@ -66,6 +67,8 @@ def score_now(
     rows = np.array([row], np.int64)
     if plan.config.assembly.relevance == "vector":
         return _similarity(inputs, owners, rows)
+    if plan.stable_first and not plan.governed:
+        return _recalled(inputs, plan, owners, row, searcher)
     members = members_of(inputs, plan, searcher)
     found = pool_of_rules(inputs, plan, members, kind, row, texts) if plan.taking else None
     pools = {pool.kind: pool for pool in pools_of(inputs, plan, members)} if found is None else {kind: found}
@@ -86,6 +89,23 @@ def score_now(
     scored = scorer.score(kind, owners, every).at(np.searchsorted(every, rows))
     parts = {name: float(part[0]) for name, part in scored.parts.items() if part[0]}
     return ScoredNow(float(scored.relevance[0]), parts)
+
+
+def _recalled(
+    inputs: AssemblyInputs, plan: AssemblyPlan, owners: RelationSnapshot, row: int, searcher: Searcher
+) -> ScoredNow | None:
+    """Return what the search of a window that recalls makes of one row."""
+    if not plan.config.recall.limit or (inputs.query_embedding is None and not (inputs.query or "").strip()):
+        return None
+    pools = [pool for _, pool in pools_of_recall(inputs, plan, searcher, np.empty(0, np.int64))[0]]
+    at = next((at for at, pool in enumerate(pools) if pool.kind == owners.relation.name), None)
+    allowed = None if at is None else pools[at].allowed
+    if at is None or allowed is None or not allowed[row]:
+        return None
+    pools[at] = replace(pools[at], rows=np.array([row], np.int64))
+    found = searcher.relevance(request_of(inputs, plan), pools, together=True)[0][at]
+    parts = {name: float(part[0]) for name, part in found.parts.items() if part[0]}
+    return ScoredNow(min(1.0, float(found.scores[0])), parts)
 
 
 def _similarity(inputs: AssemblyInputs, owners: RelationSnapshot, rows: np.ndarray) -> ScoredNow | None:

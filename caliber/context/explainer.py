@@ -23,7 +23,8 @@ from caliber.context.replayer import decide_again, decided_again, identity_of, p
 from caliber.context.sources import Absence, why_absent
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
-from caliber.model.enums import AssemblyAction
+from caliber.model.entities import Note
+from caliber.model.enums import AssemblyAction, EntityType, TrustLabel
 from caliber.model.time import from_us
 from caliber.model.windows import AssemblyDecision, CutOff
 
@@ -217,7 +218,7 @@ def _one(explained: _Explained, wanted: uuid.UUID, score_now: ScoreNow | None) -
         return {"id": str(wanted), "type": name, "verdict": "filtered", "filter": "kind", "reason": reason}
     facts = explained.record.facts
     score = None if score_now is None else score_now(wanted, facts)
-    absence: Absence = why_absent(entity, source, facts, plan, score, _above(explained))
+    absence: Absence = why_absent(entity, source, facts, plan, score, _above(explained), _unreached(explained, entity))
     kind = source_type_of(source).value
     out: dict[str, Any] = {"id": str(wanted), "type": kind, "verdict": absence.verdict, "reason": absence.reason}
     if absence.filter is not None:
@@ -241,6 +242,34 @@ def _above(explained: _Explained) -> set[uuid.UUID]:
         found.add(task.parent_trajectory_id)
         task = explained.source.entity(task.parent_trajectory_id)
     return found
+
+
+def _unreached(explained: _Explained, entity: Any) -> str | None:
+    """Return why windows of this task recall nothing of a record's, or None if they may: see ``recallable``."""
+    facts, recall = explained.record.facts, explained.decided.plan.config.recall
+    task, trust = getattr(entity, "trajectory_id", None), getattr(entity, "trust", None)
+    if isinstance(entity, Note) or task == facts.trajectory_id:
+        return None
+    if task is not None and recall.reach != "tenant":
+        here, there = explained.source.entity(facts.trajectory_id), explained.source.entity(task)
+        if not _shares(recall.reach, here, there):
+            return f"it belongs to trajectory {task}, which recall.from = {recall.reach} does not reach"
+    labels = list(TrustLabel)
+    if trust is not None and labels.index(trust) > labels.index(recall.trust):
+        return f"its label is {trust}: of other tasks, windows recall what is labelled {recall.trust} or better"
+    return None
+
+
+def _shares(reach: str, here: Any, there: Any) -> bool:
+    """Return whether one task recalls what belongs to another: see ``tasks_in_reach``."""
+    if reach == "trajectory" or here is None or there is None:
+        return False
+    if there.initiator.entity_type is EntityType.SYSTEM:
+        return True
+    if reach == "session":
+        return here.session_id is not None and here.session_id == there.session_id
+    same: bool = here.initiator == there.initiator
+    return same
 
 
 def _place_of(explained: _Explained, wanted: uuid.UUID, entity: Any | None) -> int | None:

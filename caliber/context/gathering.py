@@ -42,12 +42,11 @@ from caliber.context.plan import (
     AssemblyPlan,
 )
 from caliber.context.recall import Recall, Recalled, recall, recallable, tasks_in_reach
-from caliber.context.scores import Flat, Scored, Scorer, compared, scorer_of, without_vector
+from caliber.context.scores import Flat, Scored, Scorer, scorer_of
 from caliber.context.taking import FILTER, Take, Taking
 from caliber.context.texts import FixedText, day_text
 from caliber.context.turns import PassageReader, TurnReader
 from caliber.model.windows import CutOff
-from caliber.search.request import Request
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
@@ -143,31 +142,19 @@ def _unruled(
     if config.assembly.relevance == "vector" or not asked:
         scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
         return _without_recall(inputs, plan, scorer, members, cut_offs), scorer.degraded
-    vector, mismatch = compared(inputs)
-    request = Request(
-        snapshot=inputs.snapshot,
-        text=inputs.query or "",
-        vector=vector,
-        without_vector=without_vector(inputs, mismatch=mismatch),
-        space_id=inputs.space_id,
-        kinds=(),
-        limit=max(1, config.recall.limit),
-        conditions={},
-        notes=inputs.seen_notes,
-        as_of_us=inputs.as_of_us,
-        now_us=inputs.now_us,
-        figures=inputs.figures,
-    )
     if not config.recall.limit:
         scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
         return _without_recall(inputs, plan, scorer, members, cut_offs), scorer.degraded
-    found, missing = recall(inputs, plan, searcher, request, hidden, texts)
+    found, missing = recall(inputs, plan, searcher, hidden, texts)
     parts = [_recalled(inputs, plan, texts, item) for item in found.parts.values()]
-    parts.append(_own_artifacts(inputs, plan, members, found, cut_offs))
-    for source, allowed in found.allowed.items():
+    unfound = _own_artifacts(inputs, plan, members, found, cut_offs)
+    parts.append(unfound)
+    for source, reachable in found.allowed.items():
         item = found.parts.get(source)
         count = 0 if item is None else len(item.rows)
-        if count < allowed and source != ARTIFACT:
+        # Artifacts of the task itself enter whether they are found or not.
+        allowed = reachable - len(unfound.rows) if source == ARTIFACT else reachable
+        if count < allowed:
             full = found.worst is not None
             cut_offs.append(
                 CutOff(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import ARTIFACT, NOTE, PASSAGE, SUMMARY, AssemblyPlan
-from caliber.context.scores import Scored
+from caliber.context.scores import Scored, compared, without_vector
 from caliber.kernels import pairs_above
 from caliber.model.enums import EntityType, TrustLabel
 from caliber.resident.conversation import neighbours
@@ -36,6 +36,8 @@ Rows = NDArray[np.int64]
 _SOURCES: Final = {"turn": PASSAGE, "artifact": ARTIFACT, "note": NOTE, "scope": SUMMARY}
 """What is recalled of built-in kinds, as which source; declared memories follow by themselves."""
 _LENT: Final = "lent"
+_CARRIES: Final = "carries"
+"""The part of a relevance that a turn has because a hit beside it borrowed words from it."""
 _TOKENS: Final = {SUMMARY: "summary_tokens"}
 _COMPARED: Final = 256
 """Best candidates whose vectors are compared with each other."""
@@ -128,25 +130,37 @@ def recallable(
 # --- what is found -------------------------------------------------------------------------------
 
 
-def recall(
-    inputs: AssemblyInputs,
-    plan: AssemblyPlan,
-    searcher: Searcher,
-    request: Request,
-    hidden: Rows,
-    texts: TextSource,
-) -> tuple[Recall, str | None]:
-    """Return what a search finds for the query in all that a window may recall, and what to say of a missing leg.
+def request_of(inputs: AssemblyInputs, plan: AssemblyPlan) -> Request:
+    """Return the search of a window. Raises: InvalidVector."""
+    vector, mismatch = compared(inputs)
+    return Request(
+        snapshot=inputs.snapshot,
+        text=inputs.query or "",
+        vector=vector,
+        without_vector=without_vector(inputs, mismatch=mismatch),
+        space_id=inputs.space_id,
+        kinds=(),
+        limit=max(1, plan.config.recall.limit),
+        conditions={},
+        notes=inputs.seen_notes,
+        as_of_us=inputs.as_of_us,
+        now_us=inputs.now_us,
+        figures=inputs.figures,
+    )
+
+
+def pools_of_recall(
+    inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, hidden: Rows
+) -> tuple[list[tuple[int, Pool]], dict[int, int]]:
+    """Return what a window may recall, by source, and how many records of each there are.
 
     ``hidden`` are turns that are not looked for: the last user message and what followed it.
     """
-    config = plan.config
+    config, snapshot = plan.config, inputs.snapshot
     limit = config.recall.limit
-    out = Recall(limit=limit)
-    snapshot = inputs.snapshot
     tasks = tasks_in_reach(snapshot, inputs.trajectory_id.bytes, config.recall.reach)
     own = {memory.relation.name: source for source, memory in plan.own.items()}
-    pools = []
+    pools, counts = [], {}
     for kind in searcher.kinds:
         source = _SOURCES.get(kind, own.get(kind))
         if source is None or not limit:
@@ -159,9 +173,23 @@ def recall(
             allowed[hidden] = False
         elif kind == "scope":
             allowed = allowed & ~of_tasks(snapshot[kind], [inputs.trajectory_id.bytes])
-        out.allowed[source] = int(np.count_nonzero(allowed)) + unseen
-        if out.allowed[source]:
+        counts[source] = int(np.count_nonzero(allowed)) + unseen
+        if counts[source]:
             pools.append((source, Pool(kind, allowed, limit)))
+    return pools, counts
+
+
+def recall(
+    inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, hidden: Rows, texts: TextSource
+) -> tuple[Recall, str | None]:
+    """Return what a search finds for the query in all that a window may recall, and what to say of a missing leg.
+
+    ``hidden`` are turns that are not looked for. Raises: InvalidVector.
+    """
+    config, snapshot, request = plan.config, inputs.snapshot, request_of(inputs, plan)
+    limit = config.recall.limit
+    out = Recall(limit=limit)
+    pools, out.allowed = pools_of_recall(inputs, plan, searcher, hidden)
     if not pools:
         return out, None
     found, degraded = searcher.found([pool for _, pool in pools], request, limit)
@@ -192,7 +220,8 @@ def _carry(turns: Recalled, share: float) -> None:
         at = np.where(rows >= 0, place[rows], -1)
         known = at >= 0
         np.maximum.at(relevance, at[known], given[known])
-    turns.scored = Scored(relevance, None, turns.scored.parts)
+    carried = (relevance - turns.scored.relevance).astype(np.float64)
+    turns.scored = Scored(relevance, None, {**turns.scored.parts, _CARRIES: carried})
 
 
 # --- nothing twice -------------------------------------------------------------------------------

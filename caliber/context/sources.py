@@ -1,4 +1,4 @@
-"""Why a record never became a candidate: which filter, or which limit, kept it out.
+"""Why a record never became a candidate: which filter, or which limit, kept it out, or why it was not recalled.
 
 Judged by the record as it is now and the inputs of the window then; what changed in between is said to have changed.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from caliber.context.again import ScoredNow
 from caliber.context.facts import WindowFacts
-from caliber.context.plan import NOTE, RELATION_OF, AssemblyPlan, source_type_of
+from caliber.context.plan import NOTE, PASSAGE, RELATION_OF, TURN, AssemblyPlan, source_type_of
 from caliber.context.rules import failing, values_of, variables_of
 from caliber.model.entities import Artifact, Note, Scope, Turn
 from caliber.model.enums import SourceType
@@ -45,10 +45,12 @@ def why_absent(
     plan: AssemblyPlan,
     score: ScoredNow | None,
     above: Above = frozenset(),
+    unreached: str | None = None,
 ) -> Absence:
     """Return why a record that exists was no candidate; ``score`` is what the query makes of it now, if known.
 
-    ``above`` are the trajectories above the window's, whose artifacts can enter too.
+    ``above`` are the trajectories above the window's, whose artifacts can enter too; ``unreached`` says why a window of
+    this task recalls nothing of the record's, if it does not.
     """
     now, kind = from_us(facts.now_us), source_type_of(source)
     if _made(entity) > now:
@@ -60,6 +62,8 @@ def why_absent(
         absence = _lifecycle(entity, facts, now, [], above) if not isinstance(entity, Artifact) else None
         absence = absence or _by_rules(entity, source, facts, plan, cuts, score, above)
         absence = absence or _lifecycle(entity, facts, now, [], above)
+    elif plan.stable_first:
+        absence = _unrecalled(entity, facts, plan, unruled, score, above, unreached)
     elif isinstance(entity, Note):
         absence = _lifecycle(entity, facts, now, cuts, above) or _note_cut(entity, plan, unruled, score)
     else:
@@ -83,8 +87,18 @@ def _lifecycle(entity: Any, facts: WindowFacts, now: datetime, cuts: list[CutOff
         return _turn_filter(entity, facts)
     if isinstance(entity, Scope):
         return _scope_filter(entity, facts, now)
-    if entity.archived_at is not None and entity.archived_at <= now:
-        return _filtered("archived", f"it was archived at {entity.archived_at.isoformat()}")
+    return _ended(entity, now)
+
+
+def _ended(entity: Any, now: datetime) -> Absence | None:
+    """Return what ended a record's time, whoever's it is."""
+    if isinstance(entity, Artifact):
+        return _artifact_ended(entity, now)
+    if isinstance(entity, Scope):
+        return _scope_ended(entity, now)
+    archived = getattr(entity, "archived_at", None)
+    if archived is not None and archived <= now:
+        return _filtered("archived", f"it was archived at {archived.isoformat()}")
     return None
 
 
@@ -94,6 +108,63 @@ def _age(entity: Any) -> datetime | int:
     if isinstance(entity, Scope):
         return entity.sequence_number
     return _made(entity)
+
+
+# --- recall --------------------------------------------------------------------------------------
+
+
+def _unrecalled(
+    entity: Any,
+    facts: WindowFacts,
+    plan: AssemblyPlan,
+    cuts: list[CutOff],
+    score: ScoredNow | None,
+    above: Above,
+    unreached: str | None,
+) -> Absence | None:
+    """Return why a record neither belongs to the window's task nor was recalled, where the budget is shared."""
+    now = from_us(facts.now_us)
+    if isinstance(entity, Note):
+        return _note_filter(entity, facts, now) or _note_cut(entity, plan, cuts, score)
+    absence = _ended(entity, now)
+    if absence is not None:
+        return absence
+    task = getattr(entity, "trajectory_id", None)
+    if task == facts.trajectory_id or (isinstance(entity, Artifact) and task in above):
+        absence = _cut(_age(entity), cuts) or _of_ancestors(entity, facts, cuts)
+        if absence is None and not _recalls(facts, plan):
+            absence = _unanswering(entity, cuts)
+        if absence is not None or isinstance(entity, Scope):
+            return absence
+    if not _recalls(facts, plan):
+        if task is not None and task != facts.trajectory_id:
+            why = f"it belongs to trajectory {task}, and {_silence(facts, plan)}"
+            return _filtered("other_trajectory", why)
+        if isinstance(entity, Turn):
+            why = f"the conversation does not look back as far, and {_silence(facts, plan)}"
+            return _filtered("too_long_ago", why)
+        return _filtered("no_recall", _silence(facts, plan)) if task is None else None
+    if unreached is not None:
+        return _filtered("out_of_reach", unreached)
+    return _search_cut(cuts, score) or _unanswering(entity, cuts)
+
+
+def _recalls(facts: WindowFacts, plan: AssemblyPlan) -> bool:
+    """Return whether a window recalled anything at all."""
+    return _asked(facts) and plan.config.assembly.relevance == "search" and plan.config.recall.limit > 0
+
+
+def _asked(facts: WindowFacts) -> bool:
+    return facts.query_embedding is not None or bool((facts.query or "").strip())
+
+
+def _silence(facts: WindowFacts, plan: AssemblyPlan) -> str:
+    """Return why a window recalled nothing."""
+    if not _asked(facts):
+        return "without a query nothing is recalled"
+    if plan.config.assembly.relevance != "search":
+        return "by vectors alone (assembly.relevance) nothing is recalled"
+    return "with recall.limit = 0 nothing is recalled"
 
 
 # --- rules ---------------------------------------------------------------------------------------
@@ -109,7 +180,8 @@ def _by_rules(
     above: Above,
 ) -> Absence | None:
     """Return what each rule that could have brought a record did with it."""
-    rules = [section.rule for section in (*plan.taking, plan.user) if section.source == source and section.rule]
+    sources = (TURN, PASSAGE) if isinstance(entity, Turn) else (source,)
+    rules = [section.rule for section in (*plan.taking, plan.user) if section.source in sources and section.rule]
     if not rules:
         return _filtered("no_rule", f"records enter by rules only, and none brings any of {plan.relation_of(source)}")
     relation = plan.own[source].relation if source in plan.own else BY_NAME[RELATION_OF[source]]
@@ -214,7 +286,7 @@ def _search_cut(cuts: list[CutOff], now: ScoredNow | None) -> Absence | None:
     found = [cut for cut in cuts if cut.filter in _OF_SEARCH]
     if not found:
         return None
-    (cut,) = found
+    cut = found[0]
     kept = f"the {cut.limit} most relevant of {cut.considered} were taken"
     if cut.cutoff_score is not None:
         kept += f", down to {cut.cutoff_score:.4f}"
@@ -227,7 +299,7 @@ def _search_cut(cuts: list[CutOff], now: ScoredNow | None) -> Absence | None:
         said = ", ".join(f"{name} {value:.4f}" for name, value in now.breakdown.items())
         reason = f"{kept}; as everything is now, its relevance is {now.score:.4f} ({said})"
     else:
-        reason = f"{kept}; it has no word in common with the query, and is not near enough to it in meaning"
+        reason = f"{kept}; it has too little in common with the query, in words and in meaning, to count as found"
     return Absence("cut_off", reason, cut.filter, {"score": now.score, "breakdown": dict(now.breakdown), **_bar(cut)})
 
 
@@ -238,6 +310,16 @@ def _bar(cut: CutOff) -> dict[str, Any]:
 def _artifact_filter(
     artifact: Artifact, facts: WindowFacts, now: datetime, cuts: list[CutOff], above: Above
 ) -> Absence | None:
+    ended = _artifact_ended(artifact, now)
+    if ended is not None or artifact.trajectory_id == facts.trajectory_id:
+        return ended
+    of_ancestors = _of_ancestors(artifact, facts, cuts)
+    if of_ancestors is not None or artifact.trajectory_id in above:
+        return of_ancestors
+    return _filtered("other_trajectory", f"it belongs to trajectory {artifact.trajectory_id}, not to one visible here")
+
+
+def _artifact_ended(artifact: Artifact, now: datetime) -> Absence | None:
     if artifact.rolled_back_at is not None and artifact.rolled_back_at <= now:
         return _filtered("rolled_back", f"it was rolled back at {artifact.rolled_back_at.isoformat()}")
     if artifact.superseded_by is not None:
@@ -246,7 +328,12 @@ def _artifact_filter(
         return _filtered("retired", f"its lifetime ended at {artifact.retired_at.isoformat()}")
     if artifact.expires_at is not None and artifact.expires_at <= now:
         return _filtered("expired", f"it expired at {artifact.expires_at.isoformat()}")
-    if artifact.trajectory_id == facts.trajectory_id:
+    return None
+
+
+def _of_ancestors(entity: Any, facts: WindowFacts, cuts: list[CutOff]) -> Absence | None:
+    """Return whether the limit on artifacts of trajectories above the window's kept an artifact out."""
+    if not isinstance(entity, Artifact) or entity.trajectory_id == facts.trajectory_id:
         return None
     for cut in cuts:
         if cut.filter.startswith("ancestors:"):
@@ -256,9 +343,7 @@ def _artifact_filter(
                 "if it belongs to one of them, it was not among those"
             )
             return Absence("cut_off", reason, cut.filter, {"limit": cut.limit, "cutoff_score": cut.cutoff_score})
-    if artifact.trajectory_id in above:
-        return None
-    return _filtered("other_trajectory", f"it belongs to trajectory {artifact.trajectory_id}, not to one visible here")
+    return None
 
 
 def _turn_filter(turn: Turn, facts: WindowFacts) -> Absence | None:
@@ -272,6 +357,10 @@ def _turn_filter(turn: Turn, facts: WindowFacts) -> Absence | None:
 def _scope_filter(scope: Scope, facts: WindowFacts, now: datetime) -> Absence | None:
     if scope.trajectory_id != facts.trajectory_id:
         return _filtered("other_trajectory", f"it belongs to trajectory {scope.trajectory_id}")
+    return _scope_ended(scope, now)
+
+
+def _scope_ended(scope: Scope, now: datetime) -> Absence | None:
     if scope.closed_at is None or scope.closed_at > now:
         return _filtered("open", "it was open: only the summaries of closed scopes enter a window")
     if not scope.summary:
