@@ -45,6 +45,7 @@ from caliber.model.enums import (
     NoteType,
     SpaceState,
     TrajectoryStatus,
+    TrustLabel,
     TTLKind,
     TurnRole,
 )
@@ -89,11 +90,21 @@ def strict(**overrides: Any) -> CaliberConfig:
     return profiles.sources(":memory:", **{**PLAIN, "assembly.section_shares": {}, **overrides})
 
 
+SEARCHING: dict[str, Any] = {
+    "embedding_provider": {"provider_type": "hash", "model": "test", "dimensions": 4, "options": {}},
+    "search.keyword.similar_words": "none",
+}
+
+
 def searching(**overrides: Any) -> CaliberConfig:
     """The reference profile, in memory, with vectors of four numbers that tests write down themselves."""
-    provider = {"provider_type": "hash", "model": "test", "dimensions": 4, "options": {}}
-    base = {"embedding_provider": provider, "search.keyword.similar_words": "none"}
-    return profiles.reference(":memory:", **{**base, **overrides})
+    return profiles.reference(":memory:", **{**SEARCHING, **overrides})
+
+
+def strict_searching(**overrides: Any) -> CaliberConfig:
+    """The profile `sources`, as ``searching``, without caps, and with the dosage of the reference."""
+    dosage = {f"pcp.dosage.max_{what}_in_window": 20 for what in ("scopes", "artifacts", "notes")}
+    return profiles.sources(":memory:", **{**SEARCHING, **dosage, "assembly.section_shares": {}, **overrides})
 
 
 def sha(text: str | bytes) -> bytes:
@@ -103,6 +114,9 @@ def sha(text: str | bytes) -> bytes:
 def numbered(number: int) -> uuid.UUID:
     """A readable id."""
     return uuid.UUID(int=number)
+
+
+ME = EntityRef(EntityType.AGENT, numbered(1))
 
 
 class World:
@@ -166,19 +180,22 @@ class World:
 
     # --- records ---------------------------------------------------------------------------------
 
-    def trajectory(self, parent: uuid.UUID | None = None) -> uuid.UUID:
+    def trajectory(
+        self, parent: uuid.UUID | None = None, *, initiator: EntityRef = ME, session: uuid.UUID | None = None
+    ) -> uuid.UUID:
         at, key = self.now(), self.new_id()
         self.insert(
             TRAJECTORY,
             Trajectory(
                 trajectory_id=key,
                 status=TrajectoryStatus.ACTIVE,
-                initiator=EntityRef(EntityType.AGENT, numbered(1)),
+                initiator=initiator,
                 goal_hash=sha("goal"),
                 created_at=at,
                 updated_at=at,
                 last_activity_at=at,
                 parent_trajectory_id=parent,
+                session_id=session,
             ),
         )
         return key
@@ -205,6 +222,7 @@ class World:
                 closed_at=at if closed or summary is not None else None,
                 summary=summary,
                 summary_tokens=0 if summary is None else -(-len(summary) // 4),
+                trust=TrustLabel.TOOL,
             ),
         )
         return key
@@ -219,14 +237,16 @@ class World:
         call_id: str | None = None,
         scope: uuid.UUID | None = None,
         at: datetime | None = None,
+        trajectory: uuid.UUID | None = None,
+        trust: TrustLabel = TrustLabel.TOOL,
     ) -> Turn:
-        scope = scope or self.scope_id
-        number = self.turns_of.get(self.trajectory_id, 0)
-        self.turns_of[self.trajectory_id] = number + 1
+        scope, trajectory = scope or self.scope_id, trajectory or self.trajectory_id
+        number = self.turns_of.get(trajectory, 0)
+        self.turns_of[trajectory] = number + 1
         raw = content.encode() if isinstance(content, str) else content
         return Turn(
             turn_id=self.new_id(),
-            trajectory_id=self.trajectory_id,
+            trajectory_id=trajectory,
             scope_id=scope,
             sequence=number,
             turn_number=number,
@@ -237,6 +257,7 @@ class World:
             name=name,
             tool_calls=tuple(calls),
             tool_call_id=call_id,
+            trust=trust,
         )
 
     def turn(self, content: str | bytes, role: TurnRole = TurnRole.USER, **options: Any) -> uuid.UUID:
@@ -264,6 +285,7 @@ class World:
             "content_hash": sha(raw + str(self.made).encode()),
             "extraction_method": ExtractionMethod.EXPLICIT,
             "ttl": TTL(TTLKind.PERSISTENT),
+            "trust": TrustLabel.TOOL,
             "token_count": -(-len(raw) // 4),
             "created_at": at,
             "updated_at": at,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import uuid
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,9 +19,10 @@ from caliber.context import explain, principal_of, replay, unpack_record
 from caliber.context.lazy import LazyTuple
 from caliber.context.record import FORMAT, MAGIC
 from caliber.kernels.dispatch import available_paths, forced_path
-from caliber.model.enums import DecisionCode, EntityType, TurnRole
+from caliber.model.enums import DecisionCode, EntityType, SourceType, TrustLabel, TurnRole
 from caliber.model.errors import InvalidValue, NotFound, StorageError
 from caliber.schema.relations import ARTIFACT, EMBEDDING, NOTE, SCOPE, TURN
+from caliber.testing.entities import plain
 
 QUERY = {"query": "what now?", "query_embedding": [1, 0, 0, 0]}
 
@@ -59,7 +61,7 @@ def full(world: Any) -> Any:
         "scope": world.scope(summary="it began well"),
     }
     world.scope_id = world.scope()
-    for at in range(30):
+    for at in range(40):
         world.keys[f"turn {at}"] = world.turn(f"turn {at} said something", TurnRole.USER)
     world.keys["call"], world.keys["result"] = world.tool_turns("found it")
     return world
@@ -122,7 +124,7 @@ def test_a_record_of_many_candidates_is_small() -> None:
             world.clock.advance(us=int(rng.integers(0, 10**8)))
     assembled = world.assemble(query="q", query_embedding=rng.standard_normal(64))
     assert len(assembled.window.assembly_trace) == 1_200
-    assert len(assembled.record) <= 12_288
+    assert len(assembled.record) <= 12 * 1_200
     assert same(replay(assembled.record, world.config, kit.Contents(world)), assembled.window)
     world.close()
 
@@ -303,7 +305,7 @@ def test_explain_answers_for_one_candidate(full: Any) -> None:
     assert (irrelevant["relevance"], irrelevant["min_relevance"]) == (0.0, 0.1)
     evicted = ask(full, record, full.keys["turn 0"])
     assert evicted["verdict"] == "excluded"
-    assert evicted["reason"].startswith("turn 0 left with its block: the turns of this window begin at turn ")
+    assert evicted["reason"].startswith("turn 1 left with its block: the turns of this window begin at turn ")
 
 
 def test_explain_answers_for_what_a_limit_cut_off(full: Any) -> None:
@@ -350,7 +352,6 @@ def test_explain_answers_for_what_a_filter_kept_out(world: Any) -> None:
         "retired": world.artifact("g", retired_at=now),
         "other_trajectory": world.artifact("h", trajectory_id=other),
         "no_summary": world.scope(closed=True),
-        "other_scope": world.turn("i"),
     }
     spare = world.artifact("superseded artifact", superseded_by=world.artifact("its better"))
     gone = world.artifact("expired artifact", expires_at=now)
@@ -365,6 +366,15 @@ def test_explain_answers_for_what_a_filter_kept_out(world: Any) -> None:
     world.clock.advance(ms=5_000)
     assert ask(world, record, world.note("written later"))["filter"] == "created_later"
     assert ask(world, record, world.trajectory_id)["filter"] == "kind"
+
+
+def test_explain_of_a_strict_window_names_the_scope_of_a_turn(world: Any) -> None:
+    # C-449: the profile `sources` shows the newest open scope alone
+    world.config = kit.strict()
+    turn = world.turn("i")
+    world.scope_id = world.scope()
+    answer = ask(world, world.assemble().record, turn)
+    assert (answer["verdict"], answer["filter"]) == ("filtered", "other_scope")
 
 
 def test_explain_does_not_say_whether_hidden_records_exist(world: Any) -> None:
@@ -402,3 +412,138 @@ def test_explain_of_an_error_names_it(world: Any) -> None:
     assert same(replay(record, world.config, kit.Contents(world)), world.window(query="q", query_embedding=[1, 0]))
     assert world.memory.snapshot.vectors
     assert EMBEDDING.name == EntityType.EMBEDDING.value
+
+
+# --- what was not recalled -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recalling() -> Iterator[Any]:
+    made = kit.World(kit.searching())
+    made.open_space()
+    yield made
+    made.close()
+
+
+def elsewhere(world: Any, **options: Any) -> tuple[uuid.UUID, uuid.UUID]:
+    """Another task, and a scope of it."""
+    task = world.trajectory(**options)
+    return task, world.scope(trajectory=task)
+
+
+def said(world: Any, text: str, where: tuple[uuid.UUID, uuid.UUID], **options: Any) -> uuid.UUID:
+    made: uuid.UUID = world.turn(text, trajectory=where[0], scope=where[1], **options)
+    return made
+
+
+def test_explain_says_whom_recall_does_not_reach(recalling: Any) -> None:
+    # issue item 1: one user's words do not come to another
+    world, session = recalling, kit.numbered(50)
+    world.insert(kit.BY_NAME["session"], plain(kit.BY_NAME["session"], session_id=session))
+    world.trajectory_id = world.trajectory(session=session)
+    world.scope_id = world.scope()
+    stranger = kit.EntityRef(EntityType.USER, kit.numbered(2))
+    system = kit.EntityRef(EntityType.SYSTEM, kit.numbered(3))
+    turns = {
+        "stranger": said(world, "the zeppelin of a stranger", elsewhere(world, initiator=stranger)),
+        "mine": said(world, "the zeppelin is mine", elsewhere(world)),
+        "session": said(world, "the zeppelin of a session", elsewhere(world, initiator=stranger, session=session)),
+        "system": said(world, "the zeppelin that was imported", elsewhere(world, initiator=system)),
+        "web": said(world, "the zeppelin from the web", elsewhere(world), trust=TrustLabel.WEB),
+    }
+    world.turn("what about the zeppelin?")
+    expected = {
+        "trajectory": set(),
+        "session": {"session", "system"},
+        "owner": {"mine", "system"},
+        "tenant": {"stranger", "mine", "session", "system"},
+    }
+    for reach, recalled in expected.items():
+        world.config = kit.searching(**{"recall.from": reach})
+        record = world.assemble(query="zeppelin").record
+        for name, turn in turns.items():
+            answer = ask(world, record, turn, score_now=world.score_now)
+            if name in recalled:
+                assert answer["verdict"] == "included", (reach, name)
+                continue
+            assert (answer["verdict"], answer["filter"]) == ("filtered", "out_of_reach"), (reach, name)
+            if name == "web" and reach in ("owner", "tenant"):
+                assert (
+                    answer["reason"]
+                    == "its label is web: of other tasks, windows recall what is labelled tool or better"
+                )
+            else:
+                assert answer["reason"].endswith(f"which recall.from = {reach} does not reach")
+
+
+def test_explain_says_what_was_not_found(recalling: Any) -> None:
+    # issue item 2: what explain says is true of the final window
+    world = recalling
+    other = elsewhere(world)
+    keys = {
+        "turn": said(world, "we had lunch at noon", elsewhere(world)),
+        "artifact": world.artifact("lunch at noon", trajectory_id=other[0], scope_id=other[1]),
+        "scope_summary": world.scope(trajectory=other[0], summary="lunch at noon"),
+        "note": world.note("lunch is at noon"),
+    }
+    said(world, "the zeppelin landed", other)
+    world.turn("when did the zeppelin land?")
+    record = world.assemble(query="zeppelin").record
+    for kind, key in keys.items():
+        answer = ask(world, record, key, score_now=world.score_now)
+        assert (answer["type"], answer["verdict"], answer["filter"]) == (kind, "cut_off", "not_found")
+        assert (answer["score"], answer["breakdown"]) == (0.0, {})
+        assert "too little in common with the query" in answer["reason"]
+        assert "not known any more" in ask(world, record, key)["reason"]
+
+
+def test_explain_says_what_the_limit_of_recall_kept_back(recalling: Any) -> None:
+    # O-15
+    world = recalling
+    other = elsewhere(world)
+    turns = [said(world, "zeppelin " * (at + 1) + "and other things " * (9 - at), other) for at in range(8)]
+    world.config = kit.searching(**{"recall.limit": 3})
+    record = world.assemble(query="zeppelin").record
+    answers = [ask(world, record, turn, score_now=world.score_now) for turn in turns]
+    cut = [answer for answer in answers if answer["verdict"] == "cut_off"]
+    assert len(cut) == 5
+    for answer in cut:
+        assert (answer["filter"], answer["limit"], answer["considered"]) == ("relevance_limit", 3, 8)
+        assert 0 < answer["score"] <= answer["cutoff_score"]
+        assert answer["reason"].startswith("the 3 most relevant of 8 were taken, down to 0.")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "query", "reason"),
+    [
+        ({}, None, "without a query nothing is recalled"),
+        ({"assembly.relevance": "vector"}, "zeppelin", "by vectors alone (assembly.relevance) nothing is recalled"),
+        ({"recall.limit": 0}, "zeppelin", "with recall.limit = 0 nothing is recalled"),
+    ],
+)
+def test_explain_says_why_nothing_was_recalled(
+    recalling: Any, overrides: dict[str, Any], query: str | None, reason: str
+) -> None:
+    world = recalling
+    other = elsewhere(world)
+    turn = said(world, "the zeppelin landed", other)
+    artifact = world.artifact("a zeppelin", trajectory_id=other[0], scope_id=other[1])
+    world.config = kit.searching(**overrides)
+    record = world.assemble(query=query).record
+    for key in (turn, artifact):
+        answer = ask(world, record, key, score_now=world.score_now)
+        assert (answer["verdict"], answer["filter"]) == ("filtered", "other_trajectory")
+        assert answer["reason"] == f"it belongs to trajectory {other[0]}, and {reason}"
+
+
+def test_what_explain_says_of_the_sum_is_the_relevance(recalling: Any) -> None:
+    # C-298: of carried neighbours too
+    world = recalling
+    other = elsewhere(world)
+    said(world, "do you know where the zeppelin landed?", other)
+    said(world, "in Lakehurst", other, role=TurnRole.ASSISTANT)
+    window = world.window(query="where did the zeppelin land?")
+    recalled = [item for item in window.assembly_trace if item.source_type is SourceType.TURN]
+    assert len(recalled) == 2
+    for decision in recalled:
+        assert sum(decision.breakdown.values()) == pytest.approx(decision.relevance, abs=3e-4)
