@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from caliber.cli import demo_steps as steps
+from caliber.cli.demo_questions import Question, questions_about, shown_answer
 from caliber.cli.failures import DONE, PROBLEM, Mistake
 from caliber.cli.output import Output, bytes_text, plural, printable
 from caliber.cli.settings import DEFAULT_STORE, Settings, with_settings
@@ -35,10 +36,12 @@ SMALL_BUDGET: Final = 2_000
 
 @dataclass(slots=True)
 class Asked:
-    """A question, where it was asked, and the window that came of it."""
+    """A question, the window that came of it, and the answer as the window holds it, if anybody knows the answer."""
 
     question: str
     window: ContextWindow
+    known: bool
+    answer: str | None
 
 
 @click.command()
@@ -97,7 +100,8 @@ def _demonstrate(
         document["remembered"] = _remember(out, memory, path)
         asked = _ask(out, memory, document["remembered"], questions)
         document["windows"] = [
-            {"question": item.question, **window_document(item.window, trace=False)} for item in asked
+            {"question": item.question, "answer": item.answer, **window_document(item.window, trace=False)}
+            for item in asked
         ]
         document["exclusion"] = _explain(out, memory, asked)
     document["changed"] = _change(out, config_path, asked)
@@ -146,31 +150,42 @@ def _remember(out: Output, memory: Caliber, path: Path) -> dict[str, Any]:
 
 
 def _ask(out: Output, memory: Caliber, remembered: dict[str, Any], given: tuple[str, ...]) -> list[Asked]:
-    """Ask one question as a new task with a small budget, and one where the history itself goes on."""
+    """Ask two questions in a new task, one after the other: with a small budget, and with the whole one."""
     source = remembered["trajectory_id"]
-    questions = list(given)
-    if len(questions) < 2:
-        questions += [
-            item for item in steps.questions_about(memory, source, remembered["source"]) if item not in questions
-        ]
+    asking = [Question(text) for text in given]
+    if len(asking) < 2:
+        found = questions_about(memory, source, remembered["source"])
+        asking += [item for item in found if item.text not in given][: 2 - len(asking)]
     _title(out, 2, "Ask")
-    task = memory.start_trajectory(questions[0], initiator=steps.AGENT, parent=source, tags=("demo",))
+    task = memory.start_trajectory(asking[0].text, initiator=steps.AGENT, parent=source, tags=("demo",))
     scope = memory.current_scope(task.trajectory_id)
     assert scope is not None
-    memory.append_turn(scope.scope_id, role="user", content=questions[0])
-    out.say(f"   an agent begins a task of its own, with {SMALL_BUDGET:,} tokens for its context:")
-    first = Asked(
-        questions[0], memory.assemble_context(task.trajectory_id, query=questions[0], max_tokens=SMALL_BUDGET)
-    )
-    print_window(out.console, memory, first.window, first.question)
-    whole = memory.config.token_budget
-    where = "the history itself goes on" if remembered["source"] == "git" else "the folder's own trajectory goes on"
-    out.say()
-    out.say(f"   {where}, with {whole:,} tokens:")
-    second = Asked(questions[1], memory.assemble_context(source, query=questions[1], max_tokens=whole))
-    print_window(out.console, memory, second.window, second.question)
-    steps.print_found(out, memory, questions[1])
-    return [first, second]
+    out.say(f"   an agent begins a task of its own; its first window has {SMALL_BUDGET:,} tokens:")
+    asked = []
+    for number, question in enumerate(asking):
+        budget = SMALL_BUDGET if not number else memory.config.token_budget
+        if number:
+            out.say()
+            out.say(f"   the next question in the same task, with {budget:,} tokens:")
+        memory.append_turn(scope.scope_id, role="user", content=question.text)
+        # Without a query the last user turn is the query.
+        window = memory.assemble_context(task.trajectory_id, max_tokens=budget)
+        print_window(out.console, memory, window, question.text)
+        answer = None if question.answer is None else shown_answer(window, question.answer)
+        answer = None if answer is None else answer.replace("**", "")
+        asked.append(Asked(question.text, window, question.answer is not None, answer))
+        _print_answer(out, asked[-1])
+        if answer is not None:
+            memory.append_turn(scope.scope_id, role="assistant", content=answer)
+    return asked
+
+
+def _print_answer(out: Output, asked: Asked) -> None:
+    if asked.answer is not None:
+        out.say("   the answer, as this window holds it:")
+        steps.print_wrapped(out, f"     {printable(asked.answer)}")
+    elif asked.known:
+        out.say("   the answer is not in this window; `caliber explain` says why")
 
 
 def _explain(out: Output, memory: Caliber, asked: list[Asked]) -> dict[str, Any] | None:
@@ -278,8 +293,8 @@ def _measure(out: Output, memory: Caliber, asked: list[Asked], assemblies: int) 
             memory.assemble_context(trajectory, query=question, max_tokens=budget)
             times.append(clock() - begin)
             statements += store.statement_count() - asked_before
-            if number % 50 == 49:
-                advance(50)
+            if number % 50 == 49 or number == assemblies - 1:
+                advance(number % 50 + 1)
     memory.flush()
     found = memory.stats()
     times.sort()

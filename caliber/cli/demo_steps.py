@@ -1,4 +1,4 @@
-"""What the demo is made of: its folder, its questions, and how it compares."""
+"""Parts of the demo: its folder and program, the memory that it declares, and how it compares."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import re
 import tempfile
 import textwrap
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +17,7 @@ from caliber.cli.failures import Mistake
 from caliber.cli.output import Output, plural, printable
 from caliber.cli.settings import DEFAULT_STORE
 from caliber.cli.setup import write_whole
-from caliber.cli.show import label, peek, shortened
+from caliber.cli.show import peek
 from caliber.model.entities import EntityRef
 from caliber.model.enums import AssemblyAction, EntityType, SourceType, TurnRole
 
@@ -47,21 +45,7 @@ COUNTED: Final = (
     "event",
 )
 _COMPARED: Final = (*COUNTED, "usage")
-_TOPICS: Final = 8
 _SUBJECTS: Final = 5
-_WORD: Final = re.compile(r"[A-Za-z][A-Za-z_-]{4,}")
-_COMMON: Final = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        about after again also before being between cannot could does every files first fixed fixes from have into just
-        like make makes merge more never only other readme remove removed request section should since some than that
-        their them then there these they this through under update updated upgrade using version what when where which
-        while will with without would your added adding bump branch change changed changes commit initial docs tests
-        test allow release minor major typo support improve pull default github https
-        """,
-    )
-)
 
 
 def prepare_folder(folder: Path | None, usual: str, path: Path) -> Path:
@@ -179,110 +163,6 @@ def remember_contributors(memory: Caliber, trajectory_id: uuid.UUID) -> int:
         latest = turns[-1].occurred_at
         records.append({"name": name, "commits": len(turns), "latest": latest, "about": about})
     return len(memory.memory("contributor").insert_many(records))
-
-
-# --- questions ----------------------------------------------------------------------------------
-
-
-def questions_about(memory: Caliber, trajectory_id: uuid.UUID, source: str) -> list[str]:
-    """Return two questions that this content can answer: about a decision or a document, and about what people did."""
-    notes = list(memory.storage.notes.all())
-    subjects = _subjects(memory, trajectory_id)
-    first = _about_a_decision(notes) or _about_a_document(notes)
-    question = "What was done about {}, and why?" if source == "git" else "What do we know about {}?"
-    topics = _topics(subjects, [note.entity for note in notes], avoid=first or "")
-    topic = _best_known(memory, topics, question)
-    if source == "git":
-        second = question.format(topic) if topic else "What changed last, and why?"
-    else:
-        second = question.format(topic) if topic else "What is there to know?"
-    return [first or (f"What is {topic} for?" if topic else "What is this about?"), second]
-
-
-def _subjects(memory: Caliber, trajectory_id: uuid.UUID) -> list[str]:
-    return [
-        printable(turn.text.split("\n", 1)[0])
-        for scope in memory.storage.scopes.list_by_trajectory(trajectory_id)[-6:]
-        for turn in memory.storage.turns.list_by_scope(scope.scope_id)
-        if turn.role is TurnRole.USER
-    ]
-
-
-def _about_a_decision(notes: list[Any]) -> str | None:
-    decisions = [note for note in notes if note.entity_type == "decision"]
-    if not decisions:
-        return None
-    titled = [(_title(note), note) for note in decisions]
-    # A short title that is told with its reasons; equal ones by name, so that equal content gives equal questions.
-    title = max(titled, key=lambda item: (len(item[0]) <= 44, len(item[1].content), item[1].entity))[0]
-    return f"Why did we decide: {title}?" if title else None
-
-
-def _title(note: Any) -> str:
-    return _unnumbered(printable(note.content.split("\n", 1)[0])).strip(" .")
-
-
-def _unnumbered(title: str) -> str:
-    return re.sub(r"^(ADR[- ]?)?[\d.]+\s*[:.)-]*\s*", "", title, flags=re.IGNORECASE)
-
-
-def _about_a_document(notes: list[Any]) -> str | None:
-    best: tuple[tuple[bool, bool, int, int], str] | None = None
-    for note in notes:
-        if note.entity_type != "document" or " § " not in note.entity or len(note.content) < 200:
-            continue
-        path, _, title = printable(note.entity).partition(" § ")
-        heading = re.sub(r" [(][0-9]+[)]$", "", _unnumbered(title.split(" › ")[-1])).strip(" .:!")
-        # A heading that asks is the best question; next a telling one near the top.
-        rank = (heading.endswith("?"), " " in heading, -path.count("/"), len(note.content))
-        if 3 < len(heading) <= 60 and (best is None or rank > best[0]):
-            best = (rank, heading)
-    if best is None:
-        return None
-    return best[1] if best[1].endswith("?") else f"What should I know about {best[1]}?"
-
-
-def _best_known(memory: Caliber, topics: list[str], question: str) -> str | None:
-    """Return the topic that documents say most about; without an embedding provider, the first."""
-    best: tuple[float, str] | None = None
-    for topic in topics:
-        hits = memory.search(question.format(topic), kinds=("note", "artifact"), limit=1).hits
-        score = hits[0].score if hits else 0.0
-        if best is None or score > best[0]:
-            best = (score, topic)
-    return None if best is None else best[1]
-
-
-def _topics(subjects: list[str], names: list[str], avoid: str) -> list[str]:
-    """Return what people come back to, most often first: two words that stand together in commits, then one."""
-    pairs: Counter[str] = Counter()
-    singles: Counter[str] = Counter()
-    for subject in subjects:
-        words = [word.lower() for word in _WORD.findall(subject)]
-        singles.update(set(words) - _COMMON)
-        pairs.update({f"{one} {two}" for one, two in pairwise(words) if not {one, two} & _COMMON and one != two})
-    written = {word.lower() for name in names for word in _WORD.findall(name)}
-    avoided = avoid.lower()
-    # What is in almost every subject is a habit, not a topic.
-    most = max(3, len(subjects) // 2)
-    out: list[str] = []
-    for counts, least in ((pairs, 3), (singles, 2)):
-        known = [
-            (-count * (2 if set(topic.split()) & written else 1), topic)
-            for topic, count in counts.items()
-            if least <= count <= most and topic not in avoided
-        ]
-        out.extend(topic for _, topic in sorted(known)[:_TOPICS])
-    return out or sorted(word for word in written - _COMMON if word not in avoided)[:_TOPICS]
-
-
-def print_found(out: Output, memory: Caliber, question: str) -> None:
-    """Print what a search over all turns finds; a window shows turns by recency, search by meaning."""
-    hits = memory.search(question, kinds=("turn",), limit=3).hits
-    if hits:
-        out.say("   and a search finds, among all turns ever:")
-        for hit in hits:
-            out.say(f"   {hit.score:.2f}  {shortened(label(peek(memory, hit.id)), 70)}")
 
 
 # --- changing a rule -----------------------------------------------------------------------------

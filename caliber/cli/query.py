@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from caliber.runtime.caliber import Caliber
 
 LATEST: Final = "latest"
+_ORIGINS: Final = {"last_user_turn": "  (the last user turn)", "goal": "  (the goal of the task)"}
+"""Where a query came from that the caller did not give."""
 
 
 def as_id(text: str, what: str) -> uuid.UUID:
@@ -43,7 +45,7 @@ def trajectory_id_of(memory: Caliber, text: str) -> uuid.UUID:
 
 @click.command()
 @click.argument("trajectory")
-@click.option("-q", "--query", help="What the next prompt is about; decides which notes and artifacts matter.")
+@click.option("-q", "--query", help='What is asked; "" for nothing.  [default: the last user turn, else the goal]')
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Budget; at most token_budget of the configuration.")
 @click.option("--text", "text_only", is_flag=True, help="Print the window's text and nothing else.")
 @click.option("--trace", is_flag=True, help="With --json: every candidate and what was decided about it.")
@@ -63,7 +65,8 @@ def context(
             if text_only:
                 click.echo(window.text)
                 return
-            show.print_window(settings.out.console, memory, window, query)
+            asked = memory.explain(window.window_id)["inputs"].get("query")
+            show.print_window(settings.out.console, memory, window, asked)
             settings.out.say(f"why: caliber explain {window.window_id}    whole text: --text")
 
         settings.out.result(show.window_document(window, trace=trace), human)
@@ -260,7 +263,8 @@ def _print_explained(out: Output, memory: Caliber, found: dict[str, Any]) -> Non
     budget, inputs = found["budget"], found["inputs"]
     query = inputs.get("query")
     out.say(f"window {found['window_id']}")
-    out.say(f"  query      {printable(query) if query else 'none'}")
+    origin = _ORIGINS.get(inputs.get("query_from", ""), "")
+    out.say(f"  query      {printable(query) if query else 'none'}{origin}")
     out.say(f"  budget     {budget['used']:,} of {budget['total']:,} tokens")
     out.say(f"  sections   {', '.join(f'{name} {tokens:,}' for name, tokens in budget['by_section'].items())}")
     out.say(f"  position   {inputs['position']['sequence']:,}   configuration {inputs['config_hash'][:16]}")
@@ -320,10 +324,9 @@ def in_words(memory: Caliber, found: dict[str, Any]) -> str:
     if found.get("trust"):
         lines.append(f"  Its trust label is {found['trust']}.")
     if "rank" in found and "candidates" in found:
-        lines.append(
-            f"  Its relevance is {found['relevance']:.3f}, where {found['min_relevance']:.3f} is the least; it came "
-            f"{found['rank'] + 1:,} of {found['candidates']:,} candidates, sections first, then relevance."
-        )
+        place = f"number {found['rank'] + 1:,} of {found['candidates']:,} candidates"
+        least = f"{found['min_relevance']:.3f}"
+        lines.append(f"  Its relevance is {found['relevance']:.3f}, where {least} is the least; it is {place}.")
         if found["breakdown"]:
             lines.append(f"  The search made it of {_made_of(found['breakdown'])}.")
     return "\n".join(lines)

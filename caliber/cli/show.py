@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from caliber.cli.output import plural, printable
-from caliber.model.entities import Artifact, Note, Scope, Turn
-from caliber.model.enums import AssemblyAction, SourceType, TrustLabel
+from caliber.model.entities import Artifact, Note, Scope, Turn, TurnSummary
+from caliber.model.enums import AssemblyAction, SectionType, TrustLabel
 from caliber.model.windows import ContextSection, ContextWindow, SourceRef
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ _COLOURS: Final = {
     "notes": "green",
     "history": "cyan",
     "user": "blue",
+    "recall": "red",
+    "current": "blue",
     "custom": "white",
 }
 _MEANING: Final = {
@@ -31,9 +33,14 @@ _MEANING: Final = {
     "persona": "who the agent is",
     "artifacts": "outputs kept from earlier work",
     "notes": "knowledge",
-    "history": "summaries of finished scopes",
+    "history": "summaries of what the conversation does not show",
     "user": "the conversation so far",
+    "recall": "said and done before, found for the query",
+    "current": "the last message",
 }
+_CONVERSATION: Final = (SectionType.USER, SectionType.CURRENT)
+_UNRANKED: Final = (*_CONVERSATION, SectionType.HISTORY)
+"""Sections whose records the query does not rank."""
 _SOURCES_SHOWN: Final = 5
 _PREVIEW_LINES: Final = 4
 
@@ -65,6 +72,8 @@ def label(entity: Any) -> str:
     if isinstance(entity, Turn):
         who = f"{entity.role.value} {entity.name}" if entity.name else entity.role.value
         return f"turn {entity.turn_number}, {printable(who)}: {first_line(entity.text)}"
+    if isinstance(entity, TurnSummary):
+        return f"turns {entity.first_turn} to {entity.last_turn}: {first_line(entity.content)}"
     if isinstance(entity, Scope):
         return f"scope {entity.sequence_number}: {first_line(entity.summary or '') or '(no summary)'}"
     return "text of the configuration" if entity is None else type(entity).__name__.lower()
@@ -120,19 +129,12 @@ def print_window(console: Console, memory: Caliber, window: ContextWindow, quest
         budget_bar(window, width - 36),
         Text(f"{window.used_tokens:,} of {window.max_tokens:,} tokens ({share:.0%})"),
     )
-    legend = Text()
-    for section in window.sections:
-        legend.append("■ ", style=_COLOURS.get(section.section_type.value, "white"))
-        legend.append(f"{section.name} {section.token_count:,}  ")
-    around = window.used_tokens - sum(section.token_count for section in window.sections)
-    if around > 0:
-        legend.append("▓ ", style="bright_black")
-        legend.append(f"messages {around:,}")
+    legend = _legend(window, width - 4)
     facts = Text(
         f"stable prefix {window.stable_prefix_tokens:,} tokens   {_decisions(window)}   status {window.status.value}",
         style="dim",
     )
-    parts: list[RenderableType] = [head, legend, facts]
+    parts: list[RenderableType] = [head, *legend, facts]
     if window.degraded:
         parts.append(Text(f"degraded: {', '.join(window.degraded)}", style="red"))
     from rich.console import Group
@@ -142,6 +144,28 @@ def print_window(console: Console, memory: Caliber, window: ContextWindow, quest
     for section in window.sections:
         _print_section(console, memory, section, width)
     console.print(Text(f"window {window.window_id}", style="dim"))
+
+
+def _legend(window: ContextWindow, width: int) -> list[Text]:
+    """Return what each colour of the bar stands for, in lines of a width; no entry is broken."""
+    from rich.text import Text
+
+    entries = [
+        ("■", _COLOURS.get(section.section_type.value, "white"), f"{section.name} {section.token_count:,}")
+        for section in window.sections
+    ]
+    around = window.used_tokens - sum(section.token_count for section in window.sections)
+    if around > 0:
+        entries.append(("▓", "bright_black", f"messages {around:,}"))
+    lines = [Text()]
+    for mark, style, words in entries:
+        entry = Text.assemble((f"{mark} ", style), words)
+        if lines[-1].cell_len and lines[-1].cell_len + 2 + entry.cell_len > width:
+            lines.append(Text())
+        if lines[-1].cell_len:
+            lines[-1].append("  ")
+        lines[-1].append_text(entry)
+    return lines
 
 
 def _decisions(window: ContextWindow) -> str:
@@ -166,22 +190,24 @@ def _print_section(console: Console, memory: Caliber, section: ContextSection, w
     table.add_column(justify="right", width=7, no_wrap=True)
     table.add_column(width=6, no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=width - 29)
-    for source in _most_telling(section.sources):
+    spoken = section.section_type in _CONVERSATION
+    for source in _most_telling(section.sources, spoken=spoken):
         entity = peek(memory, source.id)
         tokens = Text(f"{source.tokens:,} t", style="dim")
-        table.add_row(_relevance(source), tokens, _trust(entity), Text(label(entity)))
+        relevance = Text("") if section.section_type in _UNRANKED else _relevance(source)
+        table.add_row(relevance, tokens, _trust(entity), Text(label(entity)))
     console.print(Padding(table, (0, 0, 0, 2)))
     hidden = count - min(count, _SOURCES_SHOWN)
     if hidden:
         console.print(Text(f"  … and {hidden} more", style="dim"))
-    if section.sources and section.sources[0].source_type is not SourceType.TURN:
+    if section.sources and not spoken and section.section_type is not SectionType.RECALL:
         for line in _preview(section, width - 6):
             console.print(Text(f"  ┆ {line}", style="dim"))
 
 
-def _most_telling(sources: Sequence[SourceRef]) -> list[SourceRef]:
-    """Return the sources to show: the newest turns, else the most relevant ones."""
-    if sources and sources[0].source_type is SourceType.TURN:
+def _most_telling(sources: Sequence[SourceRef], *, spoken: bool) -> list[SourceRef]:
+    """Return the sources to show: of the conversation the newest turns, of all else the most relevant records."""
+    if spoken:
         return list(sources)[-_SOURCES_SHOWN:]
     return sorted(sources, key=lambda source: -source.relevance)[:_SOURCES_SHOWN]
 
@@ -189,7 +215,7 @@ def _most_telling(sources: Sequence[SourceRef]) -> list[SourceRef]:
 def _relevance(source: SourceRef) -> Text:
     from rich.text import Text
 
-    if source.source_type not in (SourceType.NOTE, SourceType.ARTIFACT, SourceType.SCOPE_SUMMARY):
+    if source.id is None:
         return Text("")
     filled = round(max(0.0, min(1.0, source.relevance)) * 4)
     text = Text(f"{source.relevance:.2f} ")

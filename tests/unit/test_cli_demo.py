@@ -8,6 +8,7 @@ import pytest
 from support.cli_runs import caliber, caliber_json, commit, repository
 
 import caliber as package
+from caliber.cli.demo_questions import _decided, _verb
 
 DECISION = "# 0001: Use apsw\n\n**Decision.** SQLite is reached through apsw.\n\n**Why.** It exposes all of SQLite.\n"
 
@@ -40,8 +41,8 @@ def project(here: Path) -> Path:
 def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
     result = caliber("demo", "project", "--assemblies", "20")
     for said in (
-        "10 commits as 20 turns", "21 documents, 1 of them decision records", "Why did we decide: Use apsw?",
-        "What was done about storage engine, and why?", "of 2,000 tokens", "of 8,000 tokens", "relevance",
+        "10 commits as 20 turns", "21 documents, 1 of them decision records", "Why did we decide to use apsw?",
+        "When did we begin the storage engine?", "of 2,000 tokens", "of 8,000 tokens", "relevance",
         "2 of 2 windows replayed byte for byte", "memory equals the store", "SQL statements per assembly: 0", "p50",
         "p99", ".demo/demo.caliber",
     ):  # fmt: skip
@@ -49,7 +50,9 @@ def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
     assert max(len(line) for line in result.stdout.splitlines() if str(here) not in line) <= 80
     assert (here / ".demo" / ".gitignore").read_text() == "*\n"
     with package.open(".demo/demo.caliber") as memory:
-        assert memory.stats()["records"]["turn"] == 21
+        assert memory.stats()["records"]["turn"] == 24  # two questions, and an answer to each
+    assert "is not in this window" not in result.stdout
+    assert " of 20 " not in result.stderr
 
 
 def test_the_demo_runs_on_a_private_postgresql(project: Path, here: Path) -> None:
@@ -84,6 +87,41 @@ def test_the_demo_runs_from_its_program_and_another_rule_makes_another_window(pr
     # The two programs differ in one line.
     one, other = (Path(file).read_text().splitlines() for file in (found["config"], changed["program"]))
     assert sum(line != again for line, again in zip(one, other, strict=True)) == 1
+
+
+def test_each_question_has_its_answer_in_the_window(project: Path) -> None:
+    first, second = caliber_json("demo", "project", "--assemblies", "10")["windows"]
+    assert first["question"] == "Why did we decide to use apsw?"
+    assert first["answer"] == "Why. It exposes all of SQLite."
+    assert "**Why.** It exposes all of SQLite." in first["text"]
+    assert second["question"] == "When did we begin the storage engine?"
+    assert second["answer"] == "[Ada Lovelace, 10 January 2024] Begin the storage engine"
+    assert second["answer"] in second["text"]
+
+
+@pytest.mark.parametrize(
+    ("title", "question"),
+    [
+        ("Use apsw", "Why did we decide to use apsw?"),
+        ("SQLite through apsw", "Why did we decide on SQLite through apsw?"),
+        ("Full text", "Why did we decide on full text?"),
+        ("A path is a path", "Why did we decide that a path is a path?"),
+        ("Write transactions are READ COMMITTED", "Why did we decide that write transactions are READ COMMITTED?"),
+        ("Who checks imports no store", "Why did we decide “Who checks imports no store”?"),
+        ("One queue for all of the work", "Why did we decide “One queue for all of the work”?"),
+    ],
+)  # fmt: skip
+def test_questions_about_decisions_are_english(title: str, question: str) -> None:
+    assert _decided(title)[1] == question
+
+
+@pytest.mark.parametrize(
+    ("word", "verb"),
+    [("Add", "add"), ("adds", "add"), ("Fixed", "fix"), ("fixes", "fix"), ("Moved", "move"), ("dropped", "drop"),
+     ("Storage", None), ("", None)],
+)  # fmt: skip
+def test_the_verb_of_a_subject(word: str, verb: str | None) -> None:
+    assert _verb(word) == verb
 
 
 def test_figures_for_programs(project: Path) -> None:
