@@ -107,6 +107,10 @@ def check_reasons(memory: Caliber, window: ContextWindow) -> None:
             assert used <= taken <= used + len(window.sections) + 5, (reason, used)
             assert (budget, left) == (total, total - taken), reason
             assert needs > left, reason
+        elif found := re.search(r"needs (\d+) tokens, but (\d+) were left, and (\d+) kept free for the next", reason):
+            needs, left, kept = map(int, found.groups())
+            assert needs > left, reason
+            assert total - used - len(window.sections) - 5 <= left + kept <= total - used, (reason, used)
         elif found := re.search(
             r"turn (\d+) left with its block: the turns of this window begin at turn (\d+)", reason
         ):
