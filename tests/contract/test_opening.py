@@ -22,7 +22,9 @@ from support.entities import plain
 
 import caliber
 from caliber.backends import backend as backend_module
+from caliber.backends.sqlite import open_records
 from caliber.backends.sqlite import schema as sqlite_schema
+from caliber.config.tenancy import SqliteDirectory
 from caliber.model.errors import (
     CaliberError,
     Conflict,
@@ -123,6 +125,81 @@ def test_file_of_something_else_is_refused(content: bytes, tmp_path: Path) -> No
     error = refused(config(str(path)))
     assert isinstance(error, SchemaMismatch | StorageError)
     assert "not a CALIBER store" in str(error)
+
+
+def journal_of(pages: int) -> bytes:
+    """Return a rollback journal of a transaction that began with so many pages and has saved none."""
+    head = bytes.fromhex("d9d505f920a163d7") + bytes(4) + b"\x01\x02\x03\x04"
+    return (head + pages.to_bytes(4, "big") + (512).to_bytes(4, "big") + (4096).to_bytes(4, "big")).ljust(512, b"\x00")
+
+
+INTERRUPTED = [b"S", b"SQLite format 3", b"\x00" * 20]
+"""What a power cut may leave of the first page of a new database, where a journal tells that the file was empty."""
+
+
+@pytest.mark.parametrize(
+    ("content", "journal"),
+    [
+        *((content, None) for content in (b"x", *INTERRUPTED, b"a text " * 700)),
+        *((content, journal_of(3)) for content in (b"x", *INTERRUPTED, b"a text " * 700)),
+        *((content, b"a diary") for content in (b"x", *INTERRUPTED)),
+        *((content, journal_of(0)) for content in (b"x", b"SQL is a language", b"a text " * 700)),
+    ],
+)
+def test_file_of_something_else_is_left_as_it_is(content: bytes, journal: bytes | None, tmp_path: Path) -> None:
+    # issue 12, First, item 1: SQLite takes a file of one byte for an empty one, and rolls back what is no database
+    path, beside, backup = tmp_path / "other.db", tmp_path / "other.db-journal", tmp_path / "backup.db"
+    with caliber.open(made(tmp_path / "store.db")) as memory:
+        memory.storage.backup(backup)
+    path.write_bytes(content)
+    if journal is not None:
+        beside.write_bytes(journal)
+    directory = SqliteDirectory(adapter="sqlite", path=str(path), busy_timeout_ms=1)
+    for call in (
+        lambda settings: caliber.create(settings),
+        lambda settings: caliber.create(settings, exist_ok=True),
+        lambda settings: caliber.open(settings),
+        lambda settings: caliber.migrate(settings),
+        lambda settings: caliber.restore(settings, backup, replace=True),
+        lambda _: open_records(directory, create=True, clock_us=lambda: 1),
+    ):
+        with pytest.raises((SchemaMismatch, Conflict), match=r"not a CALIBER store|exists already"):
+            call(config(str(path)))
+        assert path.read_bytes() == content
+        assert (beside.read_bytes() if beside.exists() else None) == journal
+
+
+@pytest.mark.parametrize("content", INTERRUPTED)
+def test_interrupted_creation_says_how_to_create(content: bytes, tmp_path: Path) -> None:
+    # issue 12, First, item 1
+    path, beside = tmp_path / "store.db", tmp_path / "store.db-journal"
+    path.write_bytes(content)
+    beside.write_bytes(journal_of(0))
+    for _ in range(2):
+        error = refused(config(str(path)))
+        assert isinstance(error, SchemaMismatch)
+        assert "the file is empty; run `caliber create`" in str(error)
+        assert (path.read_bytes(), beside.read_bytes()) == (content, journal_of(0))
+    caliber.open(made(path)).close()
+    assert [each.name for each in tmp_path.iterdir()] == ["store.db"]
+
+
+_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)  # the bytes that SQLite's readers share
+"""
+
+
+def test_locks_of_an_open_store_outlast_creating_it_again(tmp_path: Path) -> None:
+    """A process that closes a file gives up its locks on it, those of its open connections too."""
+    settings = made(tmp_path / "store.db")
+    command = [sys.executable, "-c", _LOCK, str(tmp_path / "store.db")]
+    with caliber.open(settings):
+        for _ in range(2):
+            caliber.create(settings, exist_ok=True)
+            assert b"BlockingIOError" in subprocess.run(command, stderr=subprocess.PIPE, check=False).stderr
+    subprocess.run(command, check=True)
 
 
 def test_database_of_another_program_is_refused(tmp_path: Path) -> None:

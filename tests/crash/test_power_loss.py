@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.evidence import record, scale, seed
-from support.powerloss import NAME, Cut, Disk
+from support.powerloss import NAME, Cut, Disk, put
 from support.workload import Worker, check, settings_for
 
 import caliber
@@ -82,15 +81,6 @@ class Run:
         # The ledger's length is taken first: what is acknowledged meanwhile is on the disk later.
         acknowledged = len(self.ledger)
         self.cuts.append(self._disk.now(why, acknowledged))
-
-
-def put(files: dict[str, bytes], folder: Path) -> None:
-    """Lay out what a cut left; shared memory went with the machine."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for file, content in files.items():
-        if not file.endswith("-shm"):
-            (folder / file).write_bytes(content)
 
 
 def faults_after(run: Run, cut: Cut, folder: Path, rng: random.Random) -> tuple[int, list[str]]:

@@ -10,8 +10,9 @@ File creation and deletion count as durable at once: SQLite syncs the folder its
 from __future__ import annotations
 
 import random
+import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import apsw
 NAME = "caliber-powerloss"
 SUBSETS = 2
 """Random parts of the unsynced writes tried at each cut, beside none, all but the last, and a torn last one."""
+
+SECTOR = 512
 
 Write = tuple[int, bytes] | int
 """Bytes at an offset, or a new length."""
@@ -68,6 +71,16 @@ class Cut:
             yield f"part {number} there", self._image(lambda writes: [w for w in writes if rng.random() < 0.5])
         yield "everything there", self._image(lambda writes: writes)
 
+    def torn_images(self, lengths: Iterable[int]) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """Yield what the power cut may leave of files whose last unsynced write is torn, at each of some lengths."""
+        for length in lengths:
+            yield f"{length} bytes of the last write", self._image(lambda writes, n=length: _part(writes, slice(n)))
+
+    def sector_images(self, rng: random.Random, number: int) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """Yield what the power cut may leave when each sector of an unsynced write is there or not."""
+        for at in range(number):
+            yield f"sectors {at} there", self._image(lambda writes: _some_sectors(writes, rng))
+
     def _image(self, kept: Callable[[list[Write]], list[Write]]) -> dict[str, bytes]:
         return {
             name: _apply(synced, kept(list(pending)) if pending else [])
@@ -82,6 +95,33 @@ def _torn(last: list[Write], rng: random.Random) -> list[Write]:
             continue
         out.append((write[0], write[1][: rng.randrange(1, len(write[1]))]))
     return out
+
+
+def _part(writes: list[Write], part: slice) -> list[Write]:
+    *others, last = writes
+    return writes if isinstance(last, int) else [*others, (last[0], last[1][part])]
+
+
+def _some_sectors(writes: list[Write], rng: random.Random) -> list[Write]:
+    out: list[Write] = []
+    for write in writes:
+        if isinstance(write, int):
+            out.append(write)
+            continue
+        offset, data = write
+        for at in range(0, len(data), SECTOR):
+            if rng.random() < 0.5:
+                out.append((offset + at, data[at : at + SECTOR]))
+    return out
+
+
+def put(files: dict[str, bytes], folder: Path) -> None:
+    """Lay out what a cut left; shared memory went with the machine."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for file, content in files.items():
+        if not file.endswith("-shm"):
+            (folder / file).write_bytes(content)
 
 
 class Disk(apsw.VFS):

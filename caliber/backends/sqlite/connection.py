@@ -9,7 +9,8 @@ from typing import Any
 
 import apsw
 
-from caliber.backends.sqlite.errors import translate
+from caliber.backends.sqlite.errors import NO_STORE, translate
+from caliber.backends.sqlite.first_page import FileState, state_of, undo_first_byte
 from caliber.model.errors import SchemaMismatch
 from caliber.storage.codec import Row
 from caliber.storage.plan import Plan
@@ -18,6 +19,7 @@ from caliber.storage.session import Counter
 APPLICATION_ID = 0x43414C42
 """``CALB`` in the file's header, so that a file that is not ours is recognised before anything is read."""
 
+EMPTY = "the file is empty; run `caliber create`"
 OLDEST_SQLITE = (3, 51, 3)
 SYNCHRONOUS = "FULL"
 """An acknowledged write survives the loss of power; not a knob (design, section 4)."""
@@ -25,6 +27,11 @@ SYNCHRONOUS = "FULL"
 
 VFS: str | None = None
 """Which of SQLite's own ways to the disk files go; tests put one there that forgets what was not synced."""
+
+
+def file_state(path: str) -> FileState:
+    """Return the state of a file, which is left as it is."""
+    return state_of(path, VFS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,8 @@ class SqliteConnection:
             flags |= apsw.SQLITE_OPEN_URI  # only for names of our own: a path is taken as it is
         try:
             vfs = None if options.in_memory else VFS
+            if not options.in_memory:
+                self._require_database(path, create)
             self.raw = apsw.Connection(path, flags=flags, vfs=vfs, statementcachesize=options.statement_cache)
             self.raw.set_busy_timeout(options.busy_timeout_ms)
             for option in (apsw.SQLITE_DBCONFIG_DQS_DML, apsw.SQLITE_DBCONFIG_DQS_DDL):
@@ -94,6 +103,19 @@ class SqliteConnection:
                 self.raw.execute(f"PRAGMA {pragma}").fetchall()
         except apsw.Error as error:
             raise translate(error, options.shown) from error
+
+    def _require_database(self, path: str, create: bool) -> None:
+        """Refuse a file of something else before SQLite sees it, which may change it: to roll back, or if it is tiny.
+
+        Raises: SchemaMismatch.
+        """
+        state = file_state(path)
+        if state is FileState.OTHER:
+            raise SchemaMismatch(store=self._options.shown, reason=NO_STORE)
+        if state is FileState.INTERRUPTED:
+            if not create:
+                raise SchemaMismatch(store=self._options.shown, reason=EMPTY)
+            undo_first_byte(path, VFS)
 
     def run(self, plan: Plan, parameters: Sequence[Any]) -> list[Row]:
         self._counter.add()

@@ -34,6 +34,7 @@ _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
 _FENCED = {said[0]: said for said in (MOVING, MOVED)}
 
 
+NO_STORE: Final = "the file is not a CALIBER store; choose another path"
 _MISSING: Final = ("no such table", "no such column", "has no column named")
 
 
@@ -60,7 +61,7 @@ def translate(error: apsw.Error, store: str) -> CaliberError:
             reason="a table or column is missing; run `caliber db migrate`, or upgrade the package caliber-memory",
         )
     if isinstance(error, apsw.NotADBError):
-        return SchemaMismatch(store=store, reason="the file is not a CALIBER store; choose another path")
+        return SchemaMismatch(store=store, reason=NO_STORE)
     if isinstance(error, apsw.CorruptError):
         return StorageError(
             f"{store} is damaged; run `caliber doctor`, and restore a backup if it confirms", reason="corrupt"

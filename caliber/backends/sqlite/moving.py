@@ -15,9 +15,10 @@ from typing import Any, Final
 import apsw
 
 from caliber.backends.sqlite import fence as fences
-from caliber.backends.sqlite.connection import APPLICATION_ID, SqliteConnection, check_version
+from caliber.backends.sqlite.connection import APPLICATION_ID, SqliteConnection, check_version, file_state
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
+from caliber.backends.sqlite.first_page import FileState
 from caliber.backends.sqlite.schema import PLANS, clear_beside, options_for, sync_folder, take_place
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig
@@ -196,7 +197,7 @@ class SqliteReplica:
 
     def _epoch_of(self, file: Path, *tables_of_epochs: str) -> str | None:
         """Return the epoch that one of the tables of a file names, or None."""
-        if not file.exists():
+        if not file.exists() or file_state(str(file)) is FileState.INTERRUPTED:
             return None
         with self._connected(file, "BEGIN") as connection:
             tables = {row[0] for row in connection.command("SELECT name FROM sqlite_schema WHERE type = 'table'")}

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from caliber.backends.sqlite.connection import (
     APPLICATION_ID,
+    EMPTY,
     OpenOptions,
     SqliteConnection,
     check_version,
+    file_state,
 )
 from caliber.backends.sqlite.dialect import DIALECT
+from caliber.backends.sqlite.errors import NO_STORE
+from caliber.backends.sqlite.first_page import FileState
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import Conflict, InternalError, SchemaMismatch, Unavailable
 from caliber.model.time import from_us
@@ -39,8 +43,6 @@ if TYPE_CHECKING:
     from caliber.schema.memory_types import MemoryType
     from caliber.storage.memory_steps import MigrationPlan, Wanted
     from caliber.storage.text_steps import TextSteps
-
-_HEADER = b"SQLite format 3\x00"
 
 PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DIALECT) for relation in RELATIONS}
 
@@ -160,14 +162,10 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
 
 
 def is_blank(file: Path, options: OpenOptions) -> bool:
-    """Return whether nothing was ever created in a file: it is empty, or what a cut short creation left."""
-    try:
-        with file.open("rb") as handle:
-            header = handle.read(len(_HEADER))
-    except OSError:
-        return False  # a folder, or not ours to read: opening it will say so
-    if header != _HEADER:
-        return not header
+    """Return whether nothing was ever created in a file: it is empty, or holds what an interrupted creation left."""
+    state = file_state(str(file))
+    if state is not FileState.DATABASE:
+        return state in (FileState.EMPTY, FileState.INTERRUPTED)
     connection = SqliteConnection(options, Counter(), memory_name="")
     try:
         return _holds_nothing(connection)
@@ -215,12 +213,7 @@ def _applied(connection: SqliteConnection, options: OpenOptions) -> list[Migrati
     application_id = connection.pragma("application_id")
     if application_id != APPLICATION_ID:
         empty = _holds_nothing(connection) and is_blank(file_of(options), options)
-        raise SchemaMismatch(
-            store=options.shown,
-            reason="the file is empty; run `caliber create`"
-            if empty
-            else "the file is not a CALIBER store; choose another path",
-        )
+        raise SchemaMismatch(store=options.shown, reason=EMPTY if empty else NO_STORE)
     plans = PLANS[SCHEMA_MIGRATION.name]
     rows = connection.run(plans.lists["list_all"], ())
     return [plans.codec.decode(row) for row in rows]
