@@ -1,0 +1,93 @@
+"""Tool calls in windows that are too small for them: a call and its results enter together or not at all."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import caliber
+from caliber import Caliber, ContextWindow, EntityRef, EntityType, ToolCall
+
+ME = EntityRef(EntityType.USER, uuid.UUID(int=7))
+LONG = "a line of a log, one of many. " * 300
+
+
+class Talk:
+    """One task, whose windows are asked for without recall of anything else."""
+
+    def __init__(self, memory: Caliber) -> None:
+        self.memory = memory
+        self.task = memory.start_trajectory("a task", initiator=ME).trajectory_id
+        self.scope = memory.open_scope(self.task).scope_id
+
+    def say(self, *turns: dict[str, Any]) -> None:
+        self.memory.append_turns(self.scope, list(turns))
+
+    def window(self, max_tokens: int) -> ContextWindow:
+        return self.memory.assemble_context(self.task, max_tokens=max_tokens)
+
+
+@pytest.fixture(params=["truncate", "exclude"])
+def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:
+    knobs = {"resident.feed_poll_ms": 0, "policies": [], "assembly.overflow_policy": request.param}
+    with caliber.open(caliber.profiles.PROFILES["reference"](":memory:", **knobs)) as memory:
+        yield Talk(memory)
+
+
+def user(content: str) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def calling(*ids: str, arguments: str = "{}") -> dict[str, Any]:
+    calls = [ToolCall(call, "look", arguments) for call in ids]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def result(call: str, content: str) -> dict[str, Any]:
+    return {"role": "tool", "content": content, "tool_call_id": call}
+
+
+def pairs(window: ContextWindow) -> tuple[set[str], set[str]]:
+    """Return the calls and the answered calls of a window."""
+    calls = {call["id"] for message in window.messages for call in message.tool_calls}
+    return calls, {message.tool_call_id for message in window.messages if message.tool_call_id is not None}
+
+
+BUDGETS = (60, 80, 120, 200, 400, 1_000, 2_000)
+
+
+@pytest.mark.parametrize("max_tokens", BUDGETS)
+def test_a_waiting_call_never_enters_without_a_result_that_it_has(talk: Talk, max_tokens: int) -> None:
+    talk.say(user("Look twice."), calling("one", "two"), result("one", LONG))
+    window = talk.window(max_tokens)
+    calls, answered = pairs(window)
+    assert (calls, answered) in (({"one", "two"}, {"one"}), (set(), set()))
+    assert window.used_tokens <= max_tokens
+    again = talk.memory.replay(window.window_id)
+    assert (again.text, again.messages) == (window.text, window.messages)
+
+
+@pytest.mark.parametrize("max_tokens", BUDGETS)
+def test_a_result_never_enters_without_its_waiting_call(talk: Talk, max_tokens: int) -> None:
+    talk.say(user("Look twice."), calling("one", "two", arguments=f'{{"text": "{LONG}"}}'), result("one", "Seen."))
+    calls, answered = pairs(talk.window(max_tokens))
+    assert (calls, answered) in (({"one", "two"}, {"one"}), (set(), set()))
+
+
+@pytest.mark.parametrize("max_tokens", BUDGETS)
+def test_a_call_from_before_the_last_message_leaves_with_its_results(talk: Talk, max_tokens: int) -> None:
+    talk.say(calling("one", "two", arguments=f'{{"text": "{LONG}"}}'), user("Well?"), result("one", "Seen."))
+    window = talk.window(max_tokens)
+    assert any(message.content == "Well?" for message in window.messages)
+    calls, answered = pairs(window)
+    assert (calls, answered) in (({"one", "two"}, {"one"}), (set(), set()))
+
+
+def test_a_waiting_call_that_does_not_fit_says_so(talk: Talk) -> None:
+    talk.say(user("Look twice."), calling("one", "two"), result("one", LONG))
+    window = talk.window(200)
+    left = [item for item in window.assembly_trace if item.action.value == "exclude"]
+    assert sorted(item.rule_id for item in left) == ["budget_limit", "group_limit"]
