@@ -167,6 +167,7 @@ def search(
             "pending": found.pending,
             "position": found.position,
             "understood": found.understood,
+            "below_floor": found.below_floor,
             "hits": [
                 {
                     "id": hit.id,
@@ -237,6 +238,8 @@ def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]]
         out.console.print(Text(f"     {hit.id}  {trust or ''}".rstrip(), style="bright_black"))
     if not hits and found.reason is None:
         out.say("nothing found")
+    if found.below_floor is not None:
+        out.say(f"below the floor: {show.evidence_line(found.below_floor)}")
     if found.pending:
         out.say(f"{found.pending} records still wait for their vector and were not searched")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from caliber.cli.output import plural, printable
 from caliber.model.entities import Artifact, Note, Scope, Turn, TurnSummary
 from caliber.model.enums import AssemblyAction, SectionType, TrustLabel
-from caliber.model.windows import ContextSection, ContextWindow, SourceRef
+from caliber.model.windows import ContextSection, ContextWindow, Evidence, SourceRef
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -256,3 +256,14 @@ def window_document(window: ContextWindow, *, trace: bool) -> dict[str, Any]:
     if trace:
         document["assembly_trace"] = window.assembly_trace
     return document
+
+
+def evidence_line(evidence: Evidence) -> str:
+    """Return the best evidence that records gave a query, beside the least that the floor asks for."""
+    words = f"the best record holds {evidence.words:.2f} of the query's words by rarity"
+    line = f"{words} ({evidence.least_words:g} is enough)"
+    if evidence.similarity is None:
+        return line
+    least = evidence.least_similarity
+    enough = "" if least is None else f" ({least:.2f} is enough)"
+    return f"{line}, the nearest has a similarity of {evidence.similarity:.2f}{enough}"

@@ -109,7 +109,7 @@ class GraphConfig(Section):
 
 
 class FloorConfig(Section):
-    """The evidence a question needs to find anything, and a hit to count as found (docs/search.md, The floor)."""
+    """The evidence that a query needs to find anything, and a hit to count as found (docs/search.md, The floor)."""
 
     words: Real = knob(
         "Least share of the question's words, by rarity, that one record must hold for the question to find anything, "
@@ -133,6 +133,13 @@ class FloorConfig(Section):
         unit="words",
         ge=1,
         le=1_000,
+    )
+    saying_words: Int = knob(
+        "A query of so many stop words and nothing else counts as quoted; a shorter one finds nothing.",
+        "ours",
+        unit="words",
+        ge=1,
+        le=1_024,
     )
     unseen_texts: Int = knob(
         "Texts without any of the words that a store counts as having besides its own when rarity is measured for the "

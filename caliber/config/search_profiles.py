@@ -14,7 +14,7 @@ _DAY_MS: Final = 24 * 60 * 60 * 1_000
 
 CONVERSATION: Final = "conversation"
 MEASURED_SPACES: Final = {
-    "all-MiniLM-L6-v2-onnx-int8@384": 0.3,
+    "all-MiniLM-L6-v2-onnx-int8@384": 0.32,
     "wordllama-l2-supercat@128": 0.33,
     "wordllama-l2-supercat@256": 0.3,
     "wordllama-l2-supercat@64": 0.4,
@@ -36,10 +36,11 @@ _SIMPLE: Final[dict[str, Any]] = {
     "neutral_importance": 5.0,
     "floor": {
         "words": 0.35,
-        "words_alone": 0.15,
+        "words_alone": 0.05,
         "similarity": MEASURED_SPACES,
         "rest": 0.2,
         "question_words": 3.0,
+        "saying_words": 4,
         "unseen_texts": 100,
     },
     "weights": {"vector": 0.4, "keyword": 0.3, "graph": 0.2, "importance": 0.1},

@@ -208,7 +208,7 @@ class Evidence:
 class SearchResult:
     """Hits best first, and the position of the store they are true for. An outage is never an empty list.
 
-    ``below_floor`` is set where no record has enough in common with the query, with the evidence that there was.
+    ``below_floor`` holds the best evidence where records have something in common with the query, and none enough.
     """
 
     hits: tuple[SearchHit, ...]

@@ -38,8 +38,8 @@ _CUT = re.compile(r"/\d+(?=@)")
 class Floored(NamedTuple):
     """Candidates of a search with those below the floor at score 0, and the evidence that there was.
 
-    ``below`` is set where nothing reaches the floor. ``strength`` in [0, 1] is the best evidence of any record, 0.5 at
-    the least similarity; it is 1 where nothing was measured.
+    ``below`` is set where legs found records and none reaches the floor. ``strength`` in [0, 1] is the best evidence of
+    any record, 0.5 at the least similarity; it is 1 where nothing was measured.
     """
 
     joined: list[Joined]
@@ -90,6 +90,8 @@ class Floor:
         self._least = thresholds
         self._figures = figures
         self._question_words = settings.question_words
+        quoted = len(query.saying) >= settings.saying_words
+        self._phrases = (*query.phrases, query.saying) if quoted else query.phrases
 
     def judge(
         self, searched: Sequence[Searched], joined: Sequence[Joined], nearest: Nearest, most: int, *, whole: bool
@@ -103,14 +105,15 @@ class Floor:
         near = [self._near(similarities) for similarities in nearest.similarities]
         if any(near) and not whole and self._all_good(joined, most):
             return Floored(list(joined), self._beyond(nearest))
-        day = (
-            0.0 if self._query.when is None else self._coverage.weight(self._count_of_days(searched, self._query.when))
-        )
+        when = self._query.when
+        day = 0.0 if when is None else self._coverage.weight(self._count_of_days(searched, when))
         covered = [self._covered(item, day) for item in searched]
         strong = [self._strong(*each) for each in zip(searched, covered, near, strict=True)]
         if not any(mask.any() for mask in strong):
             nothing = [np.zeros(len(mask), np.bool_) for mask in strong]
-            return Floored(self._kept(searched, joined, nothing, most), (), *self._evidence(searched, covered, nearest))
+            evidence, strength = self._evidence(searched, covered, nearest)
+            found = any((item.score > 0).any() for item in joined)
+            return Floored(self._kept(searched, joined, nothing, most), (), evidence if found else None, strength)
         kept = [mask | self._with_score(item) for mask, item in zip(strong, joined, strict=True)]
         _, strength = self._evidence(searched, covered, nearest)
         return Floored(self._kept(searched, joined, kept, most), self._beyond(nearest), None, strength)
@@ -154,8 +157,8 @@ class Floor:
         """Return which candidates count as found by their own evidence. Shapes: ``bool[m]``."""
         strong = covered >= self._least.words
         strong[:near] = True
-        if self._query.phrases:
-            strong |= np.isin(item.rows, phrase_rows(item, self._query.phrases))
+        if self._phrases:
+            strong |= np.isin(item.rows, phrase_rows(item, self._phrases))
         inside = item.inside()
         return strong if inside is None else strong & inside
 

@@ -33,7 +33,8 @@ _BEGINNING = re.compile(r"(?<![\w*])\w[\w.-]+")
 class Query:
     """A query, understood. ``terms`` are stems and wholes, in the order of the text, without words that say nothing.
 
-    ``fillers`` are those of the terms that are no evidence; ``idle`` queries have words, and none that is.
+    ``fillers`` are the terms that are no evidence; an ``idle`` query has words, and only such. ``saying`` has the parts
+    of a query of stop words alone.
     """
 
     text: str
@@ -48,6 +49,7 @@ class Query:
     cut: bool
     fillers: frozenset[str] = frozenset()
     idle: bool = False
+    saying: tuple[str, ...] = ()
 
 
 class QueryReader:
@@ -121,6 +123,7 @@ class QueryReader:
             cut=cut,
             fillers=frozenset(terms).difference(telling),
             idle=bool(terms) and not (telling or beginnings or when is not None),
+            saying=() if enough or beginnings else tuple(parts[:PHRASE_MAX]),
         )
 
     def name(self, parts: tuple[str, ...]) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ NOBODY = ["agent:nobody"]
 QUERIES = (
     "lakes", "boat", "was Omar at the lake?", "lak* happine*", "happi*", "happ*", "backup_host", "BackupHost",
     '"lake was"', "in May 2023", "when was the boat in May?", "last week", "", "zebra", "to be or not", "Ines Weber 7",
-    "b*", "^lakes",
+    "b*", "^lakes", "zzzzqqq", "the", "please tell me", "lakes of Peru, volcanoes of Chile", '"to be"', "hello in May",
 )  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("full_text")
@@ -57,7 +57,7 @@ def words_only(backend: Any, mode: str, **options: Any) -> Any:
 def told(result: Any) -> Any:
     """Return all that a result says, apart from being degraded."""
     hits = [(hit.id, hit.kind, hit.content, hit.score, hit.breakdown, hit.found_by, hit.snippet) for hit in result.hits]
-    return hits, result.understood, result.position
+    return hits, result.understood, result.position, result.below_floor
 
 
 def newest(memory: Any, query: str, **options: Any) -> Any:
@@ -109,6 +109,33 @@ def test_same_hits_scores_and_reasons_as_from_memory(pair: Any) -> None:
         result, expected = stored.search(query, **options), newest(resident, query, **options)
         assert told(result) == told(expected), (query, options)
         assert (result.status, result.reason) == (ResultStatus.DEGRADED, "not_resident")
+
+
+def test_the_floor_is_the_same_as_in_memory(backend: Any, start: Any) -> None:
+    backend.needs("sharing")
+    floor = {
+        "search__floor__words": 0.35,
+        "search__floor__similarity": {"hash-1:test@32": 0.3},
+        "search__floor__rest": 0.3,
+        "search__keyword__similar_words": "none",
+        "vector__dimensions": 32,
+        "embedding_provider": {"provider_type": "hash", "model": "test", "dimensions": 32, "options": {}},
+    }
+    stored, resident = (
+        backend.open(
+            backend.config(search__mode=mode, **floor), clock=FixedClock(), embedding_provider=CountingEmbeddings(32)
+        )
+        for mode in ("backend", "resident")
+    )
+    fill(start(stored))
+    stored.flush()
+    statuses = set()
+    asked = ({}, {"limit": 200}, {"kinds": ["note"]}, {"filter": {"entity": "Ines Weber"}}, {"as_of": MARCH})
+    for query, options in itertools.product(QUERIES, asked):
+        result, expected = stored.search(query, **options), newest(resident, query, **options)
+        assert told(result) == told(expected), (query, options)
+        statuses.add((expected.status, expected.below_floor is None))
+    assert statuses == {(ResultStatus.OK, True), (ResultStatus.EMPTY, True), (ResultStatus.EMPTY, False)}
 
 
 def test_many_searches_read_one_boundary(pair: Any) -> None:

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.configs import HASH_PROVIDER, config
 from support.evidence import record, scale, seed, soaking
 from support.providers import CountingEmbeddings
-from support.search_checks import assert_same, given_of, twin_answer, world
-from support.search_worlds import FILTERS, INSTANTS, KINDS, KNOBS, NOW_US, QUERIES, STORES, Builder, merged
+from support.search_checks import DIMENSIONS, assert_same, given_of, open_store, twin_answer, world
+from support.search_worlds import FILTERS, INSTANTS, KINDS, KNOBS, QUERIES, STORES, Builder, merged
 
-import caliber
-from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind
+from caliber.model import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import InvalidValue
 
 READER = Principal(PrincipalKind.AGENT, "reader", AgentRole.EXECUTOR)
@@ -29,7 +27,6 @@ ASKED = st.tuples(
     st.one_of(st.none(), st.none(), INSTANTS),
     st.booleans(),
 )
-DIMENSIONS = 12
 TALLY: Counter[str] = Counter()
 """What was compared in this run."""
 
@@ -39,18 +36,6 @@ COLUMNS = {
     "turn": ("role", "name"),
     "scope": (),
 }
-
-
-def open_store(knobs: dict[str, Any], provider: Any, **overrides: Any) -> tuple[Any, FixedClock]:
-    base = config(":memory:").search.model_dump()
-    base["keyword"]["similar_words"] = "none"
-    chosen = merged(base, knobs)
-    clock = FixedClock(NOW_US)
-    values = {"search": chosen, "vector.distance_metric": overrides.pop("metric", "cosine"), **overrides}
-    values["vector.dimensions"] = DIMENSIONS
-    values["embedding_provider"] = {**HASH_PROVIDER, "dimensions": DIMENSIONS}
-    memory = caliber.open(config(":memory:", **values), clock=clock, embedding_provider=provider)
-    return memory, clock
 
 
 CASES: dict[str, Any] = {

@@ -10,11 +10,31 @@ from typing import Any
 
 import Stemmer
 
+import caliber
 from caliber.access.visibility import may_see
+from caliber.model import FixedClock
 from caliber.model.time import to_us
 from caliber.search.lexicon import lexicon_of
+from support.configs import HASH_PROVIDER, config
 from support.search_twin import KINDS, Answer, Asked, Given, Twin, World, world_of
 from support.search_twin_text import Language
+from support.search_worlds import NOW_US, merged
+
+DIMENSIONS = 12
+"""Of vectors in random stores."""
+
+
+def open_store(knobs: dict[str, Any], provider: Any, **overrides: Any) -> tuple[Any, FixedClock]:
+    """Open an empty store in memory with knobs of search, and a clock that stands still; similar words are off."""
+    base = config(":memory:").search.model_dump()
+    base["keyword"]["similar_words"] = "none"
+    chosen = merged(base, knobs)
+    clock = FixedClock(NOW_US)
+    values = {"search": chosen, "vector.distance_metric": overrides.pop("metric", "cosine"), **overrides}
+    values["vector.dimensions"] = DIMENSIONS
+    values["embedding_provider"] = {**HASH_PROVIDER, "dimensions": DIMENSIONS}
+    memory = caliber.open(config(":memory:", **values), clock=clock, embedding_provider=provider)
+    return memory, clock
 
 
 @functools.cache

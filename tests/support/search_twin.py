@@ -310,7 +310,7 @@ class Twin:
         hits = self._above_the_floor(hits, question, dict(near), graph, least, compared=weights["vector"] > 0)
         hits.sort(key=lambda hit: (-hit.score, hit.record.id))
         hits = self._diverse(hits)
-        if self.below is None:
+        if hits or not self.floor_is_on(weights["vector"] > 0):
             beyond = self._beyond(nearest, {hit.record for hit in hits})
             if self.floor_is_on(weights["vector"] > 0):
                 alike = dict(nearest)
@@ -345,15 +345,18 @@ class Twin:
     ) -> list[Hit]:
         """Return the hits that count as found; keep what evidence there was where none does."""
         floor = self.settings.floor
-        if not self.floor_is_on(compared):
+        if not self.floor_is_on(compared) or not hits:
             return hits
         words = floor.words if compared else floor.words_alone
         shares = self._covered(question)
+        quoted = list(question.phrases)
+        if len(question.saying) >= floor.saying_words:
+            quoted.append(question.saying)
         strong = set()
         for hit in hits:
             record = hit.record
             by_vector = record in near and not question.idle and near[record] >= least
-            if shares[record] >= words or by_vector or _says_one_of(record.parts, question.phrases):
+            if shares[record] >= words or by_vector or _says_one_of(record.parts, quoted):
                 strong.add(record)
         if not strong:
             best = None if question.idle else max(near.values(), default=None)

@@ -211,6 +211,7 @@ class Question:
     cut: bool
     fillers: set[str] = field(default_factory=set)
     idle: bool = False
+    saying: tuple[str, ...] = ()
 
 
 def understand(text: str, language: Language, today: Callable[[], datetime.date], *, max_words: int) -> Question:
@@ -248,6 +249,7 @@ def understand(text: str, language: Language, today: Callable[[], datetime.date]
         cut=max(len(words), len(quoted), len(begun)) > max_words,
         fillers=set(silent) - telling,
         idle=bool(silent) and not telling and not begun and named is None,
+        saying=tuple(parts[:PHRASE_PARTS]) if everything and not begun else (),
     )
 
 

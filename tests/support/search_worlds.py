@@ -169,6 +169,7 @@ KNOBS = st.fixed_dictionaries(
                 "similarity": st.sampled_from([{}, *(dict.fromkeys(SPACES, least) for least in (-1, 0.1, 0.6))]),
                 "rest": st.sampled_from([0.0, 0.05, 0.2, 0.5]),
                 "question_words": st.sampled_from([1.0, 3.0, 1_000.0]),
+                "saying_words": st.sampled_from([1, 4]),
                 "unseen_texts": st.sampled_from([0, 100]),
             }
         ),

@@ -71,6 +71,20 @@ def ask(memory: Caliber, question: Question, kinds: Sequence[str] | None, limit:
         ) from error
 
 
+def ask_without_floor(memory: Caliber, question: Question, kinds: Sequence[str] | None, limit: int) -> SearchResult:
+    """Search as ``ask`` does, for all that any leg finds. Raises: InputError kinds."""
+    return memory._reader.searching.search_many(
+        (question.query,),
+        kinds=kinds,
+        limit=limit,
+        conditions=question.filter or None,
+        as_of=question.as_of,
+        consistency=None,
+        deadline_ms=None,
+        floor=False,
+    )[0]
+
+
 def judge_all(
     memory: Caliber,
     questions: Sequence[Question],

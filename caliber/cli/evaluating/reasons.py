@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from caliber.cli import show
-from caliber.cli.evaluating.judging import ask, matches, rank_of
+from caliber.cli.evaluating.judging import ask, ask_without_floor, matches, rank_of
 from caliber.cli.evaluating.questions import Expected, Question
 from caliber.model.entities import Artifact, Note, Scope
 from caliber.model.errors import NotFound
 from caliber.model.time import to_us
-from caliber.model.windows import SearchHit
+from caliber.model.windows import SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.embedding.embedded_kinds import knob_of
 from caliber.search import filters
@@ -102,6 +102,14 @@ class Reasons:
         if rank is not None:
             return self._ranked(asked, question, found.hits, rank)
         before = tuple(self._before(hit, at, None) for at, hit in enumerate(found.hits[:_BEFORE], 1))
+        every = ask_without_floor(self._memory, question, question.kinds or self._kinds, self._widest)
+        rank = rank_of(expected, every.hits)
+        if rank is not None:
+            hit = every.hits[rank - 1]
+            why, legs = self._below(hit, found), legs_of(hit, every.hits)
+            return Missed(
+                *asked, "below_floor", why, hit.id, hit.kind, self._label(hit.id), None, hit.score, legs, before
+            )
         if found.reason is not None and found.reason.startswith(NOT_RESIDENT):
             why = 'records are not in memory (search.mode = "backend"): nobody can look at all of them'
             return Missed(*asked, "degraded", why, before=before)
@@ -146,6 +154,13 @@ class Reasons:
             parts = dict.fromkeys([*hit.breakdown, *than.breakdown])
             gains = {name: hit.breakdown.get(name, 0.0) - than.breakdown.get(name, 0.0) for name in parts}
         return Before(hit.id, hit.kind, self._label(hit.id), rank, hit.score, gains)
+
+    def _below(self, hit: SearchHit, found: SearchResult) -> str:
+        """Return why a hit of some leg does not count as found."""
+        if found.below_floor is not None:
+            return f"the question finds nothing: {show.evidence_line(found.below_floor)}"
+        least = self._memory.config.search.floor.rest
+        return f"its score {hit.score:.3f} is below search.floor.rest = {least:g}, and it has no evidence of its own"
 
     # --- it could not come -----------------------------------------------------------------------
 

@@ -32,6 +32,10 @@ NOW_US = 1_700_000_000_000_000
 
 WORDS = {"vector": 0.0, "keyword": 1.0, "graph": 0.0, "importance": 0.0}
 VECTORS = {"vector": 1.0, "keyword": 0.0, "graph": 0.0, "importance": 0.0}
+SPACE = "test@4"
+"""The embedding space of ``NEAR``, ``FAIR`` and ``FAR``."""
+
+BOTH = {"vector": 0.5, "keyword": 0.5, "graph": 0.0, "importance": 0.0}
 LINKS = {"vector": 0.0, "keyword": 0.5, "graph": 0.5, "importance": 0.0}
 
 BARE: dict[str, Any] = {
@@ -288,6 +292,46 @@ CASES: tuple[Case, ...] = (
         ("peak", [1.0, 0.0]),
         ("saturation", [1.0, 0.707]),
         weights=VECTORS,
+    ),
+    # --- the floor
+    case(
+        "floor.words",
+        search(notes("zeppelin", "boat"), "zeppelin glacier", vector=NEAR),
+        (0.2, [1]),
+        (0.9, []),
+        weights=BOTH,
+    ),
+    case("floor.words_alone", search(notes("zeppelin", "boat"), "zeppelin glacier"), (0.2, [1]), (0.9, [])),
+    case(
+        "floor.similarity",
+        search(NEARBY, "?", vector=NEAR),
+        ({}, [1, 2]),
+        ({SPACE: 0.9}, [1]),
+        weights=VECTORS,
+        floor__rest=0.9,
+    ),
+    case(
+        "floor.rest",
+        search(NEARBY, "?", vector=NEAR),
+        (0.5, [1, 2]),
+        (0.9, [1]),
+        weights=VECTORS,
+        floor__similarity={SPACE: 0.9},
+    ),
+    case(
+        "floor.question_words",
+        search(notes("zeppelin"), "zeppelin glacier dune canyon"),
+        (1.0, [1]),
+        (4.0, []),
+        floor__words_alone=0.5,
+    ),
+    case("floor.saying_words", search(notes("to be or not"), "to be"), (2, [1]), (3, [])),
+    case(
+        "floor.unseen_texts",
+        search(notes("zeppelin boat"), "boat glacier"),
+        (0, []),
+        (100, [1]),
+        floor__words_alone=0.3,
     ),
     # --- words
     case("keyword.language", search(notes("the lakes are cold", "a recipe"), "lake"), ("none", []), ("english", [1])),
