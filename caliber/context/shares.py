@@ -121,8 +121,6 @@ class _State:
         self.codes[place] = INCLUDED_TRUNCATED
         self.truncations.append(Truncation(place, room))
         self.charge(self.section[place], price)
-        if self.source[place] == PASSAGE:
-            self.passages.add(self.passage[place])
 
     def drop(self, place: int, code: int) -> None:
         """Take a candidate out again, whole or cut; what the window takes is to be counted anew."""
@@ -238,7 +236,7 @@ def fill_shared(
     if not conversation.full:
         state.take(waiting)
     _close(state, conversation)
-    if state.used == 0 and len(considered) and EXCLUDED_BUDGET in state.codes:
+    if state.used == 0 and _lacking(state):
         needed = max(_smallest(state) + plan.tokens(reserve.total), max_tokens + 1)
         raise BudgetTooSmall(max_tokens=max_tokens, needed=needed)
     out = codes.copy()
@@ -547,7 +545,12 @@ def _cut_best(state: _State, places: list[int]) -> None:
         return
     for place in places:
         section = state.section[place]
-        if state.codes[place] != CONSIDERED or not plan.sections[section].compressible:
+        # The beginning of a turn that was found somewhere is hardly what it was found for.
+        if (
+            state.codes[place] != CONSIDERED
+            or state.source[place] == PASSAGE
+            or not plan.sections[section].compressible
+        ):
             continue
         price = state.price(place)
         room = state.room
@@ -573,13 +576,20 @@ def _close(state: _State, conversation: _Conversation) -> None:
         state.codes[place] = EXCLUDED_SECTION_BUDGET if limited else EXCLUDED_BUDGET
 
 
+def _lacking(state: _State) -> bool:
+    """Return whether something is left out for the budget that would be in any larger window: no recalled turn is."""
+    return any(
+        code == EXCLUDED_BUDGET and source != PASSAGE for code, source in zip(state.codes, state.source, strict=True)
+    )
+
+
 def _smallest(state: _State) -> int:
     """Return the tokens of the smallest window that could hold anything."""
     plan = state.plan
     assembly = plan.config.assembly
     least = []
     for place, code in enumerate(state.codes):
-        if code != EXCLUDED_BUDGET:
+        if code != EXCLUDED_BUDGET or state.source[place] == PASSAGE:
             continue
         section = plan.sections[state.section[place]]
         is_turn = state.source[place] == TURN

@@ -224,8 +224,7 @@ def day_text(day: int) -> str:
 
 def passage_lead(line: str, speaker: str, day: int) -> str:
     """Return the first line of a passage: who said it, and on which day."""
-    head = f"{speaker}: "
-    return f"[{speaker}, {day_text(day)}] {line[len(head) :] if line.startswith(head) else ''}"
+    return f"[{speaker}, {day_text(day)}] {line[len(speaker) + 2 :]}"
 
 
 def text_of_content(source: int, content: Mapping[str, Any]) -> str:

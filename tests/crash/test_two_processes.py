@@ -93,7 +93,7 @@ _ENDS = """
     memory = caliber.open(settings_for(sys.argv[1], write_behind__flush_interval_ms=60_000))
     trajectory = memory.start_trajectory('goal', initiator=USER)
     note = memory.add_note(entity='e', entity_type='t', note_type='fact', content='c', confidence=1)
-    window = memory.assemble_context(trajectory.trajectory_id)
+    window = memory.assemble_context(trajectory.trajectory_id, query="")
     memory.get(note.note_id)
     print(window.window_id, trajectory.trajectory_id, note.note_id)
     {ending}
