@@ -211,6 +211,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "search.floor.similarity": ("search.floor",),
     "search.floor.rest": ("search.floor",),
     "search.floor.question_words": ("search.floor",),
+    "search.floor.saying_words": ("search.floor",),
     "search.floor.unseen_texts": ("search.legs",),
     "search.weights.vector": ("runtime.searching", "search.fusion", "search.searcher", "search.stored"),
     "search.weights.keyword": ("search.fusion",),

@@ -31,7 +31,6 @@ from caliber.search.query import Query
 _HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)
 """A word counts once, whatever the length of the text."""
 
-_HALF = 0.5
 _CUT = re.compile(r"/\d+(?=@)")
 
 
@@ -146,7 +145,7 @@ class Floor:
         if not total:
             return held
         if coverage.words:
-            found = item.words.scores(coverage.words, item.visible, _HELD, given=item.rows)
+            found = item.words.scores(coverage.words, item.visible, _HELD, kept=item.allowed, given=item.rows)
             held = found.own[: len(item.rows)]
         if when is not None:
             held = held + np.where(_of_days(times_us(item.owners, item.rows), when), day, 0.0)
@@ -192,7 +191,7 @@ class Floor:
         best = None if self._query.idle else nearest.best
         near = 0.0
         if best is not None:
-            near = 1.0 if least is None or least <= 0 else max(_HALF * best / float(least), 0.0)
+            near = 1.0 if least is None or least <= 0 else max(best / float(least) / 2, 0.0)
         evidence = Evidence(best, None if least is None else float(least), words, self._least.words)
         return evidence, min(max(words, near), 1.0)
 
