@@ -121,7 +121,9 @@ class Engine:
             self.searcher = Searcher(self.memory, config.search, tuple(self.kinds.values()))
             self.filters = Filters(self._fields_of)
             self.stored_search = open_stored_search(self.store, self.memory, config)
-            self.records = None if self.stored_search is None else StoredRecords(self.store, self.stored_search, config)
+            self.records = None
+            if self.stored_search is not None:
+                self.records = StoredRecords(self.store, self.stored_search, self.memory, config)
             self.memory.on_failure = self.record_error
             self.bus = EventBus(self._subscriber_failed)
             self.one_shots = OneShots(self.memory)

@@ -21,12 +21,12 @@ from caliber.config import CaliberConfig
 from caliber.context import (
     Assembled,
     AssemblyInputs,
+    DefaultQuery,
     OneShot,
     ScoredNow,
     WindowFacts,
     asked_again,
     assemble,
-    current_scope,
     default_query,
     explain,
     plan_of,
@@ -55,8 +55,8 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
 from caliber.runtime.policies.one_shots import Claim, spend_all, stands
-from caliber.runtime.rule_rows import RuleRows
 from caliber.runtime.searching import NO_PROVIDER, Deadline, Searching, for_embedding, in_one_space, query_vector
+from caliber.runtime.window_rows import WindowAsked
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
 from caliber.search.candidates import Asked
 from caliber.search.stored import NOT_RESIDENT
@@ -64,6 +64,7 @@ from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 
 _RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}
+_NO_QUERY = DefaultQuery(None, None, "caller")
 _MORE = 4
 """By how much more events are read where some of them may not be heard of."""
 _COUNTED = (SectionType.NOTES, SectionType.ARTIFACTS)
@@ -115,20 +116,18 @@ class Reader:
         with engine.within(deadline_ms if alone else for_embedding(deadline_ms)):
             snapshot, (vector, without) = in_one_space(engine, consistency, ask)
         deadline.check("the query was embedded")
-        origin = "caller"
-        if config.assembly.order == "stable_first":
-            if query is None and query_embedding is None:
-                space = engine.searched(snapshot)
-                said = default_query(snapshot, engine.memory, trajectory_id, None if space is None else space.space_id)
-                query, vector, origin = said.text, said.vector, said.origin
-            elif query == "" and query_embedding is None:
-                query, origin = None, "none"
+        asked: DefaultQuery | None = DefaultQuery(query, vector, "caller")
+        if config.assembly.order == "stable_first" and query_embedding is None:
+            if query is None:
+                asked = None
+            elif query == "":
+                asked = DefaultQuery(None, vector, "none")
         gone: frozenset[tuple[bytes, int]] = frozenset()
         while True:
             claim = engine.one_shots.claim(trajectory_id, gone)
             try:
                 assembled = self._assemble(
-                    snapshot, trajectory_id, budget, query, vector, without, as_of, extra_sections, claim.rules, origin
+                    snapshot, trajectory_id, budget, asked, without, as_of, extra_sections, claim.rules
                 )
                 deadline.check("the window was assembled")
                 if self._left_behind(assembled, trajectory_id, claim, deadline):
@@ -144,33 +143,37 @@ class Reader:
         """Assemble without a query, leaving nothing behind: what a checkpoint keeps."""
         snapshot = self._engine.snapshot()
         budget = min(max_tokens, self._engine.config.token_budget)
-        return self._assemble(snapshot, trajectory_id, budget, None, None, None, None, None).window
+        return self._assemble(snapshot, trajectory_id, budget, _NO_QUERY, None, None, None).window
 
     def _assemble(
         self,
         snapshot: ResidentSnapshot,
         trajectory_id: uuid.UUID,
         max_tokens: int,
-        query: str | None,
-        vector: NDArray[np.float32] | None,
+        query: DefaultQuery | None,
         without_vector: str | None,
         as_of: datetime | None,
         extra_sections: Mapping[str, str | None] | None,
         once: tuple[OneShot, ...] = (),
-        query_from: str = "caller",
     ) -> Assembled:
+        """Assemble for a query; None stands for what the last user turn asks, or the goal."""
         engine = self._engine
         now = engine.clock.now_us()
         degraded: tuple[str, ...] = ()
         totals: Mapping[str, int] = {}
-        searcher = engine.searcher
+        figures, searcher = None, engine.searcher
         space = engine.searched(snapshot)
         if engine.records is not None and engine.stored_search is not None:
             degraded = (NOT_RESIDENT,)
-            asked = self._asked(query, vector, space, as_of, now)
-            rules = self._rules(snapshot, trajectory_id, once, asked)
-            snapshot, totals = engine.records.for_window(snapshot, trajectory_id, asked, rules)
+            asked = self._asked(space, as_of, now)
+            plan = plan_of(engine.config, once)
+            read = engine.records.for_window(
+                snapshot, WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal)
+            )
+            snapshot, query, totals, figures = read.snapshot, read.query, read.totals, read.figures
             searcher = engine.stored_search.searcher()
+        elif query is None:
+            query = default_query(snapshot, engine.memory, trajectory_id, None if space is None else space.space_id)
         return assemble(
             AssemblyInputs(
                 snapshot=snapshot,
@@ -183,14 +186,15 @@ class Reader:
                 config_hash=engine.config.hash.hex(),
                 principal=self._principal.label,
                 note_mask=self._notes.over(snapshot["note"]),
-                query=query,
-                query_embedding=vector,
+                query=query.text,
+                query_embedding=query.vector,
                 without_vector=without_vector,
-                vector_expected=query_from == "caller",
-                query_from=query_from,
+                vector_expected=query.origin == "caller",
+                query_from=query.origin,
                 space_id=None if space is None else space.space_id,
                 extra_sections=inputs.as_mapping(extra_sections, "extra_sections"),
                 totals=totals,
+                figures=figures,
                 degraded=degraded,
                 once=once,
             ),
@@ -198,33 +202,15 @@ class Reader:
             searcher,
         )
 
-    def _rules(
-        self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID, once: tuple[OneShot, ...], asked: Asked
-    ) -> RuleRows | None:
-        """Return what rules ask the database for; None without rules that bring records."""
-        plan = plan_of(self._engine.config, once)
-        if not plan.taking:
-            return None
-        scope_id = current_scope(snapshot, trajectory_id)
-        return RuleRows(plan, trajectory_id, scope_id, self._principal, asked.as_of_us, asked.now_us)
-
-    def _asked(
-        self,
-        query: str | None,
-        vector: NDArray[np.float32] | None,
-        space: EmbeddingSpace | None,
-        as_of: datetime | None,
-        now: int,
-    ) -> Asked:
-        """Return the search for the notes of a window."""
-        engine = self._engine
+    def _asked(self, space: EmbeddingSpace | None, as_of: datetime | None, now: int) -> Asked:
+        """Return what every search for records of a window asks."""
         return Asked(
-            text=query or "",
-            vector=vector,
+            text="",
+            vector=None,
             without_vector=None,
             space=space,
-            kinds=("note",),
-            limit=max(1, engine.config.assembly.note_search_limit),
+            kinds=(),
+            limit=1,
             conditions={},
             notes=self._notes,
             as_of_us=now if as_of is None else to_us(as_of, "as_of"),

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from caliber.access.visibility import may_see
 from caliber.config.injection import InjectionKind
-from caliber.context.plan import NOTE, OWN, AssemblyPlan
+from caliber.context.plan import NOTE, OWN, AssemblyPlan, SectionPlan
 from caliber.context.rules import RulePlan, variables_of
 from caliber.model.access import Principal
 from caliber.runtime.records.conditions import joined
@@ -64,42 +64,34 @@ class RuleRows:
         self._now_us = now_us
         self._sees = sees(principal)
 
-    def read(self, store: Store, session: StatementSession) -> dict[str, list[Row]]:
-        """Return the rows of notes and declared memories, by relation; of one that no rule names there are none."""
-        out: dict[str, list[Row]] = {memory.relation.name: [] for memory in self._plan.own.values()}
-        for section in self._plan.taking:
-            if section.rule is not None and (section.source == NOTE or section.source >= OWN):
-                rows = self._of(store, session, section.rule, section.source)
-                out.setdefault(self._plan.relation_of(section.source), []).extend(rows)
-        return out
-
-    def searches(self, asked: Asked, kinds: Collection[str]) -> Iterator[Asked]:
-        """Yield what rules on notes, and on declared memories among ``kinds``, ask a search where a query is asked."""
-        for section in self._plan.taking if asked.text.strip() or asked.vector is not None else ():
-            rule, source = section.rule, section.source
-            kind = self._plan.relation_of(source)
-            if rule is None or not rule.asks or not (source == NOTE or (source >= OWN and kind in kinds)):
-                continue
-            most = rule.mode.count or self._plan.config.assembly.relevant_limit
-            where = None if rule.predicate is None else Where({kind: rule.predicate}, self._variables(source))
-            yield replace(asked, kinds=(kind,), limit=max(1, most), where=where)
-
-    def _variables(self, source: int) -> Mapping[Variable, Any]:
-        at = self._instants.get(source, self._now_us)
-        return variables_of(self._trajectory_id, self._scope_id, self._principal, at)
-
-    def _of(self, store: Store, session: StatementSession, rule: RulePlan, source: int) -> list[Row]:
+    def newest(self, store: Store, session: StatementSession, section: SectionPlan) -> list[Row]:
+        """Return the newest notes, or records of a declared memory, that a rule's filter lets through."""
+        rule, source = section.rule, section.source
+        assert rule is not None
         relation = store.catalog.by_name[self._plan.relation_of(source)]
         counts = OWN_IN_FORCE if source >= OWN else in_force(relation.name)
         listing = store.listing(
             relation, joined(counts, rule.predicate), relation.column("created_at"), descending=True
         )
-        most = self._limit(rule)
+        most = self.limit(rule)
         rows = listing.rows(session, self._variables(source), page_rows=max(1, min(PAGE_ROWS, most)))
         return list(itertools.islice((row for row in rows if source != NOTE or self._sees(row)), most))
 
-    def _limit(self, rule: RulePlan) -> int:
+    def question(self, section: SectionPlan, base: Asked) -> Asked:
+        """Return what a rule asks a search."""
+        rule, kind = section.rule, self._plan.relation_of(section.source)
+        assert rule is not None
+        most = rule.mode.count or self._plan.config.assembly.relevant_limit
+        where = None if rule.predicate is None else Where({kind: rule.predicate}, self._variables(section.source))
+        return replace(base, kinds=(kind,), limit=max(1, most), where=where)
+
+    def limit(self, rule: RulePlan) -> int:
+        """Return how many records a rule takes where nothing says what is relevant: the newest."""
         assembly = self._plan.config.assembly
         if rule.kind is InjectionKind.TOP_K:
             return rule.mode.count or 0
         return assembly.recency_fallback_limit if rule.kind is InjectionKind.RELEVANT else assembly.rule_limit
+
+    def _variables(self, source: int) -> Mapping[Variable, Any]:
+        at = self._instants.get(source, self._now_us)
+        return variables_of(self._trajectory_id, self._scope_id, self._principal, at)

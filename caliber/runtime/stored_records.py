@@ -12,11 +12,12 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from caliber.config import CaliberConfig
+from caliber.context import TextSource
 from caliber.model.windows import Position
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
-from caliber.runtime.rule_rows import RuleRows
-from caliber.search.candidates import Asked
+from caliber.resident.vectors import VectorSnapshot
+from caliber.runtime.window_rows import WindowAsked, WindowRead, WindowRows, open_scope
 from caliber.search.stored import StoredSearch
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.protocol import Store
@@ -28,11 +29,11 @@ _EMPTY = ("session", "trajectory", "scope", "turn", "turn_summary", "artifact", 
 class StoredRecords:
     """Reads what a call about one trajectory needs."""
 
-    def __init__(self, store: Store, search: StoredSearch, config: CaliberConfig) -> None:
+    def __init__(self, store: Store, search: StoredSearch, memory: TextSource, config: CaliberConfig) -> None:
         self._store = store
         self._search = search
+        self._memory = memory
         self._max_depth = config.pcp.context_dag.max_depth if config.pcp.context_dag.enabled else 0
-        self._newest = config.assembly.notes_without_query
 
     def around(
         self,
@@ -48,28 +49,21 @@ class StoredRecords:
         with self._store.read() as session:
             rows = self._read(session, trajectory_id, [scope.bytes for scope in scopes])
             rows["note"] = [row for thing in things for row in self._list(session, "note", "find_by_entity", *thing)]
-            return self._snapshot(session, resident, rows, None)
+            return self._snapshot(session, resident, rows)
 
-    def for_window(
-        self, resident: ResidentSnapshot, trajectory_id: uuid.UUID, asked: Asked, rules: RuleRows | None = None
-    ) -> tuple[ResidentSnapshot, dict[str, int]]:
-        """Return a snapshot for a window: turns of the newest open scope, records that come into question.
-
-        Besides, how many notes are in sight. ``rules`` say what else could enter.
+    def for_window(self, resident: ResidentSnapshot, asked: WindowAsked) -> WindowRead:
+        """Return a snapshot for a window, and what the store knows besides.
 
         Raises: SchemaMismatch when the full text cannot be trusted
         """
         with self._store.read() as session:
-            rows = self._read(session, trajectory_id, None)
-            found, in_sight = self._search.rows_for(session, asked, self._newest)
-            parts = [found]
-            if rules is not None:
-                parts.append(rules.read(self._store, session))
-                searches = rules.searches(asked, self._search.kinds)
-                parts += [self._search.rows_for(session, search, 0)[0] for search in searches]
-            for name in dict.fromkeys(name for part in parts for name in part):
-                rows[name] = list({row[0]: row for part in parts for row in part.get(name, ())}.values())
-            return self._snapshot(session, resident, rows, asked), {"note": in_sight}
+            mirrors = PartialMirrors(resident.evaluator, self._store.catalog)
+            position = self._position(session)
+            window = WindowRows(self._store, self._search, self._memory, mirrors, session, asked, position)
+            rows = self._read(session, asked.trajectory_id, None)
+            window.read(rows, resident)
+            snapshot = self._snapshot(session, resident, rows, window)
+            return WindowRead(snapshot, window.query, window.totals, window.figures)
 
     def _read(
         self, session: StatementSession, trajectory_id: uuid.UUID, scopes: Sequence[bytes] | None
@@ -81,7 +75,8 @@ class StoredRecords:
         rows: dict[str, Sequence[Row]] = dict.fromkeys(_EMPTY, ())
         rows["trajectory"] = lineage = self._lineage(session, trajectory_id.bytes)
         rows["scope"] = self._list(session, "scope", "list_by_trajectory", trajectory_id.bytes)
-        wanted = self._open_scope(rows["scope"]) if scopes is None else scopes
+        newest = open_scope(self._store.plans["scope"].codec, rows["scope"])
+        wanted = scopes if scopes is not None else [] if newest is None else [newest]
         rows["turn"] = [row for key in wanted for row in self._list(session, "turn", "list_by_scope", key)]
         rows["turn_summary"] = self._list(session, "turn_summary", "list_by_trajectory", trajectory_id.bytes)
         rows["artifact"] = [
@@ -94,27 +89,33 @@ class StoredRecords:
         session: StatementSession,
         resident: ResidentSnapshot,
         rows: dict[str, Sequence[Row]],
-        asked: Asked | None,
+        window: WindowRows | None = None,
     ) -> ResidentSnapshot:
-        statements = self._search.full_text.statements
-        ranked = ("artifact", "note", "scope", *(relation.name for relation in self._store.catalog.own))
-        keys = dump_json([row[1].hex().upper() for kind in ranked for row in rows.get(kind, ())])
-        mirrors = PartialMirrors(resident.evaluator, self._store.catalog)
-        found: Sequence[Row] = ()
-        space = None if asked is None else asked.space
-        if asked is not None:
-            rows["usage"] = session.run(statements["search.usage_of"], (keys,))
-            rows["edge"] = session.run(statements["search.edges_of"], (keys,))
-        if space is not None:
-            found = session.run(statements["search.vectors_of"], (space.space_id.bytes, keys))
-        relations = {name: mirrors.mirror(name, part) for name, part in rows.items()}
-        vectors = {} if space is None else mirrors.vectors(space, found, relations)
-        sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
-        position = Position(self._store.epoch, sequence)
+        """Return a snapshot of rows; for a window with vectors of what may be ranked, its links and how it was used."""
+        vectors: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}
         spaces = dict(resident.spaces)
+        space = None if window is None else window.space
+        found: Sequence[Row] = ()
+        if window is not None:
+            statements = self._search.full_text.statements
+            ranked = ("artifact", "note", "scope", *(relation.name for relation in self._store.catalog.own))
+            keys = [*(row[1] for kind in ranked for row in rows.get(kind, ())), *window.found_turns]
+            packed = dump_json([key.hex().upper() for key in dict.fromkeys(keys)])
+            rows["usage"] = session.run(statements["search.usage_of"], (packed,))
+            rows["edge"] = session.run(statements["search.edges_of"], (packed,))
+            if space is not None:
+                found = session.run(statements["search.vectors_of"], (space.space_id.bytes, packed))
+        mirrors = PartialMirrors(resident.evaluator, self._store.catalog)
+        relations = {name: mirrors.mirror(name, part) for name, part in rows.items()}
         if space is not None:
+            vectors = mirrors.vectors(space, found, relations)
             spaces[space.space_id] = space
+        position = self._position(session)
         return ResidentSnapshot(position, relations, vectors, spaces, resident.evaluator, resident.space_in_use)
+
+    def _position(self, session: StatementSession) -> Position:
+        sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
+        return Position(self._store.epoch, sequence)
 
     def _list(self, session: StatementSession, relation: str, path: str, *key: object) -> list[Row]:
         return session.run(self._store.plans[relation].lists[path], key)
@@ -130,10 +131,3 @@ class StoredRecords:
             out += rows
             following = rows[0][parent_at] if rows else None
         return out
-
-    def _open_scope(self, scopes: Sequence[Row]) -> list[bytes]:
-        """Return the key of the newest open scope, if there is one."""
-        codec = self._store.plans["scope"].codec
-        closed_at, number_at = codec.index("closed_at"), codec.index("sequence_number")
-        still_open = [row for row in scopes if row[closed_at] is None]
-        return [max(still_open, key=lambda row: int(row[number_at]))[1]] if still_open else []

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any, Final
 
 import numpy as np
@@ -22,10 +21,10 @@ from caliber.access.visibility import NoteMask
 from caliber.config.search import SearchConfig
 from caliber.kernels import VectorMatrix
 from caliber.model.entities import EmbeddingSpace
-from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.search.filters import encoded_filter
+from caliber.search.stored_figures import Figures
 from caliber.search.where import Where
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.full_text import PART_MARK, filter_names
@@ -38,15 +37,6 @@ _TOKENS_MAX: Final = 1_024
 """Spellings looked at for one beginning of words, a kind."""
 
 _LAST: Final = "\U0010ffff"
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """How many texts of one kind a principal may see, how many terms they have, and when the newest happened."""
-
-    texts: int
-    terms: int
-    newest_us: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +57,20 @@ class Asked:
     """Called between statements; raises when the time of the call is up."""
     where: Where | None = None
     floor: bool = True
+    """Whether only what reaches the floor is found."""
+    reach: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """Conditions by kind, of which a record has to meet one besides; every record of a kind that is not named does."""
+
+
+Filters = tuple[str | None, ...]
+"""A parameter for each column that a kind can be filtered by, and one for ordinals."""
 
 
 class Sight:
     """What one principal sees of the store in one session, and the statements to ask for it.
 
     ``among`` are the ordinals of the records that a filter of the language lets through, by kind; ``relations`` are
-    those of the store.
+    those of the store. ``figures`` of the kinds are counted, unless they are given.
     """
 
     def __init__(
@@ -84,6 +81,7 @@ class Sight:
         indexes: VectorIndexes | None = None,
         among: Mapping[str, Sequence[int]] | None = None,
         relations: Mapping[str, Relation] = BY_NAME,
+        figures: Mapping[str, Figures] | None = None,
     ) -> None:
         self.relations = relations
         self._session = session
@@ -95,12 +93,20 @@ class Sight:
         lists = [row[0] for row in self.ask("search.readers_note")]
         self.seen = dump_json([json.loads(text) for text in asked.notes.among(lists)])
         among = {} if among is None else among
-        self._filters = {
-            kind: encoded_filter(relations[kind], asked.conditions, among.get(kind)) for kind in asked.kinds
-        }
+        self._filters = {kind: self._encoded(kind, asked, among.get(kind)) for kind in asked.kinds}
         self.kinds = tuple(kind for kind in asked.kinds if self._filters[kind] is not None)
-        self.filtered = bool(asked.conditions) or bool(among)
-        self.figures = {kind: Figures(*self.ask(f"search.figures_{kind}", *self.of(kind))[0]) for kind in self.kinds}
+        self.figures = (
+            {kind: Figures(*self.ask(f"search.figures_{kind}", *self.of(kind))[0]) for kind in self.kinds}
+            if figures is None
+            else figures
+        )
+
+    def _encoded(self, kind: str, asked: Asked, among: Sequence[int] | None) -> list[Filters] | None:
+        """Return the filters of which a record meets one, or None where the kind lacks a column."""
+        relation = self.relations[kind]
+        out = [encoded_filter(relation, {**asked.conditions, **each}, among) for each in asked.reach.get(kind, ({},))]
+        known = [filters for filters in out if filters is not None]
+        return known if len(known) == len(out) else None
 
     def ask(self, statement: str, *parameters: Any) -> list[Row]:
         """Run one statement of full text, if there is still time."""
@@ -108,45 +114,50 @@ class Sight:
             self._check()
         return self._session.run(self._statements[statement], parameters)
 
-    def nearest(self, kind: str, space: EmbeddingSpace, query: NDArray[np.float32], records: int) -> list[Row] | None:
+    def nearest(
+        self, kind: str, filters: Filters, space: EmbeddingSpace, query: NDArray[np.float32], records: int
+    ) -> list[Row] | None:
         """Return the vectors that an index finds for so many records of a kind; None where all have to be read."""
         if self._indexes is None:
             return None
         if self._check is not None:
             self._check()
-        near = Near(kind, query.astype("<f4").tobytes(), *self.of(kind), self.filters(kind), records)
+        near = Near(kind, query.astype("<f4").tobytes(), *self.of(kind), filters, records)
         return self._indexes.nearest(self._session, space, near)
 
     def of(self, kind: str) -> tuple[str, int]:
         """Return the lists of readers that count, and the instant at which records of a kind must be in force."""
         return self.seen, self._instants.get(kind, self.now_us)
 
-    def filters(self, kind: str) -> tuple[str | None, ...]:
-        """Return a parameter for each column that a kind can be filtered by."""
+    def filters(self, kind: str) -> Sequence[Filters]:
+        """Return the filters of which a record of a kind has to meet one; no record meets two."""
         found = self._filters[kind]
         assert found is not None  # kinds without a column are not searched
         return found
 
-    @property
-    def texts(self) -> int:
-        """How many texts may be seen, over all kinds."""
-        return sum(figures.texts for figures in self.figures.values())
+    def every(self, kind: str) -> Filters:
+        """Return the filters that every record of a kind meets."""
+        return (None,) * len(filter_names(self.relations[kind]))
 
-    def today(self) -> date:
-        """Return the day of the newest record in sight, or today if that is earlier."""
-        known = [figures.newest_us for figures in self.figures.values() if figures.newest_us is not None]
-        return from_us(min(self.now_us, max(known)) if known else self.now_us).date()
+    def filtered(self, kind: str) -> bool:
+        """Return whether a record of a kind that is in sight may be no hit."""
+        return self.filters(kind) != [self.every(kind)]
 
-    def count(self, term: str) -> int:
-        """Return how many texts in sight hold a term."""
-        return sum(int(self.ask(f"search.count_{kind}", term, *self.of(kind))[0][0]) for kind in self.kinds)
+    def matching(self, kind: str) -> int:
+        """Return how many records of a kind in sight meet the filters."""
+        name, of = f"search.matching_{kind}", self.of(kind)
+        return sum(int(self.ask(name, *of, *filters)[0][0]) for filters in self.filters(kind))
 
-    def count_of_days(self, first_us: int, last_us: int) -> int:
-        """Return how many records in sight happened between two instants, both included."""
+    def counts(self, term: str) -> dict[str, int]:
+        """Return how many texts in sight hold a term, by kind."""
+        return {kind: int(self.ask(f"search.count_{kind}", term, *self.of(kind))[0][0]) for kind in self.kinds}
+
+    def counts_of_days(self, first_us: int, last_us: int) -> dict[str, int]:
+        """Return how many records in sight happened between two instants, both included, by kind."""
         statement = "search.count_of_days_{}"
-        return sum(
-            int(self.ask(statement.format(kind), first_us, *self.of(kind), last_us)[0][0]) for kind in self.kinds
-        )
+        return {
+            kind: int(self.ask(statement.format(kind), first_us, *self.of(kind), last_us)[0][0]) for kind in self.kinds
+        }
 
     def linked(self) -> bool:
         """Return whether any two records in sight are linked."""
@@ -164,7 +175,7 @@ class Sight:
                 while seen < _TOKENS_MAX:
                     rows = self.ask(f"search.tokens_{kind}", start, after, start + _LAST, _TOKENS_MAX)
                     page = [row[0] for row in rows]
-                    known = [token for token in page if token in found or self.count(token)]
+                    known = [token for token in page if token in found or any(self.counts(token).values())]
                     found.update(known)
                     seen += len(known)
                     if len(page) < _TOKENS_MAX:
@@ -188,15 +199,16 @@ class Candidates:
 def by_words(sight: Sight, terms: Mapping[str, float], settings: SearchConfig, out: Candidates) -> None:
     """Add the best by words. ``terms`` has each token that is looked for, with its rarity.
 
-    Where a filter leaves some out, the best without it are looked at too: they lend, and say who is named.
+    Where a filter leaves some out, the best without it are looked at too: they lend, and say who is named; links lead
+    on from them.
     """
     best: dict[tuple[str, int], float] = {}
     others: dict[tuple[str, int], float] = {}
     for kind in sight.kinds:
-        every = (None,) * len(filter_names(sight.relations[kind]))
-        _best(sight, kind, terms, settings, sight.filters(kind), best)
-        if sight.filtered and kind in ("turn", "note"):
-            _best(sight, kind, terms, settings, every, others)
+        for filters in sight.filters(kind):
+            _best(sight, kind, terms, settings, filters, best)
+        if sight.filtered(kind) and (kind in ("turn", "note") or settings.weights.graph):
+            _best(sight, kind, terms, settings, sight.every(kind), others)
     for found in (best, others):
         order = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: out.most]
         for (kind, ordinal), _ in order:
@@ -232,38 +244,38 @@ def by_vector(
     out: Candidates,
     *,
     least: float | None = None,
+    besides: int = 0,
 ) -> None:
     """Add the records nearest to a query, scored exactly: those an index finds, or of every vector in sight.
 
-    Without an index each is read once, a page at a time.
+    Without an index each is read once, a page at a time. As many more are added as there are records ``besides``,
+    which may be near and are no hits.
 
     Units: least is a similarity; None for ``search.min_similarity``
     """
     least = settings.min_similarity if least is None else least
-    wanted = max(settings.vector_candidates, settings.candidate_factor * limit)
+    wanted = max(settings.vector_candidates, settings.candidate_factor * limit) + besides
     best: list[tuple[float, bytes, str, int]] = []
     for kind in sight.kinds:
-        found = sight.nearest(kind, space, query, wanted)
-        if found is not None:
-            best = _nearest(best, kind, found, space, query, least, wanted) if found else best
-            continue
-        last = -1
-        while True:
-            rows = sight.ask(
-                f"search.vectors_{kind}",
-                space.space_id.bytes,
-                *sight.of(kind),
-                last,
-                _PAGE_VECTORS,
-                *sight.filters(kind),
-            )
-            if rows:
-                best = _nearest(best, kind, rows, space, query, least, wanted)
-                last = rows[-1][0]
-            if len(rows) < _PAGE_VECTORS:
-                break
+        for filters in sight.filters(kind):
+            found = sight.nearest(kind, filters, space, query, wanted)
+            pages = _pages(sight, kind, filters, space) if found is None else (found,)
+            for rows in pages:
+                if rows:
+                    best = _nearest(best, kind, rows, space, query, least, wanted)
     for _, _, kind, ordinal in best:
         out.add(kind, (ordinal,))
+
+
+def _pages(sight: Sight, kind: str, filters: Filters, space: EmbeddingSpace) -> Iterator[list[Row]]:
+    """Yield every vector of a kind in sight that meets the filters, a page at a time."""
+    last = -1
+    while True:
+        rows = sight.ask(f"search.vectors_{kind}", space.space_id.bytes, *sight.of(kind), last, _PAGE_VECTORS, *filters)
+        yield rows
+        if len(rows) < _PAGE_VECTORS:
+            return
+        last = rows[-1][0]
 
 
 def _nearest(
@@ -309,23 +321,32 @@ def recent(sight: Sight, settings: SearchConfig, limit: int, out: Candidates) ->
     # Scores are compared in f32 and then by id: a few more, so that a tie at the end is broken as in memory.
     count = limit + max(limit, 64)
     for kind in sight.kinds:
-        rows = sight.ask(
-            f"search.recent_{kind}",
-            sight.now_us,
-            *sight.of(kind),
-            half_us,
-            settings.neutral_importance,
-            count,
-            *sight.filters(kind),
-        )
+        for filters in sight.filters(kind):
+            rows = sight.ask(
+                f"search.recent_{kind}",
+                sight.now_us,
+                *sight.of(kind),
+                half_us,
+                settings.neutral_importance,
+                count,
+                *filters,
+            )
+            out.add(kind, (row[0] for row in rows))
+
+
+def newest(sight: Sight, kind: str, limit: int, out: Candidates) -> None:
+    """Add the newest of a kind that meet the filters."""
+    for filters in sight.filters(kind):
+        rows = sight.ask(f"search.newest_{kind}", *sight.of(kind), limit, *filters)
         out.add(kind, (row[0] for row in rows))
 
 
 def of_days(sight: Sight, first_us: int, last_us: int, out: Candidates) -> None:
     """Add what is of the days that a query of nothing else names."""
     for kind in sight.kinds:
-        rows = sight.ask(f"search.of_days_{kind}", first_us, *sight.of(kind), last_us, out.most, *sight.filters(kind))
-        out.add(kind, (row[0] for row in rows))
+        for filters in sight.filters(kind):
+            rows = sight.ask(f"search.of_days_{kind}", first_us, *sight.of(kind), last_us, out.most, *filters)
+            out.add(kind, (row[0] for row in rows))
 
 
 def linked_rows(

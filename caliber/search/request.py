@@ -35,7 +35,9 @@ class Request:
     as_of_us: int
     now_us: int
     figures: StoredFigures | None = None
-    """The query, and what is counted over the whole store, where the snapshot holds only a part of it."""
+    """Counts over the whole store, where the snapshot holds only a part of it."""
+    query: Query | None = None
+    """The text as it was understood, where it was read already."""
     where: Where | None = None
     texts: Texts = held_texts
     """Reads what a filter compares of texts."""

@@ -112,8 +112,7 @@ class Searcher:
         searched = self.searched(request)
         if not request.text.strip():
             return Outcome(recent_rows(searched, request, self._settings), None, {}, None)
-        figures = request.figures
-        query = self.read(request.text, lambda: _today(searched, request.now_us)) if figures is None else figures.query
+        query = self._understood(searched, request)
         if not searched:
             weights, degraded = self._weights(request, self._web(request, searched))
             return Outcome([], query, weights, degraded)
@@ -146,20 +145,20 @@ class Searcher:
             sight = self.sight(owners, request.notes, request.as_of_us, request.now_us)
             allowed = sight.visible if pool.allowed is None else pool.allowed
             searched.append(Searched(pool.kind, owners, sight, allowed, self.keywords.of(owners)))
-        query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
+        query = self._understood(searched, _over(request, pools))
         degraded = self._missing(request, self._web(request, searched))[1]
         # Scores do not depend on the limit; given rows need nothing beyond the candidates.
         limits = [pool.limit if pool.rows is None else 1 for pool in pools]
         out: list[Relevance] = []
         if together and pools:
-            asked = replace(request, kinds=tuple(pool.kind for pool in pools), limit=max(limits))
+            asked = replace(_over(request, pools), limit=max(limits))
             scored = self._scored(searched, query, asked, whole=True)
             for place, (pool, item, limit) in enumerate(zip(pools, searched, limits, strict=True)):
                 alone = replace(asked, kinds=(pool.kind,), limit=limit)
                 out.append(self._relevance_of(pool, item, scored.alone(place), alone))
             return out, degraded
         for pool, item, limit in zip(pools, searched, limits, strict=True):
-            asked = replace(request, kinds=(pool.kind,), limit=limit)
+            asked = replace(_over(request, (pool,)), limit=limit)
             out.append(self._relevance_of(pool, item, self._scored([item], query, asked, whole=True), asked))
         return out, degraded
 
@@ -174,15 +173,22 @@ class Searcher:
             sight = self.sight(owners, request.notes, request.as_of_us, request.now_us)
             allowed = sight.visible if pool.allowed is None else pool.allowed
             searched.append(Searched(pool.kind, owners, sight, allowed, self.keywords.of(owners)))
-        query = self._reader.read(request.text, lambda: _today(searched, request.now_us))
+        asked = replace(_over(request, pools), limit=limit)
+        query = self._understood(searched, asked)
         degraded = self._missing(request, self._web(request, searched))[1]
-        asked = replace(request, kinds=tuple(pool.kind for pool in pools), limit=limit)
         scored = self._scored(searched, query, asked, whole=True, beyond=False)
         rows = fusion.best_rows(searched, scored.joined, limit)
         return [
             _relevance(item, joined, scored.floored.strength, mine)
             for item, joined, mine in zip(searched, scored.joined, rows, strict=True)
         ], degraded
+
+    def _understood(self, searched: Sequence[Searched], request: Request) -> Query:
+        """Return what a request asks for; days are meant from the newest record of the kinds that are searched."""
+        if request.query is not None:
+            return request.query
+        figures, now_us = request.figures, request.now_us
+        return self.read(request.text, lambda: _today(searched, now_us) if figures is None else figures.today(now_us))
 
     def _relevance_of(self, pool: Pool, item: Searched, scored: _Scored, asked: Request) -> Relevance:
         joined, strength = scored.joined[0], scored.floored.strength
@@ -368,6 +374,12 @@ class Searcher:
             like = _likeness(searched, request, [(hit.kind, hit.row) for hit in pool])
             best = [pool[at] for at in fusion.diversified(scores, like, share, request.limit)] + rest
         return best[: request.limit]
+
+
+def _over(request: Request, pools: Sequence[Pool]) -> Request:
+    """Return a request for the kinds of some pools."""
+    kinds = tuple(dict.fromkeys(pool.kind for pool in pools))
+    return replace(request, kinds=kinds, figures=None if request.figures is None else request.figures.of(kinds))
 
 
 class _Legs(NamedTuple):

@@ -29,9 +29,10 @@ from caliber.search import candidates as find
 from caliber.search.candidates import Asked, Candidates, Sight
 from caliber.search.filters import check_filter
 from caliber.search.full_text import indexer_name
+from caliber.search.query import Query
 from caliber.search.request import Outcome, Request
 from caliber.search.searcher import Searcher
-from caliber.search.stored_figures import StoredFigures
+from caliber.search.stored_figures import Figures, StoredFigures
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.full_text import PART_MARK, FullText, FullTextState, holds, texts_of
 from caliber.storage.protocol import Store
@@ -79,7 +80,7 @@ class StoredSearch:
         self, store: Store, full_text: FullText, memory: ResidentMemory, settings: SearchConfig, evaluator: Evaluator
     ) -> None:
         exact = settings.keyword.model_copy(update={"similar_words": "none"})
-        self._settings = settings.model_copy(update={"keyword": exact})
+        self.settings: SearchConfig = settings.model_copy(update={"keyword": exact})
         self._store = store
         self.full_text = full_text
         self._name = str(store.facts()["path"])
@@ -109,35 +110,16 @@ class StoredSearch:
             position = Position(self._store.epoch, sequence)
             yield lambda asked: (self._search(session, state, asked, position), position)
 
-    def rows_for(self, session: StatementSession, asked: Asked, newest: int) -> tuple[dict[str, list[Row]], int]:
-        """Return the records that come into question for a window, by kind, and how many there are in sight.
-
-        Those by words and by vector; without a query, or where nothing is found, the newest notes.
-
-        Raises: SchemaMismatch
-        """
-        self._check(self.full_text.state(session), asked)
-        sight = self._sight(session, asked)
-        found = Candidates(self._settings.candidates_max)
-        if asked.text.strip():
-            figures = StoredFigures(self.searcher().read(asked.text, sight.today), sight, linked=False)
-            find.by_words(sight, _terms(figures, self.searcher()), self._settings, found)
-        if asked.vector is not None and asked.space is not None:
-            find.by_vector(sight, asked.space, asked.vector, self._settings, asked.limit, found, least=-1.0)
-        if not found.rows and newest:
-            rows = sight.ask("search.newest_note", *sight.of("note"), newest)
-            found.add("note", (row[0] for row in rows))
-        return {kind: self._rows(session, kind, ordinals) for kind, ordinals in found.rows.items()}, sight.texts
-
-    def _check(self, state: FullTextState | None, asked: Asked) -> None:
+    def check(self, state: FullTextState | None, asked: Asked) -> None:
         """Refuse an index that does not hold what is searched. One that others removed a memory from holds the rest."""
         relations = self._store.catalog.by_name
-        check_state(state, self._settings, self._name, [relations[kind] for kind in asked.kinds])
+        check_state(state, self.settings, self._name, [relations[kind] for kind in asked.kinds])
 
-    def _sight(self, session: StatementSession, asked: Asked) -> Sight:
+    def sight(self, session: StatementSession, asked: Asked, figures: Mapping[str, Figures] | None = None) -> Sight:
+        """Return what a search sees of the store in a session."""
         among = self._let_through(session, asked)
         relations = self._store.catalog.by_name
-        return Sight(session, self.full_text.statements, asked, self._store.vector_index, among, relations)
+        return Sight(session, self.full_text.statements, asked, self._store.vector_index, among, relations, figures)
 
     def searcher(self) -> Searcher:
         """Return the searcher, a fresh one when this one remembers too many words."""
@@ -147,43 +129,70 @@ class StoredSearch:
             return self._searcher
 
     def _fresh(self) -> Searcher:
-        return Searcher(self._memory, self._settings, self.kinds)
+        return Searcher(self._memory, self.settings, self.kinds)
 
     def _search(
         self, session: StatementSession, state: FullTextState | None, asked: Asked, position: Position
     ) -> Outcome:
-        self._check(state, asked)
+        self.check(state, asked)
         check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
-        settings, searcher = self._settings, self.searcher()
-        sight = self._sight(session, asked)
+        settings, searcher = self.settings, self.searcher()
+        sight = self.sight(session, asked)
         found = Candidates(settings.candidates_max)
-        figures = None
+        query: Query | None = None
+        figures: StoredFigures | None = None
         if asked.text.strip():
-            query = searcher.read(asked.text, sight.today)
-            figures = StoredFigures(query, sight, linked=bool(settings.weights.graph) and sight.linked())
-            find.by_words(sight, _terms(figures, searcher), settings, found)
-            if query.when is not None and not (query.terms or query.beginnings):
-                find.of_days(sight, query.when.first_us, query.when.last_us, found)
-            if asked.vector is not None and asked.space is not None and settings.weights.vector:
-                find.by_vector(sight, asked.space, asked.vector, settings, asked.limit, found)
-            find.beside(sight, settings, found)
+            counted = figures = self.figures(sight)
+            query = searcher.read(asked.text, lambda: counted.today(sight.now_us))
+            self.collect(sight, asked, query, terms_of(query, figures, sight, searcher), found)
         else:
             find.recent(sight, settings, asked.limit, found)
-        rows = {kind: self._rows(session, kind, ordinals) for kind, ordinals in found.rows.items()}
-        request = self._request(sight, asked, position, rows, figures)
+        rows = {kind: self.rows(session, kind, ordinals) for kind, ordinals in found.rows.items()}
+        request = self.request(sight, asked, position, rows, figures, query)
         if figures is not None and figures.linked:
-            seeds = max(_SEEDS, settings.graph.seeds)
-            # Links lead on from all that filters and the floor leave out.
-            limit = max(seeds, asked.limit)
-            unfiltered = dataclasses.replace(request, limit=limit, conditions={}, where=None, floor=False)
-            best = searcher.search(unfiltered).found
-            ids = [hit.relation.entity_id(hit.row) for hit in best[:seeds]]
-            edges, reached = find.linked_rows(sight, ids, settings.graph.depth, found.most)
-            for kind, more in reached.items():
-                rows[kind] = [*rows.get(kind, []), *more]
-            rows["edge"] = edges
-            request = self._request(sight, asked, position, rows, figures)
+            rows["edge"] = self.linked(sight, request, rows)
+            request = self.request(sight, asked, position, rows, figures, query)
         return searcher.search(request)
+
+    def figures(self, sight: Sight) -> StoredFigures:
+        """Return the figures of all that is in sight."""
+        return StoredFigures(sight.figures, bool(self.settings.weights.graph) and sight.linked(), sight)
+
+    def collect(
+        self,
+        sight: Sight,
+        asked: Asked,
+        query: Query,
+        terms: Mapping[str, float],
+        out: Candidates,
+        *,
+        besides: int = 0,
+    ) -> None:
+        """Add the records that words, days and vectors of a query find, and the turns beside them.
+
+        ``besides`` are records that may be near and are no hits.
+        """
+        settings = self.settings
+        find.by_words(sight, terms, settings, out)
+        if query.when is not None and not (query.terms or query.beginnings):
+            find.of_days(sight, query.when.first_us, query.when.last_us, out)
+        if asked.vector is not None and asked.space is not None and settings.weights.vector:
+            find.by_vector(sight, asked.space, asked.vector, settings, asked.limit, out, besides=besides)
+        find.beside(sight, settings, out)
+
+    def linked(self, sight: Sight, request: Request, rows: dict[str, list[Row]]) -> list[Row]:
+        """Return the edges that lead on from the best hits, and add the records that they lead to."""
+        settings = self.settings
+        seeds = max(_SEEDS, settings.graph.seeds)
+        # Links lead on from all that filters and the floor leave out.
+        limit = max(seeds, request.limit)
+        unfiltered = dataclasses.replace(request, limit=limit, conditions={}, where=None, floor=False)
+        best = self.searcher().search(unfiltered).found
+        ids = [hit.relation.entity_id(hit.row) for hit in best[:seeds]]
+        edges, reached = find.linked_rows(sight, ids, settings.graph.depth, settings.candidates_max)
+        for kind, more in reached.items():
+            rows[kind] = [*rows.get(kind, []), *more]
+        return edges
 
     def _let_through(self, session: StatementSession, asked: Asked) -> dict[str, list[int]]:
         """Return the ordinals of the records that a filter of the language lets through, by kind.
@@ -201,18 +210,20 @@ class StoredSearch:
 
     # --- a mirror of what was found --------------------------------------------------------------
 
-    def _rows(self, session: StatementSession, kind: str, ordinals: Iterable[int]) -> list[Row]:
+    def rows(self, session: StatementSession, kind: str, ordinals: Iterable[int]) -> list[Row]:
+        """Return the records of a kind with these ordinals."""
         plan = self._store.plans[kind].get_many
         assert plan is not None
         return session.run(plan, (dump_json(sorted(ordinals)),))
 
-    def _request(
+    def request(
         self,
         sight: Sight,
         asked: Asked,
         position: Position,
         rows: Mapping[str, Sequence[Row]],
         figures: StoredFigures | None,
+        query: Query | None,
     ) -> Request:
         keys = [row[1] for kind in self.kinds for row in rows.get(kind, ())]
         packed = dump_json([key.hex().upper() for key in keys])
@@ -237,16 +248,17 @@ class StoredSearch:
             as_of_us=asked.as_of_us,
             now_us=asked.now_us,
             figures=figures,
+            query=query,
             where=asked.where,
             floor=asked.floor,
         )
 
 
-def _terms(figures: StoredFigures, searcher: Searcher) -> dict[str, float]:
+def terms_of(query: Query, figures: StoredFigures, sight: Sight, searcher: Searcher) -> dict[str, float]:
     """Return what is looked up for a query, with its rarity: terms, and for beginnings also spellings."""
-    wanted = dict.fromkeys(figures.query.terms)
-    for beginning in figures.query.beginnings:
-        for token in figures.sight.beginning(beginning):
+    wanted = dict.fromkeys(query.terms)
+    for beginning in query.beginnings:
+        for token in sight.beginning(beginning):
             wanted[token] = None
             if token.startswith(PART_MARK):
                 wanted.update(dict.fromkeys(searcher.terms_of(token.removeprefix(PART_MARK))))

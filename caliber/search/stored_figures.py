@@ -1,4 +1,4 @@
-"""What is counted over a whole store for one query, of whose records only some are read.
+"""Counts over a whole store for one query, of whose records only some are read.
 
 Source: docs/search.md, docs/decisions/0082.
 """
@@ -6,49 +6,92 @@ Source: docs/search.md, docs/decisions/0082.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.search.candidates import Sight
+from caliber.model.time import from_us
 from caliber.search.dates import Interval
-from caliber.search.query import Query
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How many texts of one kind a principal may see, how many terms they have, and when the newest happened."""
+
+    texts: int
+    terms: int
+    newest_us: int | None
+
+
+class Counting(Protocol):
+    """Counts in a database, by kind; a ``Sight`` does."""
+
+    def counts(self, term: str) -> Mapping[str, int]:
+        """Return how many texts in sight hold a term."""
+        ...
+
+    def counts_of_days(self, first_us: int, last_us: int) -> Mapping[str, int]:
+        """Return how many records in sight happened between two instants, both included."""
+        ...
 
 
 @dataclass(slots=True)
 class StoredFigures:
-    """Figures of one query; ``linked`` says whether any two records in sight are."""
+    """Figures of some kinds. ``linked``: whether any two records in sight are.
 
-    query: Query
-    sight: Sight
+    ``ask`` counts in the database; without it what has not been counted is nowhere.
+    """
+
+    kinds: Mapping[str, Figures]
     linked: bool
-    known: dict[str, int] = field(default_factory=dict)
+    ask: Counting | None
+    known: dict[str | Interval, Mapping[str, int]] = field(default_factory=dict)
+
+    def of(self, kinds: Iterable[str]) -> StoredFigures:
+        """Return the figures of some of the kinds; what is counted is known to both."""
+        return replace(self, kinds={kind: self.kinds[kind] for kind in kinds if kind in self.kinds})
+
+    def detached(self) -> StoredFigures:
+        """Return the figures without a way to count: the session is about to end."""
+        return replace(self, ask=None)
 
     @property
     def texts(self) -> int:
         """How many texts are in sight, over all kinds that are searched."""
-        return self.sight.texts
+        return sum(figures.texts for figures in self.kinds.values())
+
+    def today(self, now_us: int) -> date:
+        """Return the day of the newest record in sight, or today if that is earlier."""
+        known = [figures.newest_us for figures in self.kinds.values() if figures.newest_us is not None]
+        return from_us(min(now_us, max(known)) if known else now_us).date()
 
     def count(self, term: str) -> int:
         """Return how many texts in sight hold a term."""
-        count = self.known.get(term)
-        if count is None:
-            count = self.known[term] = self.sight.count(term)
-        return count
+        if term not in self.known and self.ask is not None:
+            self.known[term] = self.ask.counts(term)
+        return self._sum(term)
+
+    def count_of_days(self, when: Interval) -> int:
+        """Return how many records in sight are of some days."""
+        if when not in self.known and self.ask is not None:
+            self.known[when] = self.ask.counts_of_days(when.first_us, when.last_us)
+        return self._sum(when)
+
+    def _sum(self, counted: str | Interval) -> int:
+        counts = self.known.get(counted, {})
+        return sum(counts.get(kind, 0) for kind in self.kinds)
 
     def counts(self, terms: Sequence[str]) -> NDArray[np.int64]:
         """Return how many texts in sight hold each term."""
         return np.array([self.count(term) for term in terms], np.int64)
 
-    def count_of_days(self, when: Interval) -> int:
-        """Return how many records in sight are of some days."""
-        return self.sight.count_of_days(when.first_us, when.last_us)
-
     def mean_length(self, kind: str) -> float:
         """Return how many terms a text of a kind has in the mean; 0 without any."""
-        figures = self.sight.figures[kind]
+        figures = self.kinds[kind]
         return figures.terms / figures.texts if figures.texts else 0.0
 
     def rarity(self, term: str) -> float:

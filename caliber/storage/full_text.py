@@ -253,6 +253,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     return {
         **({} if relation.searched else linked),
         f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),
+        f"search.matching_{name}": Irregular((*sight, *filters), results=("records",)),
         f"search.count_{name}": Irregular(("term", *sight), results=("texts",)),
         f"search.best_{name}": Irregular(
             ("term", *sight, "flat", "slope", "limit", *filters), results=("ordinal", "count", "terms")
@@ -261,6 +262,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
         f"search.recent_{name}": Irregular(
             ("now_us", *sight, "half_us", "neutral", "limit", *filters), results=("ordinal",)
         ),
+        f"search.newest_{name}": Irregular((*sight, "limit", *filters), results=("ordinal",)),
         f"search.of_days_{name}": Irregular(("first_us", *sight, "last_us", "limit", *filters), results=("ordinal",)),
         f"search.count_of_days_{name}": Irregular(("first_us", *sight, "last_us"), results=("records",)),
         f"search.vectors_{name}": Irregular(
@@ -271,7 +273,6 @@ def _of(relation: Relation) -> dict[str, Irregular]:
 
 FULL_TEXT: dict[str, Irregular] = {
     **{name: contract for relation in TEXTS for name, contract in _of(relation).items()},
-    "search.newest_note": Irregular(("seen", "at_us", "limit"), results=("ordinal",)),
     "search.around": Irregular(("ordinals", "steps"), results=("ordinal",)),
     "search.vectors_of": Irregular(("space_id", "keys"), rows_of="embedding"),
     "search.usage_of": Irregular(("keys",), rows_of="usage"),

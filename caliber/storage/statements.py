@@ -26,11 +26,15 @@ class Irregular:
 
 IRREGULAR: dict[str, Irregular] = {
     "append.scope": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="scope"),
+    "trajectory.of_owner": Irregular(("initiator_type", "initiator_id"), results=("ordinal", "trajectory_id")),
+    "trajectory.of_session": Irregular(("session_id",), results=("ordinal", "trajectory_id")),
     "append.trajectory": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="trajectory"),
     "scope.distrust": Irregular(("trust", "scope_id"), rows_of="scope"),
     "scope.distrust_loaded": Irregular(("after",), rows_of="scope"),
     "scope.next_sequence": Irregular(("trajectory_id",), results=("sequence",)),
     "turn.by_number": Irregular(("trajectory_id", "turn_number"), rows_of="turn"),
+    "turn.newest": Irregular(("scope_id", "limit"), rows_of="turn"),
+    "turn.last_said": Irregular(("trajectory_id",), rows_of="turn"),
     "turn.outline": Irregular(("scope_id", "turn_number"), results=("turn_number", "is_result", "calls")),
     "turn.block": Irregular(("trajectory_id", "scope_id", "first_turn", "last_turn"), rows_of="turn"),
     "turn.hold_block": Irregular(("trajectory_id", "scope_id", "first_turn", "last_turn"), rows_of="turn"),

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from caliber.model.entities import ToolCall
+from caliber.model.entities import EntityRef, ToolCall
 from caliber.model.enums import ArtifactType, EntityType, EventFamily, NoteType, TurnRole
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
@@ -25,6 +25,7 @@ from caliber.schema.relations import (
     LOCK,
     NOTE,
     SCOPE,
+    SESSION,
     TRAJECTORY,
     TURN,
     TURN_SUMMARY,
@@ -64,13 +65,20 @@ def unnumbered(rows: list[Row]) -> list[Any]:
     return [tuple(row[1:]) for row in rows]
 
 
+def keys(rows: list[Row]) -> list[uuid.UUID]:
+    """Return the ids that come second in rows, sorted."""
+    return sorted(uuid.UUID(bytes=row[1]) for row in rows)
+
+
 def dataset() -> list[tuple[Relation, Any]]:
     """Return every row, in an order in which references already exist."""
     hash_a, hash_b = b"a" * 32, b"b" * 32
     key = {"trajectory_id": T1, "scope_id": S1}
     return [
-        (TRAJECTORY, plain(TRAJECTORY, trajectory_id=T1)),
-        (TRAJECTORY, plain(TRAJECTORY, trajectory_id=T2)),
+        (SESSION, plain(SESSION, session_id=uid(5))),
+        (TRAJECTORY, plain(TRAJECTORY, trajectory_id=T1, initiator=EntityRef(EntityType.USER, uid(6)),
+                           session_id=uid(5))),
+        (TRAJECTORY, plain(TRAJECTORY, trajectory_id=T2, initiator=EntityRef(EntityType.SYSTEM, uid(7)))),
         (SCOPE, plain(SCOPE, scope_id=S1, trajectory_id=T1, sequence_number=4, next_sequence=2, summary="said")),
         (SCOPE, plain(SCOPE, scope_id=S2, trajectory_id=T1, sequence_number=2, closed_at=from_us(5))),
         (TURN, plain(TURN, turn_id=uid(21), **key, sequence=0, turn_number=0, content=b"one", idempotency_key="k")),
@@ -140,7 +148,7 @@ def argument(name: str) -> Any:
         return "r"
     if name.endswith("_id"):
         return uid(1).bytes
-    if name == "owner_type":
+    if name in ("owner_type", "initiator_type"):
         return "note"
     if name in ("content_hash", "fingerprint"):
         return b"a" * 32
@@ -157,6 +165,16 @@ READS: Final[list[tuple[str, tuple[Any, ...], Callable[[list[Row]], Any], Any]]]
     ("artifact.by_idempotency", (T1.bytes, "k"), lambda rows: ids(ARTIFACT, rows), [31]),
     ("turn.by_number", (T1.bytes, 1), lambda rows: ids(TURN, rows), [22]),
     ("turn.by_number", (T2.bytes, 1), lambda rows: ids(TURN, rows), []),
+    ("trajectory.of_owner", ("user", uid(6).bytes), keys, [T1, T2]),
+    ("trajectory.of_owner", ("agent", uid(6).bytes), keys, [T2]),
+    ("trajectory.of_owner", ("user", uid(7).bytes), keys, [T2]),
+    ("trajectory.of_session", (uid(5).bytes,), keys, [T1, T2]),
+    ("trajectory.of_session", (None,), keys, [T2]),
+    ("turn.newest", (S1.bytes, 2), lambda rows: ids(TURN, rows), [23, 22]),
+    ("turn.newest", (S1.bytes, 9), lambda rows: ids(TURN, rows), [23, 22, 21]),
+    ("turn.newest", (S2.bytes, 9), lambda rows: ids(TURN, rows), []),
+    ("turn.last_said", (T1.bytes,), lambda rows: ids(TURN, rows), [21]),
+    ("turn.last_said", (T2.bytes,), lambda rows: ids(TURN, rows), []),
     ("turn.outline", (S1.bytes, 0), lambda rows: rows, [(0, 0, 0), (1, 1, 0), (2, 0, 1)]),
     ("turn.outline", (S1.bytes, 2), lambda rows: rows, [(2, 0, 1)]),
     ("turn.outline", (S2.bytes, 0), lambda rows: rows, []),

@@ -92,6 +92,10 @@ def _time(kind: str) -> str:
     return "o.opened_at" if kind == "scope" else "coalesce(o.occurred_at, o.created_at)"
 
 
+def _made(kind: str) -> str:
+    return "o.closed_at" if kind == "scope" else "o.created_at"
+
+
 def _row(relation: Relation, table: str) -> str:
     return ", ".join(f"{table}.{quote(column)}" for column in codec_of(relation).names)
 
@@ -120,6 +124,9 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
             f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({_time(kind)}) FROM {records} AS o"
             f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(kind, '$1', '$2')}"
         ),
+        f"search.matching_{kind}": (
+            f"SELECT count(*) FROM {records} AS o WHERE {in_sight(kind, '$1', '$2')} AND {filters(relation, 3)}"
+        ),
         f"search.count_{kind}": (
             f"SELECT count(*) FROM {words} AS v {looked_up(relation, dialect, 'o.ordinal = v.ordinal', None)}"
             " WHERE v.term = $1::text"
@@ -145,6 +152,10 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
             f" WHERE {sight} AND {filters(relation, 7)}"
             f" ORDER BY 0.5::float8 / (1.0::float8 + {age_us} / $4::float8) + 0.05::float8 * {importance} DESC,"
             " o.ordinal DESC LIMIT $6::bigint"
+        ),
+        f"search.newest_{kind}": (
+            f"SELECT o.ordinal FROM {records} AS o WHERE {in_sight(kind, '$1', '$2')} AND {filters(relation, 4)}"
+            f" ORDER BY {_made(kind)} DESC, o.{key} LIMIT $3::bigint"
         ),
         f"search.of_days_{kind}": (
             f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {filters(relation, 6)}"
@@ -181,10 +192,6 @@ def _across(dialect: PostgresDialect) -> dict[str, str]:
         " ORDER BY b.sequence {1} LIMIT $2::bigint)"
     )
     return {
-        "search.newest_note": (
-            f"SELECT o.ordinal FROM {dialect.table('note')} AS o WHERE {in_sight('note', '$1', '$2')}"
-            " ORDER BY o.created_at DESC, o.note_id LIMIT $3::bigint"
-        ),
         "search.around": (
             f"SELECT DISTINCT t.ordinal FROM {turn} AS s CROSS JOIN LATERAL"
             f" ({beside.format('<', 'DESC')} UNION ALL {beside.format('>', 'ASC')}) AS t"

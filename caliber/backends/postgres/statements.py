@@ -43,6 +43,21 @@ _TEXTS: Final = {
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM {scope} WHERE trajectory_id = $1",
     "turn.by_number": "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND turn_number = $2",
+    "turn.newest": "SELECT {turn_row} FROM {turn} WHERE scope_id = $1 ORDER BY turn_number DESC LIMIT $2::bigint",
+    "turn.last_said": (
+        "SELECT {turn_row} FROM {turn} WHERE ordinal = (SELECT t.ordinal FROM {scope} AS s"
+        " JOIN {turn} AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = $1 AND t.role = 'user'"
+        " ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1)"
+    ),
+    # What the system started is everybody's.
+    "trajectory.of_owner": (
+        "SELECT ordinal, trajectory_id FROM {trajectory} WHERE initiator_type = $1 AND initiator_id = $2"
+        " UNION SELECT ordinal, trajectory_id FROM {trajectory} WHERE initiator_type = 'system'"
+    ),
+    "trajectory.of_session": (
+        "SELECT ordinal, trajectory_id FROM {trajectory} WHERE session_id = $1"
+        " UNION SELECT ordinal, trajectory_id FROM {trajectory} WHERE initiator_type = 'system'"
+    ),
     "turn.outline": (
         "SELECT turn_number, (role = 'tool')::int, (tool_calls::text <> '[]')::int FROM {turn} WHERE scope_id = $1"
         " AND turn_number >= $2 ORDER BY turn_number"

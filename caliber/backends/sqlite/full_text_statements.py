@@ -59,6 +59,10 @@ def _time(kind: str) -> str:
     return "o.opened_at" if kind == "scope" else "coalesce(o.occurred_at, o.created_at)"
 
 
+def _made(kind: str) -> str:
+    return "o.closed_at" if kind == "scope" else "o.created_at"
+
+
 def _of(relation: Relation) -> dict[str, str]:
     kind, key = relation.name, relation.key[0]
     records, words = quote(kind), text_table(relation)
@@ -75,6 +79,9 @@ def _of(relation: Relation) -> dict[str, str]:
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0), max({_time(kind)}) FROM {records} AS o"
             f" JOIN {words}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(kind, '?1', '?2')}"
+        ),
+        f"search.matching_{kind}": (
+            f"SELECT count(*) FROM {records} AS o WHERE {_in_sight(kind, '?1', '?2')} AND {_filters(relation, 3)}"
         ),
         f"search.count_{kind}": (
             f"SELECT count(*) FROM (SELECT DISTINCT doc FROM {words}_places WHERE term = ?1) AS v"
@@ -95,6 +102,10 @@ def _of(relation: Relation) -> dict[str, str]:
             f" WHERE {_in_sight(kind)} AND {_filters(relation, 7)}"
             f" ORDER BY 0.5 / (1.0 + max(?1 - max({_time(kind)}, coalesce(u.last_accessed_at, {_time(kind)})), 0)"
             f" * 1.0 / ?4) + 0.05 * {importance} DESC, o.ordinal DESC LIMIT ?6"
+        ),
+        f"search.newest_{kind}": (
+            f"SELECT o.ordinal FROM {records} AS o WHERE {_in_sight(kind, '?1', '?2')} AND {_filters(relation, 4)}"
+            f" ORDER BY {_made(kind)} DESC, o.{key} LIMIT ?3"
         ),
         f"search.of_days_{kind}": (
             f"SELECT o.ordinal FROM {records} AS o WHERE {_in_sight(kind)} AND {_filters(relation, 6)}"
@@ -128,10 +139,6 @@ _BESIDE = (
 )
 _TEXTS = {
     **{name: text for relation in TEXTS for name, text in _of(relation).items()},
-    "search.newest_note": (
-        f"SELECT o.ordinal FROM note AS o WHERE {_in_sight('note', '?1', '?2')}"
-        " ORDER BY o.created_at DESC, o.note_id LIMIT ?3"
-    ),
     "search.around": (
         "SELECT DISTINCT t.ordinal FROM json_each(?1) AS w CROSS JOIN turn AS s ON s.ordinal = w.value"
         f" CROSS JOIN turn AS t ON t.ordinal IN (SELECT ordinal FROM ({_BESIDE.format('<', 'DESC')})"

@@ -36,6 +36,21 @@ _TEXTS = {
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
     "turn.by_number": f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND turn_number = ?2",
+    "turn.newest": f"SELECT {ROW['turn']} FROM turn WHERE scope_id = ?1 ORDER BY turn_number DESC LIMIT ?2",
+    "turn.last_said": (
+        f"SELECT {ROW['turn']} FROM turn WHERE ordinal = (SELECT t.ordinal FROM scope AS s"
+        " CROSS JOIN turn AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = ?1 AND t.role = 'user'"
+        " ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1)"
+    ),
+    # What the system started is everybody's.
+    "trajectory.of_owner": (
+        "SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = ?1 AND initiator_id = ?2"
+        " UNION SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = 'system'"
+    ),
+    "trajectory.of_session": (
+        "SELECT ordinal, trajectory_id FROM trajectory WHERE session_id = ?1"
+        " UNION SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = 'system'"
+    ),
     "turn.outline": (
         "SELECT turn_number, role = 'tool', tool_calls <> '[]' FROM turn WHERE scope_id = ?1 AND turn_number >= ?2"
         " ORDER BY turn_number"

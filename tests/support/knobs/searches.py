@@ -21,6 +21,7 @@ from caliber.schema.relations import EDGE
 from caliber.search.candidates import Asked
 from caliber.search.filters import KINDS
 from caliber.search.request import Outcome, Request
+from caliber.search.stored_windows import WindowSearch
 from support.configs import DIMENSIONS
 from support.context_world import World, numbered
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place
@@ -221,7 +222,7 @@ def records_read(config: CaliberConfig, place: Place) -> int:
         now_us=engine.clock.now_us(),
     )
     with engine.store.read() as session:
-        return len(stored.rows_for(session, asked, newest=1)[0]["note"])
+        return len(WindowSearch(stored, session, asked, engine.memory.snapshot.position).nearest(asked)["note"])
 
 
 def plain(knob: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **also: Any) -> Case:
