@@ -76,6 +76,8 @@ class _State:
     hard: list[int]
     least: int = 0
     """The shortest candidate: where less is left, nothing fits."""
+    messages: int = 0
+    """What is kept free for messages that are no turns."""
     used: int = 0
     used_in: list[int] = field(default_factory=list)
     passages: set[int] = field(default_factory=set)
@@ -190,7 +192,8 @@ def fill_shared(
     # One section is the last: it has no separator after it, and rounds up at no cost.
     total = full + plan.separator_length + plan.slack - reserve.total
     before = section < plan.user.index
-    total -= plan.message_length * (bool((before & ~is_turn).any()) + bool((~before & ~is_turn).any()))
+    messages = plan.message_length * (bool((before & ~is_turn).any()) + bool((~before & ~is_turn).any()))
+    total -= messages
     hard = plan.section_budget(max_tokens).tolist()
     for number, held in reserve.sections:
         hard[number] = max(0, hard[number] - held)
@@ -207,6 +210,7 @@ def fill_shared(
         codes=[CONSIDERED] * len(considered),
         hard=hard,
         least=int(cost.min()) if len(cost) else 0,
+        messages=messages,
         used_in=[0] * len(plan.sections),
     )
     spoken = np.flatnonzero(is_turn)
@@ -587,6 +591,8 @@ def _smallest(state: _State) -> int:
     """Return the tokens of the smallest window that could hold anything."""
     plan = state.plan
     assembly = plan.config.assembly
+    # What the messages beside the turns cost is kept free, whether or not anything of them enters.
+    texts = plan.tokens(state.messages)
     least = []
     for place, code in enumerate(state.codes):
         if code != EXCLUDED_BUDGET or state.source[place] == PASSAGE:
@@ -602,5 +608,6 @@ def _smallest(state: _State) -> int:
         elif assembly.overflow_policy == "truncate" and section.compressible:
             tokens = min(tokens, assembly.truncate_min_tokens)
         # One token more than the parts: each of them may round up.
-        least.append(tokens + plan.tokens(section.header_length) + assembly.message_overhead_tokens + 1)
+        opening = plan.tokens(section.header_length) + assembly.message_overhead_tokens * is_turn
+        least.append(tokens + opening + texts + 1)
     return min(least)
