@@ -111,8 +111,8 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         ``filter`` maps columns to a value or a list of values, or is a condition in words: ``"confidence > 0.5 and
         valid_until > now()"``, where ``now()`` is ``as_of``; without ``kinds`` those it can be asked of are searched.
         k hits come back whenever k records match and have enough in common with the query (docs/search.md, The floor);
-        where none has, the status is ``empty``, and ``below_floor`` says how much was missing. An empty query gives what
-        is recent and important. When a leg is out of order the others answer, and the status says ``degraded``.
+        where none has, the status is ``empty``, and ``below_floor`` says how much was missing. An empty query gives
+        what is recent and important. When a leg is out of order the others answer, and the status says ``degraded``.
 
         Raises: InputError kinds.
         """

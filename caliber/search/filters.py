@@ -1,6 +1,8 @@
 """What may be searched, and by what it can be filtered: checks of a caller's wishes, and masks over rows.
 
-Filters are masks, so k hits come back whenever k records match and count as found. Source: M §1.2, M-046, design sections 5 and 7.
+Filters are masks, so k hits come back whenever k records match and count as found.
+
+Source: M §1.2, M-046, design sections 5 and 7.
 """
 
 from __future__ import annotations
