@@ -572,8 +572,8 @@ def _close(state: _State, conversation: _Conversation) -> None:
         if code != CONSIDERED:
             continue
         section = state.section[place]
-        after = state.used_in[section] + state.price(place)
-        limited = state.hard[section] != UNCAPPED and after > state.hard[section]
+        hard = state.hard[section]
+        limited = hard != UNCAPPED and state.used_in[section] + state.price(place) > hard
         limited |= (
             conversation.full and section < state.plan.user.index and state.source[place] in (SUMMARY, TURN_SUMMARY)
         )
