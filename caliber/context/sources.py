@@ -63,7 +63,7 @@ def why_absent(
         absence = absence or _by_rules(entity, source, facts, plan, cuts, score, above)
         absence = absence or _lifecycle(entity, facts, now, [], above)
     elif plan.stable_first:
-        absence = _unrecalled(entity, facts, plan, unruled, score, above, unreached)
+        absence = _unrecalled(entity, source, facts, plan, unruled, score, above, unreached)
     elif isinstance(entity, Note):
         absence = _lifecycle(entity, facts, now, cuts, above) or _note_cut(entity, plan, unruled, score)
     else:
@@ -115,6 +115,7 @@ def _age(entity: Any) -> datetime | int:
 
 def _unrecalled(
     entity: Any,
+    source: int,
     facts: WindowFacts,
     plan: AssemblyPlan,
     cuts: list[CutOff],
@@ -129,6 +130,10 @@ def _unrecalled(
     absence = _ended(entity, now)
     if absence is not None:
         return absence
+    own = plan.own.get(source)
+    if own is not None and not own.relation.searched:
+        why = "its memory has neither an embedding nor a text that is indexed by words: no search finds its records"
+        return _filtered("not_searched", why)
     task = getattr(entity, "trajectory_id", None)
     if task == facts.trajectory_id or (isinstance(entity, Artifact) and task in above):
         absence = _cut(_age(entity), cuts) or _of_ancestors(entity, facts, cuts)
@@ -143,7 +148,7 @@ def _unrecalled(
         if isinstance(entity, Turn):
             why = f"the conversation does not look back as far, and {_silence(facts, plan)}"
             return _filtered("too_long_ago", why)
-        return _filtered("no_recall", _silence(facts, plan)) if task is None else None
+        return _filtered("no_recall", _silence(facts, plan)) if own is not None or task is None else None
     if unreached is not None:
         return _filtered("out_of_reach", unreached)
     return _search_cut(cuts, score) or _unanswering(entity, cuts)
