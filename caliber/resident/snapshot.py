@@ -15,7 +15,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.storage.outdated import outdated
 
-ENTITY_RELATIONS = ("turn", "note", "artifact", "scope", "trajectory", "session", "edge")
+ENTITY_RELATIONS = ("turn", "note", "artifact", "scope", "trajectory", "session", "edge", "turn_summary")
 """Where ``get`` looks for an id; most asked first. A store's own memories come after them."""
 
 

@@ -153,6 +153,21 @@ def test_a_completed_block_is_summarized_after_the_commit(talk: Talk) -> None:
     assert talk.provider.calls == ["summarize"] * 3, "each block once"
 
 
+@pytest.mark.parametrize("mode", ["resident", "backend"])
+def test_a_summary_is_found_by_the_id_that_explain_gives(backend: Any, start: Any, mode: str) -> None:
+    talk = Talk(backend, start, search__mode=mode)
+    talk.count(2 * SIZE + 1)
+    talk.memory.flush()
+    window = talk.memory.assemble_context(talk.agent.trajectory_id, query="", max_tokens=60)
+    explained = talk.memory.explain(window.window_id)
+    ids = {item["id"] for item in explained["inclusions"] + explained["exclusions"] if item["type"] == "turn_summary"}
+    assert ids == {str(summary.turn_summary_id) for summary in talk.summaries}
+    for summary in talk.summaries:
+        assert talk.memory.get(summary.turn_summary_id) == summary
+        one = talk.memory.explain(window.window_id, exclusion=summary.turn_summary_id)
+        assert (one["type"], one["trust"]) == ("turn_summary", str(summary.trust))
+
+
 def test_the_worker_needs_no_flush(talk: Talk) -> None:
     talk.count(SIZE + 1)
     until(lambda: talk.ranges == [(0, SIZE - 1)])
