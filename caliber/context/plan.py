@@ -217,11 +217,6 @@ class AssemblyPlan:
         return 1 if self.additive else 0
 
     @property
-    def lead(self) -> frozenset[int]:
-        """The sections before the conversation, which do not follow the query."""
-        return frozenset(section.index for section in self.sections if section.index < self.user.index)
-
-    @property
     def ruler(self) -> str:
         """What lengths depend on besides the text."""
         return "" if self.additive else f"{self.measures.estimator} {self.separator!r}"
