@@ -358,7 +358,7 @@ class _Conversation:
         if not len(run.starts):
             return
         marks = turns.marks[self._rest]
-        room = state.room - self._opening()
+        room = min(state.room, self._left_by_rule()) - self._opening()
         shown = sum(state.used_in[index] for index in {state.plan.user.index, state.plan.current.index})
         recent = None
         if not self._small and ((marks & RECENT) != 0).any():
@@ -380,7 +380,8 @@ class _Conversation:
     def extend(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> None:
         """Let older turns fill what nothing else does; what was recalled or summed up of them leaves."""
         state, run, before = self._state, self._run, self.start
-        capacity = (0 if before is None else run.cost_from(before)) + state.room - self._opening()
+        room = min(state.room, self._left_by_rule()) - self._opening()
+        capacity = (0 if before is None else run.cost_from(before)) + room
         earliest = run.earliest(capacity)
         if earliest is None:
             return
@@ -409,6 +410,14 @@ class _Conversation:
             return 0
         room = state.room - state.share(1 - plan.user.cap)
         return max(0, min(room, state.share(_AIMED * plan.config.assembly.spare_share)))
+
+    def _left_by_rule(self) -> int:
+        """Return what the rule of the conversation leaves: its max_tokens holds for both sections together."""
+        state, plan = self._state, self._state.plan
+        hard = state.hard[plan.user.index]
+        if hard == UNCAPPED:
+            return state.room
+        return hard - sum(state.used_in[index] for index in {plan.user.index, plan.current.index})
 
     def _opening(self) -> int:
         """Return what opening the sections of the conversation costs beyond separators."""
@@ -487,7 +496,7 @@ def _fill_history(state: _State, conversation: _Conversation, covered: NDArray[n
                 continue
             if conversation.shows_from(int(covered[place])):
                 state.codes[place] = EXCLUDED_SHOWN
-            elif state.fits(place, limit):
+            elif section.rule is None and state.fits(place, limit):
                 state.include(place)
 
 
