@@ -70,7 +70,7 @@ def score_now(
     if plan.stable_first and not plan.governed:
         return _recalled(inputs, plan, owners, row, searcher)
     members = members_of(inputs, plan, searcher)
-    found = pool_of_rules(inputs, plan, members, kind, row, texts) if plan.taking else None
+    found = pool_of_rules(inputs, plan, members, kind, row, searcher, texts) if plan.taking else None
     pools = {pool.kind: pool for pool in pools_of(inputs, plan, members)} if found is None else {kind: found}
     pool = pools.get(kind)
     if pool is None:

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.assembled import Assembled
-from caliber.context.candidates import gather
 from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, entered, rank
 from caliber.context.facts import WindowFacts
 from caliber.context.fill import fill
 from caliber.context.filled import NO_RESERVE
 from caliber.context.gathering import gather_shared
+from caliber.context.gathering_strict import gather_strict
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import (
     ARTIFACT,
@@ -71,7 +71,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
     extra = extra_texts(plan, inputs.extra_sections)
     fixed = fixed_texts(plan, extra)
     reader = TurnReader(inputs.snapshot, texts, plan)
-    gathering = gather_shared if plan.stable_first else gather
+    gathering = gather_shared if plan.stable_first else gather_strict
     gathered = gathering(inputs, plan, fixed, reader, searcher, texts)
     ranked, codes = rank(gathered.candidates, plan)
     said, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan)
@@ -216,7 +216,7 @@ def _measure(
     sizes[list(out)] = plan.measure(list(out.values()))
     row_of = ranked[ROW]
     said = Said(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist()), shortened=short)
-    if plan.stable_first:
+    if plan.stable_first or any(section.source == PASSAGE for section in plan.taking):
         said.passages = PassageReader(snapshot, texts, plan)
     return said, sizes
 

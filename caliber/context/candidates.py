@@ -8,9 +8,8 @@ Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -37,11 +36,12 @@ from caliber.context.columns import (
 )
 from caliber.context.conversation import Conversation
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import ARTIFACT, NOTE, OWN, RELATION_OF, SOURCES, SUMMARY, TURN, AssemblyPlan
-from caliber.context.scores import Scored, Scorer, scorer_of
-from caliber.context.taking import FILTER, Take, Taking
+from caliber.context.plan import ARTIFACT, NOTE, OWN, PASSAGE, RELATION_OF, SOURCES, SUMMARY, TURN, AssemblyPlan
+from caliber.context.recall import recallable, tasks_in_reach
+from caliber.context.scores import Scored, Scorer
+from caliber.context.taking import Take, Taking
 from caliber.context.texts import FixedText
-from caliber.context.turns import TurnFacts, TurnReader
+from caliber.context.turns import TurnFacts
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
@@ -98,46 +98,6 @@ class Members:
     summaries: NDArray[np.int64]
 
 
-def gather(
-    inputs: AssemblyInputs,
-    plan: AssemblyPlan,
-    fixed: tuple[FixedText, ...],
-    reader: TurnReader,
-    searcher: Searcher,
-    texts: TextSource,
-) -> Gathered:
-    """Return every candidate of an assembly.
-
-    Raises: NotFound for an unknown trajectory; InvalidValue, InvalidVector for a wrong mask or query vector.
-    """
-    check_task(inputs)
-    snapshot = inputs.snapshot
-    cut_offs: list[CutOff] = []
-    scopes = snapshot["scope"]
-    scope_id, open_turns = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
-    members = members_of(inputs, plan, searcher)
-    rules = Taking(inputs, plan, texts, scope_id, lambda source: eligible(inputs, plan, members, source))
-    turns = _current_turns(reader, plan, rules, open_turns, cut_offs)
-    parts: list[Part] = []
-    degraded: Sequence[str] = ()
-    if not plan.governed:
-        scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
-        parts = [
-            artifacts_of(inputs, plan, scorer, members, cut_offs),
-            picked_notes(inputs, plan, scorer, members, cut_offs),
-            _summaries(inputs, plan, scorer, members, cut_offs),
-        ]
-        degraded = scorer.degraded
-    takes: list[Take] = []
-    if plan.taking:
-        takes = rules.take(searcher, marked(inputs, plan, parts))
-        parts += [made_part(t.section.source, t.section.index, t.owners, t.rows, t.scored) for t in takes]
-        cut_offs += [cut for take in takes for cut in take.cut_offs]
-        degraded = degraded or rules.degraded
-    candidates = join(inputs, plan, fixed, turns, [part for part in parts if len(part.rows)])
-    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *degraded], takes)
-
-
 def check_task(inputs: AssemblyInputs) -> None:
     """Refuse a trajectory that is not there. Raises: NotFound."""
     if inputs.snapshot["trajectory"].find(inputs.trajectory_id.bytes) < 0:
@@ -146,15 +106,28 @@ def check_task(inputs: AssemblyInputs) -> None:
 
 def marked(inputs: AssemblyInputs, plan: AssemblyPlan, parts: Sequence[Part]) -> dict[int, NDArray[np.bool_]]:
     """Return which rows have entered without a rule, by source."""
-    out = {}
+    out: dict[int, NDArray[np.bool_]] = {}
     for part in parts:
-        out[part.source] = mask = np.zeros(inputs.snapshot[plan.relation_of(part.source)].length, np.bool_)
+        mask = out.setdefault(part.source, np.zeros(inputs.snapshot[plan.relation_of(part.source)].length, np.bool_))
         mask[part.rows] = True
     return out
 
 
-def eligible(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, source: int) -> NDArray[np.bool_]:
-    """Return which rows of a source may enter a window at all."""
+def entering(
+    inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, searcher: Searcher
+) -> Callable[[int], NDArray[np.bool_]]:
+    """Return what says which rows of a source rules may bring into a window."""
+
+    def may_enter(source: int) -> NDArray[np.bool_]:
+        if source == PASSAGE:
+            tasks = tasks_in_reach(inputs.snapshot, inputs.trajectory_id.bytes, plan.config.recall.reach)
+            return recallable(inputs, plan, searcher, RELATION_OF[PASSAGE], tasks)
+        return _eligible(inputs, plan, members, source)
+
+    return may_enter
+
+
+def _eligible(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, source: int) -> NDArray[np.bool_]:
     if source == NOTE:
         return members.notes.visible
     if source >= OWN:
@@ -203,24 +176,25 @@ def pools_of(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> li
 
 
 def pool_of_rules(
-    inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, kind: str, row: int, texts: TextSource
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    members: Members,
+    kind: str,
+    row: int,
+    searcher: Searcher,
+    texts: TextSource,
 ) -> Pool | None:
     """Return what a search scores for the first rule that would ask it about a row, or None where none would."""
     snapshot = inputs.snapshot
     scopes = snapshot["scope"]
-    open_rows = open_scopes(scopes, inputs.trajectory_id)
-    rules = Taking(
-        inputs,
-        plan,
-        texts,
-        newest_scope(scopes, open_rows)[0],
-        lambda source: eligible(inputs, plan, members, source),
-    )
+    scope_id, _ = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
+    may_enter = entering(inputs, plan, members, searcher)
+    rules = Taking(inputs, plan, texts, scope_id, may_enter)
     for section in plan.taking:
         rule = section.rule
         if rule is None or not rule.asks or plan.relation_of(section.source) != kind:
             continue
-        allowed = rules.filtered(rule, section.source, snapshot[kind], eligible(inputs, plan, members, section.source))
+        allowed = rules.filtered(rule, section.source, snapshot[kind], may_enter(section.source))
         if allowed[row]:
             return Pool(kind, allowed, len(allowed))
     return None
@@ -246,27 +220,6 @@ def newest_scope(scopes: RelationSnapshot, open_rows: NDArray[np.int64]) -> tupl
         return None, None
     scope_id = scopes.entity_id(int(open_rows[np.argmax(scopes.column("sequence_number")[open_rows])]))
     return ScopeId(scope_id), scope_id.bytes
-
-
-def _current_turns(
-    reader: TurnReader, plan: AssemblyPlan, rules: Taking, scope: bytes | None, cut_offs: list[CutOff]
-) -> TurnFacts:
-    if scope is None:
-        return TurnFacts.none()
-    limit, rule, keep = plan.config.assembly.max_turns, plan.user.rule, None
-    if rule is not None:
-        limit = min(limit, limit if rule.mode.count is None else rule.mode.count)
-        if rule.predicate is not None:
-            keep = partial(rules.filtered, rule, TURN, reader.turns)
-    turns, considered, through = reader.gather(scope, limit, keep)
-    name = None if rule is None else rule.name
-    if rule is not None and through < considered:
-        cut_offs.append(CutOff(SOURCES[TURN], FILTER, None, None, considered, name, through, rule.text))
-    if len(turns) < through:
-        oldest = float(turns.numbers[0]) if len(turns) else None
-        kept = None if rule is None else len(turns)
-        cut_offs.append(CutOff(SOURCES[TURN], "newest", limit, oldest, through, name, kept))
-    return turns
 
 
 def artifacts_of(
@@ -334,27 +287,6 @@ def picked_notes(
         notes.column("token_count")[rows],
         scored,
     )
-
-
-def _summaries(
-    inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
-) -> Part:
-    scopes, rows = inputs.snapshot["scope"], members.summaries
-    scored = scorer.score("scope", scopes, rows)
-    # The newest scopes of a trajectory are those with the highest sequence.
-    age = scopes.column("sequence_number")
-    by = scored if scorer.ranks else None
-    kept = kept_by_limit(SUMMARY, age, scopes, rows, by, plan.config.assembly.summary_limit, cut_offs)
-    if len(kept) < len(rows):
-        rows, scored = rows[kept], scored.at(kept)
-    return _default_part(SUMMARY, plan, scopes, rows, scored)
-
-
-def _default_part(
-    source: int, plan: AssemblyPlan, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored
-) -> Part:
-    """Return the rows that a source brings without rules."""
-    return made_part(source, int(plan.section_of_source[source]), owners, rows, scored)
 
 
 def made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> Part:

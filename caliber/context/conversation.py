@@ -36,6 +36,27 @@ class Conversation:
     considered: int
     through: int
 
+    def at_hand(self) -> Conversation:
+        """Return the last user message and what followed it, as if there were no other turns."""
+        kept = since(self.turns, self.current)
+        current = int(np.searchsorted(kept, self.current))
+        return Conversation(self.turns.at(kept), self.marks[kept], current, len(kept), len(kept))
+
+
+def place_of_current(reader: TurnReader, turns: TurnFacts) -> int:
+    """Return the place of the last user message among turns, or of the last turn where there is none."""
+    roles = reader.turns.column("role")[turns.rows]
+    users = np.flatnonzero(roles == reader.turns.enum_code("role", TurnRole.USER.value))
+    return int(users[-1]) if len(users) else max(0, len(turns) - 1)
+
+
+def since(turns: TurnFacts, place: int) -> NDArray[np.int64]:
+    """Return the places of turns from one on, and of earlier ones that go with a call or an answer among these."""
+    late = turns.groups[place:]
+    kept = np.isin(turns.groups, late[late >= 0])
+    kept[place:] = True
+    return np.flatnonzero(kept)
+
 
 class Earlier:
     """Counts turns of closed scopes, newest scope first, until there are enough of them to look at.

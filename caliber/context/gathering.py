@@ -6,6 +6,7 @@ Source: design section 5 (What a window is for), docs/windows.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from caliber.context.candidates import (
     Part,
     artifacts_of,
     check_task,
-    eligible,
+    entering,
     join,
     kept_by_limit,
     made_part,
@@ -41,7 +42,7 @@ from caliber.context.plan import (
     TURN_SUMMARY,
     AssemblyPlan,
 )
-from caliber.context.recall import Recall, Recalled, recall, recallable, tasks_in_reach
+from caliber.context.recall import Recall, Recalled, recall
 from caliber.context.scores import Flat, Scored, Scorer, scorer_of
 from caliber.context.taking import FILTER, Take, Taking
 from caliber.context.texts import FixedText, day_text
@@ -73,14 +74,7 @@ def gather_shared(
     scopes = snapshot["scope"]
     scope_id, open_scope = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
     members = members_of(inputs, plan, searcher)
-    tasks = tasks_in_reach(snapshot, inputs.trajectory_id.bytes, plan.config.recall.reach)
-
-    def may_enter(source: int) -> NDArray[np.bool_]:
-        if source == PASSAGE:
-            return recallable(inputs, plan, searcher, "turn", tasks)
-        return eligible(inputs, plan, members, source)
-
-    rules = Taking(inputs, plan, texts, scope_id, may_enter)
+    rules = Taking(inputs, plan, texts, scope_id, entering(inputs, plan, members, searcher))
     conversation = _conversation(inputs, plan, reader, rules, open_scope, cut_offs)
     hidden = conversation.turns.rows[conversation.current :]
     parts: list[Part] = []
@@ -113,6 +107,8 @@ def _conversation(
     if rule is not None and rule.predicate is not None:
         keep = partial(rules.filtered, rule, TURN, reader.turns)
     found = conversation_of(inputs, plan, reader, open_scope, limit, keep)
+    if plan.silent:
+        return found.at_hand()
     name = None if rule is None else rule.name
     if rule is not None and found.through < found.considered:
         text = rule.text
@@ -195,18 +191,22 @@ def _recalled(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, ite
         part.source, part.section, part.rows, part.created_us, part.stored_tokens, part.scored, {TWIN: item.twins}
     )
     part = _valued(part, plan.config.recall.length_weight)
-    return _as_passages(inputs, plan, texts, part) if item.source == PASSAGE else part
+    return as_passages(inputs, plan, texts, part) if item.source == PASSAGE else part
 
 
-def _as_passages(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, part: Part) -> Part:
-    """Return recalled turns with what makes them lines of passages: one passage is of one task and one day."""
+def as_passages(
+    inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, part: Part, *, apart: bool = False
+) -> Part:
+    """Return recalled turns as lines of passages, each of one task and one day; ``apart``: each of one turn."""
     turns = inputs.snapshot["turn"]
     rows = part.rows
+    if not len(rows):
+        return part
     times = times_of(turns, rows)
     days = times // _DAY_US
     tasks, numbers = turns.column("trajectory_id")[rows], turns.column("turn_number")[rows]
     _, of = np.unique(np.stack((tasks.astype(np.int64), days)), axis=1, return_inverse=True)
-    of = of.reshape(-1)
+    of = np.arange(len(rows)) if apart else of.reshape(-1)
     begins = np.full(int(of.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(begins, of, times)
     names = turns.interned("trajectory_id")
@@ -252,9 +252,10 @@ def _own_artifacts(
 def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, take: Take) -> Part:
     part = made_part(take.section.source, take.section.index, take.owners, take.rows, take.scored)
     part = _valued(part, 0.0)
-    if take.section.source == PASSAGE and len(part.rows):
-        return _as_passages(inputs, plan, texts, part)
-    return part
+    if take.section.source == SUMMARY:
+        first = np.array(inputs.snapshot["scope"].packed_values("start_turn", part.rows.tolist()), np.int64)
+        return replace(part, columns={**part.columns, TURN_NUMBER: first})
+    return as_passages(inputs, plan, texts, part) if take.section.source == PASSAGE else part
 
 
 # --- what left the conversation ------------------------------------------------------------------

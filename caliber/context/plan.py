@@ -175,6 +175,8 @@ class AssemblyPlan:
     """The sections of rules that bring records, in the order in which they take them."""
     governed: bool = False
     """Whether records enter by rules only."""
+    silent: bool = False
+    """Whether older turns enter only as rules rank them."""
     own: Mapping[int, OwnMemory] = field(default_factory=dict)
     """Declared memories by source, where there are rules."""
 
@@ -363,6 +365,8 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
     # A section's token count rounds up once: as much less than one token may be paid for nothing.
     slack = -(-(measures.numerator - 1) // measures.denominator)
     rules = _rules(config, once)
+    spoken = next((rule for rule in rules if speaks(rule) and rule.origin is None), None)
+    stable_first = assembly.order == "stable_first"
     sections = [
         SectionPlan(
             index=index,
@@ -375,12 +379,11 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
             header_length=measures.headers[index],
             compressible=item.type is not SectionType.ARTIFACTS,
             rule=item.rule,
-            floor=assembly.share(item.name)[0],
-            cap=assembly.share(item.name)[1],
+            floor=_share(config, item)[0],
+            cap=_share(config, item)[1],
         )
         for index, item in enumerate(_sections(config, rules))
     ]
-    stable_first = assembly.order == "stable_first"
     by_priority = sorted(sections, key=lambda section: (-section.priority, _place(section.source)))
     of_source = np.zeros(len(SOURCES), np.int32)
     for section in sections:
@@ -410,8 +413,16 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
             next(section for section in sections if section.rule is rule) for rule in rules if not speaks(rule)
         ),
         governed=bool(config.injection_rules),
+        silent=spoken is None and any(rule.memory == CONVERSATION and rule.origin is None for rule in rules),
         own=_own(config) if (rules or stable_first) and config.memories else {},
     )
+
+
+def _share(config: CaliberConfig, item: _Named) -> tuple[float, float]:
+    """Return floor and cap of a section. Rules share a budget strictly by priority: of theirs max_tokens is all."""
+    if item.rule is not None and item.source != TURN and config.assembly.order == "stable_first":
+        return 0.0, 1.0
+    return config.assembly.share(item.name)
 
 
 def _rank(section: SectionPlan, *, shared: bool) -> int:

@@ -23,6 +23,7 @@ from caliber.context.columns import (
     GROUP,
     INCLUDED,
     INCLUDED_TRUNCATED,
+    LEAD,
     SECTION,
     SOURCE,
     TURN_NUMBER,
@@ -51,6 +52,7 @@ class _Filling:
     turn_number: NDArray[np.int64]
     is_turn: NDArray[np.bool_]
     cost: NDArray[np.int64]
+    lead: NDArray[np.int64]
     codes: NDArray[np.uint8]
     budgets: NDArray[np.int32]
     total: int
@@ -139,7 +141,9 @@ def fill_by_priority(
         group=group,
         turn_number=turn_number,
         is_turn=is_turn,
-        cost=sizes[considered] + plan.message_length * is_turn,
+        # What heads a recalled turn is paid with it: strictly by priority each is a passage of its own.
+        cost=sizes[considered] + plan.message_length * is_turn + ranked[LEAD].take(considered),
+        lead=ranked[LEAD].take(considered),
         codes=np.zeros(len(considered), np.uint8),
         budgets=budgets,
         total=total,
@@ -259,7 +263,7 @@ def _truncate_best(state: _Filling, closed: frozenset[int]) -> None:
         return
     codes = state.codes
     refused = (codes == EXCLUDED_BUDGET) | (codes == EXCLUDED_SECTION_BUDGET)
-    refused &= state.group == ALONE
+    refused &= (state.group == ALONE) & (state.lead == 0)  # a recalled turn is never cut
     if not refused.any():
         return
     tried: set[int] = set()

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from caliber.context.again import ScoredNow
 from caliber.context.facts import WindowFacts
-from caliber.context.plan import NOTE, PASSAGE, RELATION_OF, TURN, AssemblyPlan, source_type_of
-from caliber.context.rules import failing, values_of, variables_of
+from caliber.context.plan import NOTE, PASSAGE, RELATION_OF, AssemblyPlan, source_type_of
+from caliber.context.rules import RulePlan, failing, values_of, variables_of
 from caliber.model.entities import Artifact, Note, Scope, Turn
-from caliber.model.enums import SourceType
 from caliber.model.time import from_us
 from caliber.model.windows import CutOff
+from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 
 _OF_SEARCH: Final = ("relevance_limit", "not_found")
@@ -58,7 +58,9 @@ def why_absent(
     cuts = [item for item in facts.cut_offs if item.source_type is kind]
     unruled = [item for item in cuts if item.rule is None]
     absence: Absence | None
-    if plan.governed and not (kind is SourceType.TURN and plan.user.rule is None):
+    if plan.governed and isinstance(entity, Turn):
+        absence = _turn_by_rules(entity, facts, plan, cuts, score, unreached)
+    elif plan.governed:
         absence = _lifecycle(entity, facts, now, [], above) if not isinstance(entity, Artifact) else None
         absence = absence or _by_rules(entity, source, facts, plan, cuts, score, above)
         absence = absence or _lifecycle(entity, facts, now, [], above)
@@ -185,40 +187,98 @@ def _by_rules(
     above: Above,
 ) -> Absence | None:
     """Return what each rule that could have brought a record did with it."""
-    sources = (TURN, PASSAGE) if isinstance(entity, Turn) else (source,)
-    rules = [section.rule for section in (*plan.taking, plan.user) if section.source in sources and section.rule]
+    rules = [section.rule for section in plan.taking if section.source == source and section.rule]
     if not rules:
         return _filtered("no_rule", f"records enter by rules only, and none brings any of {plan.relation_of(source)}")
     relation = plan.own[source].relation if source in plan.own else BY_NAME[RELATION_OF[source]]
-    values = values_of(relation, entity)
     at = facts.as_of_us if source == NOTE else facts.now_us
-    variables = variables_of(facts.trajectory_id, facts.scope_id, facts.principal, at)
-    told: list[Absence] = []
-    for rule in rules:
-        reason = failing(rule.predicate, values, variables) if rule.predicate is not None else ""
+    told = [_by_rule(entity, relation, rule, at, facts, cuts, score, _age(entity)) for rule in rules]
+    known = [item for item in told if item is not None]
+    if not known or (isinstance(entity, Artifact) and all(item.verdict == "cut_off" for item in known)):
+        other = _lifecycle(entity, facts, from_us(facts.now_us), [], above)
+        if other is not None or not known:
+            return other
+    return _joined(known)
+
+
+def _by_rule(
+    entity: Any,
+    relation: Relation,
+    rule: RulePlan,
+    at_us: int,
+    facts: WindowFacts,
+    cuts: list[CutOff],
+    score: ScoredNow | None,
+    age: datetime | int,
+) -> Absence | None:
+    """Return what one rule that could have brought a record did with it."""
+    if rule.predicate is not None:
+        variables = variables_of(facts.trajectory_id, facts.scope_id, facts.principal, at_us)
+        reason = failing(rule.predicate, values_of(relation, entity), variables)
         if reason:
             numbers = {"rule": rule.name, "condition": rule.text}
-            told.append(Absence("filtered", f"the rule {rule.name} filters it: {reason}", "rule", numbers))
-            continue
-        mine = [item for item in cuts if item.rule == rule.name]
-        cut = _cut(_age(entity), mine) or _search_cut(mine, score) or _similarity_cut(mine, score)
-        if cut is None and rule.predicate is None:
-            cut = _unanswering(entity, mine)
-        if cut is not None:
-            reason = f"the rule {rule.name} ({rule.mode.shown}) left it out: {cut.reason}"
-            told.append(Absence("cut_off", reason, cut.filter, {**cut.numbers, "rule": rule.name}))
-        elif isinstance(entity, Turn) and rule.predicate is not None and (entity.tool_calls or entity.tool_call_id):
-            reason = "it goes with a tool call or its results, and the filter does not let all of these through"
-            numbers = {"rule": rule.name, "condition": rule.text}
-            told.append(Absence("filtered", f"the rule {rule.name} filters it: {reason}", "rule", numbers))
-    if not told or (isinstance(entity, Artifact) and all(item.verdict == "cut_off" for item in told)):
-        other = _lifecycle(entity, facts, from_us(facts.now_us), [], above)
-        if other is not None or not told:
-            return other
-    first = next((item for item in told if item.verdict == "cut_off"), told[0])
-    if len(told) == 1:
+            return Absence("filtered", f"the rule {rule.name} filters it: {reason}", "rule", numbers)
+    mine = [item for item in cuts if item.rule == rule.name]
+    cut = _cut(age, mine) or _search_cut(mine, score) or _similarity_cut(mine, score)
+    if cut is None and rule.predicate is None and not rule.asks:
+        cut = _unanswering(entity, mine)
+    if cut is not None:
+        reason = f"the rule {rule.name} ({rule.mode.shown}) left it out: {cut.reason}"
+        return Absence("cut_off", reason, cut.filter, {**cut.numbers, "rule": rule.name})
+    if isinstance(entity, Turn) and rule.predicate is not None and (entity.tool_calls or entity.tool_call_id):
+        reason = "it goes with a tool call or its results, and the filter does not let all of these through"
+        numbers = {"rule": rule.name, "condition": rule.text}
+        return Absence("filtered", f"the rule {rule.name} filters it: {reason}", "rule", numbers)
+    return None
+
+
+def _turn_by_rules(
+    turn: Turn,
+    facts: WindowFacts,
+    plan: AssemblyPlan,
+    cuts: list[CutOff],
+    score: ScoredNow | None,
+    unreached: str | None,
+) -> Absence | None:
+    """Return what kept a turn out of the conversation, and out of what rules recall."""
+    relation = BY_NAME[RELATION_OF[PASSAGE]]
+    ranking = [section.rule for section in plan.taking if section.source == PASSAGE and section.rule]
+    told: list[Absence | None] = []
+    if ranking and unreached is not None:
+        told.append(_filtered("out_of_reach", unreached))
+    else:
+        told += [_by_rule(turn, relation, rule, facts.now_us, facts, cuts, score, _made(turn)) for rule in ranking]
+    if not plan.silent and turn.trajectory_id == facts.trajectory_id:
+        told.append(_unspoken(turn, relation, facts, plan, cuts))
+    known = [item for item in told if item is not None]
+    if known:
+        return _joined(known)
+    return _turn_filter(turn, facts) if turn.trajectory_id != facts.trajectory_id else None
+
+
+def _unspoken(
+    turn: Turn, relation: Relation, facts: WindowFacts, plan: AssemblyPlan, cuts: list[CutOff]
+) -> Absence | None:
+    """Return what kept a turn of the window's task out of the conversation."""
+    rule, number = plan.user.rule, turn.turn_number
+    if rule is not None:
+        absence = _by_rule(turn, relation, rule, facts.now_us, facts, cuts, None, number)
+    else:
+        unruled = [item for item in cuts if item.rule is None]
+        absence = _cut(number, unruled) or _unanswering(turn, unruled)
+    if absence is None and turn.scope_id != facts.scope_id:
+        if not plan.stable_first:
+            return _turn_filter(turn, facts)
+        absence = _filtered("too_long_ago", "the conversation does not look back as far")
+    return absence
+
+
+def _joined(known: list[Absence]) -> Absence:
+    """Return what several rules did with a record; that a limit kept it out comes first."""
+    first = next((item for item in known if item.verdict == "cut_off"), known[0])
+    if len(known) == 1:
         return first
-    return Absence(first.verdict, "; ".join(item.reason for item in told), first.filter, first.numbers)
+    return Absence(first.verdict, "; ".join(item.reason for item in known), first.filter, first.numbers)
 
 
 def _similarity_cut(cuts: list[CutOff], now: ScoredNow | None) -> Absence | None:

@@ -105,9 +105,9 @@ class Taking:
         inputs = self._inputs
         at = inputs.as_of_us if source == NOTE else inputs.now_us
         variables = variables_of(inputs.trajectory_id, self._scope_id, inputs.principal, at)
-        # Notes and declared memories are asked of whole, so that what is known of them pays; of anything else only
-        # the rows of one task are.
-        ask = let_through if source == NOTE or source >= OWN else mask
+        # Notes, declared memories and recalled turns are asked of whole, so that what is known of them pays; of
+        # anything else only the rows of one task are.
+        ask = let_through if source in (NOTE, PASSAGE) or source >= OWN else mask
         return ask(rule.predicate, owners, variables, self._texts.texts, among)
 
     def take(self, searcher: Searcher, claimed: dict[int, Bools]) -> list[Take]:

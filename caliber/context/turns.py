@@ -43,6 +43,10 @@ class TurnFacts:
     def __len__(self) -> int:
         return int(self.rows.shape[0])
 
+    def at(self, places: NDArray[np.int64]) -> TurnFacts:
+        """Return those at some places."""
+        return TurnFacts(self.rows[places], self.numbers[places], self.groups[places], self.lengths[places])
+
     @classmethod
     def none(cls) -> TurnFacts:
         """Return no turns."""

@@ -134,9 +134,9 @@ def stands(claim: Claim, keep: Callable[[], bool]) -> bool:
 def ask_for(uow: UnitOfWork, trajectory_id: uuid.UUID, memory: str, mode: InjectionMode, origin: str) -> bool:
     """Let records of a memory be in the trajectory's next window; return whether there is anything to ask for.
 
-    The conversation is in every window anyway.
+    The conversation is in every window anyway; its turns, and those of other tasks, can be ranked.
     """
-    if memory == CONVERSATION:
+    if memory == CONVERSATION and not mode.kind.ranks:
         return False
     key = _key_of(trajectory_id, origin)
     known: PendingInjection | None = uow.find(PENDING_INJECTION, key.bytes)

@@ -1,0 +1,122 @@
+"""Candidates for sections that are filled strictly by priority: the open scope, and what belongs to the task.
+
+Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from caliber.context.candidates import (
+    Gathered,
+    Members,
+    Part,
+    artifacts_of,
+    check_task,
+    entering,
+    join,
+    kept_by_limit,
+    made_part,
+    marked,
+    members_of,
+    newest_scope,
+    open_scopes,
+    picked_notes,
+    pools_of,
+)
+from caliber.context.conversation import place_of_current, since
+from caliber.context.gathering import as_passages
+from caliber.context.inputs import AssemblyInputs, TextSource
+from caliber.context.plan import PASSAGE, SOURCES, SUMMARY, TURN, AssemblyPlan
+from caliber.context.scores import Scorer, scorer_of
+from caliber.context.taking import FILTER, Take, Taking
+from caliber.context.texts import FixedText
+from caliber.context.turns import TurnFacts, TurnReader
+from caliber.model.windows import CutOff
+
+if TYPE_CHECKING:
+    from caliber.search.searcher import Searcher
+
+
+def gather_strict(
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    fixed: tuple[FixedText, ...],
+    reader: TurnReader,
+    searcher: Searcher,
+    texts: TextSource,
+) -> Gathered:
+    """Return every candidate of an assembly whose sections are filled strictly by priority.
+
+    Raises: NotFound for an unknown trajectory; InvalidValue, InvalidVector for a wrong mask or query vector.
+    """
+    check_task(inputs)
+    snapshot = inputs.snapshot
+    cut_offs: list[CutOff] = []
+    scopes = snapshot["scope"]
+    scope_id, open_turns = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
+    members = members_of(inputs, plan, searcher)
+    rules = Taking(inputs, plan, texts, scope_id, entering(inputs, plan, members, searcher))
+    turns = _current_turns(reader, plan, rules, open_turns, cut_offs)
+    parts: list[Part] = []
+    degraded: Sequence[str] = ()
+    if not plan.governed:
+        scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
+        parts = [
+            artifacts_of(inputs, plan, scorer, members, cut_offs),
+            picked_notes(inputs, plan, scorer, members, cut_offs),
+            _summaries(inputs, plan, scorer, members, cut_offs),
+        ]
+        degraded = scorer.degraded
+    takes: list[Take] = []
+    if plan.taking:
+        rules.hidden = turns.rows  # the conversation has them, and no section is looked at twice
+        takes = rules.take(searcher, marked(inputs, plan, parts))
+        parts += [_taken(inputs, plan, texts, take) for take in takes]
+        cut_offs += [cut for take in takes for cut in take.cut_offs]
+        degraded = degraded or rules.degraded
+    candidates = join(inputs, plan, fixed, turns, [part for part in parts if len(part.rows)])
+    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *degraded], takes)
+
+
+def _current_turns(
+    reader: TurnReader, plan: AssemblyPlan, rules: Taking, scope: bytes | None, cut_offs: list[CutOff]
+) -> TurnFacts:
+    if scope is None:
+        return TurnFacts.none()
+    limit, rule, keep = plan.config.assembly.max_turns, plan.user.rule, None
+    if rule is not None and rule.predicate is not None:
+        keep = partial(rules.filtered, rule, TURN, reader.turns)
+    turns, considered, through = reader.gather(scope, limit, keep)
+    if plan.silent:
+        return turns.at(since(turns, place_of_current(reader, turns)))
+    name = None if rule is None else rule.name
+    if rule is not None and through < considered:
+        cut_offs.append(CutOff(SOURCES[TURN], FILTER, None, None, considered, name, through, rule.text))
+    if len(turns) < through:
+        oldest = float(turns.numbers[0]) if len(turns) else None
+        kept = None if rule is None else len(turns)
+        cut_offs.append(CutOff(SOURCES[TURN], "newest", limit, oldest, through, name, kept))
+    return turns
+
+
+def _summaries(
+    inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
+) -> Part:
+    scopes, rows = inputs.snapshot["scope"], members.summaries
+    scored = scorer.score("scope", scopes, rows)
+    # The newest scopes of a trajectory are those with the highest sequence.
+    age = scopes.column("sequence_number")
+    by = scored if scorer.ranks else None
+    kept = kept_by_limit(SUMMARY, age, scopes, rows, by, plan.config.assembly.summary_limit, cut_offs)
+    if len(kept) < len(rows):
+        rows, scored = rows[kept], scored.at(kept)
+    return made_part(SUMMARY, int(plan.section_of_source[SUMMARY]), scopes, rows, scored)
+
+
+def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, take: Take) -> Part:
+    part = made_part(take.section.source, take.section.index, take.owners, take.rows, take.scored)
+    # Candidates are looked at one by one: each recalled turn is a passage of its own.
+    return as_passages(inputs, plan, texts, part, apart=True) if take.section.source == PASSAGE else part
