@@ -115,9 +115,13 @@ def conversation_of(
     marks = np.zeros(count, np.int64)
     if not count:
         return Conversation(turns, marks, 0, considered, through)
-    roles = reader.turns.column("role")[turns.rows]
-    users = np.flatnonzero(roles == reader.turns.enum_code("role", TurnRole.USER.value))
-    current = int(users[-1]) if len(users) else count - 1
+    users = _users(reader, turns)
+    if not len(users) and keep is None:
+        asked = last_said(reader.turns, scopes, inputs.trajectory_id.bytes)
+        if asked in rows:  # more turns than the limit have followed the last user message
+            turns = _with_first(reader, turns, asked)
+            users, marks = np.zeros(1, np.int64), np.zeros(count + 1, np.int64)
+    current = int(users[-1]) if len(users) else _last_exchange(turns)
     if len(users) or turns.groups[current] < 0:
         marks[current] |= MUST
     if (turns.groups >= 0).any():
@@ -131,6 +135,30 @@ def conversation_of(
         marks[current:] |= RECENT
     marks[: _past(inputs, plan, reader, turns, earlier)] |= PAST
     return Conversation(turns, marks, current, considered, through)
+
+
+def _users(reader: TurnReader, turns: TurnFacts) -> NDArray[np.int64]:
+    """Return the places of user turns."""
+    roles = reader.turns.column("role")[turns.rows]
+    return np.flatnonzero(roles == reader.turns.enum_code("role", TurnRole.USER.value))
+
+
+def _with_first(reader: TurnReader, turns: TurnFacts, row: int) -> TurnFacts:
+    """Return some turns with an older one, alone, before them."""
+    rows = np.array([row], np.int64)
+    first = (rows, reader.turns.column("turn_number")[rows], np.array([-1]), reader.lengths(rows))
+    return TurnFacts(
+        *(
+            np.concatenate((one.astype(np.int64), others))
+            for one, others in zip(first, (turns.rows, turns.numbers, turns.groups, turns.lengths), strict=True)
+        )
+    )
+
+
+def _last_exchange(turns: TurnFacts) -> int:
+    """Return the place of the last turn, or of the call that it answers: nothing may stand between these."""
+    group = turns.groups[-1]
+    return len(turns) - 1 if group < 0 else int(np.flatnonzero(turns.groups == group)[0])
 
 
 def _rows(

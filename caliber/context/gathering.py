@@ -30,7 +30,18 @@ from caliber.context.candidates import (
     picked_notes,
     pools_of,
 )
-from caliber.context.columns import DAY, LEAD, LENGTH, PASSAGE_ID, READING, TURN_NUMBER, TWIN, VALUE, VALUES_IN_ONE
+from caliber.context.columns import (
+    DAY,
+    LEAD,
+    LENGTH,
+    MUST,
+    PASSAGE_ID,
+    READING,
+    TURN_NUMBER,
+    TWIN,
+    VALUE,
+    VALUES_IN_ONE,
+)
 from caliber.context.conversation import Conversation, conversation_of, times_of
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import (
@@ -114,7 +125,8 @@ def _conversation(
         text = rule.text
         cut_offs.append(CutOff(SOURCES[TURN], FILTER, None, None, found.considered, name, found.through, text))
     if len(found.turns) < found.through:
-        oldest = float(found.turns.numbers[0]) if len(found.turns) else None
+        newest = found.turns.numbers[(found.marks & MUST) == 0]
+        oldest = float(newest[0]) if len(newest) else None
         kept = None if rule is None else len(found.turns)
         cut_offs.append(CutOff(SOURCES[TURN], "newest", limit, oldest, found.through, name, kept))
     return found

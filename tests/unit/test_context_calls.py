@@ -91,3 +91,27 @@ def test_a_waiting_call_that_does_not_fit_says_so(talk: Talk) -> None:
     window = talk.window(200)
     left = [item for item in window.assembly_trace if item.action.value == "exclude"]
     assert sorted(item.rule_id for item in left) == ["budget_limit", "group_limit"]
+
+
+@pytest.mark.parametrize("max_tokens", [400, 4_000])
+def test_the_last_user_message_enters_however_many_calls_have_followed(talk: Talk, max_tokens: int) -> None:
+    limit = talk.memory.config.assembly.max_turns
+    talk.say(user("Do all of it."))
+    for number in range(limit // 2 + 10):
+        talk.say(calling(f"c{number}"), result(f"c{number}", "Done."))
+    window = talk.window(max_tokens)
+    assert window.messages[0].content == "Do all of it."
+    calls, answered = pairs(window)
+    assert calls == answered != set()
+    left = next(turn for turn in talk.memory.storage.turns.all() if turn.tool_calls)
+    assert talk.memory.explain(window.window_id, exclusion=left.turn_id)["filter"] == "newest"
+    assert talk.memory.replay(window.window_id).text == window.text
+
+
+def test_nothing_stands_between_a_call_and_its_result_where_no_user_speaks(talk: Talk) -> None:
+    talk.memory.create_artifact(
+        talk.scope, artifact_type="fact", content="The log is long.", extraction_method="explicit"
+    )
+    talk.say(calling("one"), result("one", "Seen."))
+    roles = [message.role for message in talk.window(2_000).messages]
+    assert roles == ["user", "assistant", "tool"]
