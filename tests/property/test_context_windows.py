@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.context_world import Contents, World, searching
+from support.context_world import ME, Contents, World, numbered, searching
 
 from caliber.context import explain, replay, unpack_record
 from caliber.context.assembler import plan_of
-from caliber.context.record import MAGIC, unpack_body
+from caliber.context.record import FORMAT, MAGIC, unpack_body
 from caliber.kernels import estimate_tokens
 from caliber.kernels.dispatch import available_paths, forced_path
-from caliber.model.entities import ToolCall
-from caliber.model.enums import AssemblyAction, DecisionCode, SectionType, SourceType, TurnRole
+from caliber.model.entities import EntityRef, ToolCall
+from caliber.model.enums import AssemblyAction, DecisionCode, EntityType, SourceType, TrustLabel, TurnRole
 from caliber.model.errors import BudgetTooSmall, StorageError
 from caliber.schema.relations import NOTE
 
@@ -39,6 +39,17 @@ def conversations(draw: st.DrawFn) -> list[tuple[str, Any]]:
     return out
 
 
+others = st.fixed_dictionaries(
+    {
+        "mine": st.booleans(),
+        "turns": st.lists(st.tuples(contents, st.sampled_from([TrustLabel.USER, TrustLabel.WEB])), max_size=5),
+        "artifacts": st.lists(st.tuples(contents, vectors), max_size=2),
+        "summary": st.one_of(st.none(), texts.filter(bool)),
+    }
+)
+"""Other tasks, of the same initiator or of another."""
+
+
 @st.composite
 def memories(draw: st.DrawFn) -> dict[str, Any]:
     return {
@@ -46,12 +57,17 @@ def memories(draw: st.DrawFn) -> dict[str, Any]:
         "notes": draw(st.lists(st.tuples(texts, vectors), max_size=8)),
         "artifacts": draw(st.lists(st.tuples(contents, vectors), max_size=8)),
         "summaries": draw(st.lists(texts.filter(bool), max_size=4)),
+        "earlier": draw(st.lists(contents, max_size=4)),
+        "pause": draw(st.booleans()),
+        "others": draw(st.lists(others, max_size=3)),
+        "blocks": draw(st.lists(texts.filter(bool), max_size=2)),
     }
 
 
 LEGS = {"vector": 0.5, "keyword": 0.4, "graph": 0.05, "importance": 0.05}
-caps = st.dictionaries(
-    st.sampled_from(["system", "user", "artifacts", "notes", "history", "persona", "facts"]), st.integers(0, 300)
+SECTIONS = ["system", "persona", "facts", "history", "user", "artifacts", "notes", "recall", "current"]
+shares = st.dictionaries(
+    st.sampled_from(SECTIONS), st.tuples(st.sampled_from([0.0, 0.0, 0.05, 0.1]), st.floats(0, 1)).map(sorted)
 )
 knobs = st.fixed_dictionaries(
     {
@@ -66,7 +82,17 @@ knobs = st.fixed_dictionaries(
         "assembly.note_search_limit": st.integers(0, 8),
         "assembly.notes_without_query": st.integers(0, 8),
         "assembly.summary_limit": st.integers(0, 4),
-        "assembly.section_max_tokens": caps,
+        "assembly.section_shares": shares,
+        "assembly.recent_exchanges": st.integers(0, 3),
+        "assembly.recent_from_tokens": st.sampled_from([0, 300, 2_000]),
+        "assembly.evict_share": st.sampled_from([0.05, 0.3, 1.0]),
+        "assembly.spare_share": st.sampled_from([0.0, 0.14, 1.0]),
+        "recall.from": st.sampled_from(["trajectory", "session", "owner", "tenant"]),
+        "recall.limit": st.sampled_from([0, 3, 400]),
+        "recall.carried_share": st.sampled_from([0.0, 1.0, 2.0]),
+        "recall.length_weight": st.sampled_from([0.0, 0.1, 1.0]),
+        "recall.duplicate_similarity": st.sampled_from([0.5, 0.98, 1.0]),
+        "recall.trust": st.sampled_from(["user", "web"]),
         # Without anything between them, texts grow together: tokens of the whole are not those of its parts.
         "assembly.separator": st.sampled_from(["", "\n", "\n\n", " — ", "x"]),
         "assembly.section_headers": st.booleans(),
@@ -97,7 +123,7 @@ knobs = st.fixed_dictionaries(
 calls = st.fixed_dictionaries(
     {
         "max_tokens": st.integers(1, 1_500),
-        "query": st.sampled_from([None, "what now?", " ", "a 漢 or b", '"ab" b*']),
+        "query": st.sampled_from([None, "what now?", " ", "a 漢 or b", '"ab" b*', "aa ab ba bb"]),
         "query_embedding": vectors,
         "extra_sections": st.sampled_from([{}, {"facts": "Water is wet. " * 3}]),
     }
@@ -119,6 +145,17 @@ def _write(world: Any, memory: dict[str, Any]) -> None:
         world.artifact(content, vector)
     for summary in memory["summaries"]:
         world.scope(summary=summary)
+    for other in memory["others"]:
+        _write_other(world, other)
+    if memory["earlier"]:
+        world.scope_id = world.scope(closed=True)
+        for content in memory["earlier"]:
+            world.turn(content)
+        first = world.turns_of[world.trajectory_id] - len(memory["earlier"])
+        for at, content in enumerate(memory["blocks"][: len(memory["earlier"])]):
+            world.turn_summary(content, first=first + at, last=first + at)
+        if memory["pause"]:
+            world.clock.advance(ms=86_400_000)
     world.scope_id = world.scope()
     for kind, content in memory["turns"]:
         if kind == "tools":
@@ -135,6 +172,18 @@ def _write(world: Any, memory: dict[str, Any]) -> None:
             world.turn(content, TurnRole.ASSISTANT, calls=[ToolCall(f"p{world.made}", "wait", '{"s": 1}')])
         else:
             world.turn(content, TurnRole(kind))
+
+
+def _write_other(world: Any, other: dict[str, Any]) -> None:
+    owner = ME if other["mine"] else EntityRef(EntityType.USER, numbered(99))
+    task = world.trajectory(initiator=owner)
+    scope = world.scope(trajectory=task)
+    for content, trust in other["turns"]:
+        world.turn(content, trajectory=task, scope=scope, trust=trust)
+    for content, vector in other["artifacts"]:
+        world.artifact(content, vector, trajectory_id=task, scope_id=scope)
+    if other["summary"] is not None:
+        world.scope(trajectory=task, summary=other["summary"])
 
 
 def configured(options: dict[str, Any]) -> Any:
@@ -168,10 +217,13 @@ def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[s
     assert window.text == "".join(section.content for section in window.sections)
     whole = estimate_tokens(window.text, estimator=estimator) + overhead * len(window.messages)
     assert whole <= (window.used_tokens if estimator.additive else window.max_tokens)
+    plan = plan_of(config)
     for section in window.sections:
         assert section.token_count == estimate_tokens(section.content, estimator=estimator)
-        cap = config.assembly.section_cap(section.name)
+        cap = plan.cap_of(plan.by_name[section.name], window.max_tokens)
         assert cap is None or section.token_count <= cap
+        if config.assembly.order == "priority":
+            assert section.token_count <= config.assembly.share(section.name)[1] * plan.budget(window.max_tokens)
     assert 0 <= window.stable_prefix_tokens <= window.used_tokens
 
     # one section a type, in the order that is configured
@@ -180,16 +232,21 @@ def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[s
     if config.assembly.order == "priority":
         priorities = [section.priority for section in window.sections]
         assert priorities == sorted(priorities, reverse=True)
-    elif SectionType.USER in names:
-        assert names[-1] == SectionType.USER
+        assert not {"recall", "current"} & set(names)
+    else:
+        assert names == [name for name in SECTIONS if name in names]
 
     # the trace: every candidate once, ranks without a gap, inclusions as in the sections
     trace = window.assembly_trace
     assert [decision.rank for decision in trace] == list(range(len(trace)))
-    seen = [(d.source_type, d.ordinal) for d in trace if d.target_id is not None]
-    assert len(set(seen)) == len(seen)
+    included = [d for d in trace if d.action is not AssemblyAction.EXCLUDE]
+    for decisions in (trace, included):
+        # A turn of the conversation can be found too; it enters once.
+        twice = decisions is trace and config.assembly.order == "stable_first"
+        seen = [(d.source_type, d.ordinal) for d in decisions if d.target_id is not None]
+        assert all(seen.count(one) == 1 or (twice and one[0] is SourceType.TURN) for one in seen)
     shown = {source.id for section in window.sections for source in section.sources if source.id is not None}
-    assert shown == {d.target_id for d in trace if d.action is not AssemblyAction.EXCLUDE and d.target_id is not None}
+    assert shown == {d.target_id for d in included if d.target_id is not None}
     for decision in trace:
         if decision.rule_id == "relevance_threshold":
             assert np.float32(decision.relevance) < np.float32(config.min_relevance_threshold)
@@ -201,12 +258,13 @@ def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[s
         assert sum(d.source_type is kind and d.action is not AssemblyAction.EXCLUDE for d in trace) <= limit
 
     # turns in the order they were said; calls and results together, uncut
-    said = [message for message in window.messages if message.role != "system"]
-    turns = [d for d in trace if d.source_type is SourceType.TURN and d.action is not AssemblyAction.EXCLUDE]
-    assert len(said) == len(turns)
-    places = [source.id for section in window.sections if section.name == "user" for source in section.sources]
-    by_id = {d.target_id: d.ordinal for d in turns}
-    assert [by_id[place] for place in places] == sorted(by_id.values())
+    said = [message for message in window.messages if message.role != "system" and message.name != "memory"]
+    parts = [section for section in window.sections if section.name in ("user", "current")]
+    places = [source.id for section in parts for source in section.sources]
+    assert len(said) == len(places)
+    by_id = {d.target_id: d.ordinal for d in included if d.source_type is SourceType.TURN}
+    ordinals = [by_id[place] for place in places]
+    assert ordinals == sorted(ordinals)
     asked = {call["id"] for message in said for call in message.tool_calls}
     answered = {message.tool_call_id for message in said if message.tool_call_id not in (None, "nobody asked")}
     assert answered <= asked
@@ -219,7 +277,65 @@ def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[s
     for decision in trace:
         if decision.action is AssemblyAction.TRUNCATE:
             assert decision.source_type is not SourceType.ARTIFACT
-            assert decision.target_id not in calling
+            assert decision.target_id not in calling & set(places)
+    if config.assembly.order == "stable_first":
+        _shared_promises(world, config, call, window)
+
+
+def _shared_promises(world: Any, config: Any, call: dict[str, Any], window: Any) -> None:
+    """What holds where the budget is shared: design section 5 (What a window is for)."""
+    turns = world.memory.snapshot["turn"]
+    own = [row for row in turns.rows().tolist() if _task_of(turns, row) == world.trajectory_id.bytes]
+    own.sort(key=lambda row: int(turns.column("turn_number")[row]))
+    own = own[len(own) - config.assembly.max_turns :] if config.assembly.max_turns < len(own) else own
+    user = [row for row in own if turns.packed(row)[turns.layout.codec.index("role")] == "user"]
+    current = next((section for section in window.sections if section.name == "current"), None)
+    conversation = [section for section in window.sections if section.name in ("user", "current")]
+
+    # the last user message always enters, where there is room for a few words of it at all
+    if user and window.max_tokens >= 150:
+        assert current is not None
+        assert current.sources[0].id == turns.entity_id(user[-1])
+
+    # the conversation is the end of what was said, but for what must enter by itself
+    shown = {source.id for section in conversation for source in section.sources}
+    reasons = {
+        d.target_id: d.rule_id for d in window.assembly_trace if d.source_type is SourceType.TURN and d.rank < 10**6
+    }
+    older = next((section for section in window.sections if section.name == "user"), None)
+    if older is not None:
+        first = [turns.entity_id(row) for row in own].index(older.sources[0].id)
+        for row in own[first:]:
+            key = turns.entity_id(row)
+            assert key in shown or reasons.get(key) in ("group_limit", "budget_limit", "standard_inclusion", None), key
+
+    # what is recalled: of whom it may be, no turn that the conversation shows, nothing without a query
+    recalled = [section for section in window.sections if section.name == "recall"]
+    for source in (source for section in recalled for source in section.sources):
+        assert source.id not in shown
+        relation, row = world.memory.snapshot.locate(source.id.bytes)
+        if relation.relation.name == "turn":
+            _check_reach(world, config, relation, row)
+    asked = call["query_embedding"] is not None or bool((call["query"] or "").strip())
+    if not asked or config.assembly.relevance == "vector" or not config.recall.limit:
+        assert not recalled
+
+
+def _task_of(turns: Any, row: int) -> bytes:
+    key: bytes = turns.packed(row)[turns.layout.codec.index("trajectory_id")]
+    return key
+
+
+def _check_reach(world: Any, config: Any, turns: Any, row: int) -> None:
+    task = _task_of(turns, row)
+    if task == world.trajectory_id.bytes:
+        return
+    tasks = world.memory.snapshot["trajectory"]
+    owner = tasks.packed(tasks.find(task))[tasks.layout.codec.index("initiator_id")]
+    mine = owner == ME.id.bytes
+    assert config.recall.reach == "tenant" or (config.recall.reach == "owner" and mine)
+    if config.recall.trust is TrustLabel.USER:
+        assert turns.packed(row)[turns.layout.codec.index("trust")] == "user"
 
 
 def _calling(world: Any) -> set[Any]:
@@ -292,8 +408,12 @@ def test_a_window_is_a_function_of_its_inputs(
         for decision in list(decisions)[seed % max(1, len(decisions)) :][:3]:
             if decision.target_id is not None:
                 one = explain(raw, config, contents, exclusion=decision.target_id)
-                assert one["reason"] == decision.reason
-                assert one["verdict"] == ("excluded" if decision.action is AssemblyAction.EXCLUDE else "included")
+                same = [d for d in decisions if d.target_id == decision.target_id]
+                # Of a turn that is in the conversation and was found too, what entered is told, else the first.
+                same.sort(key=lambda d: (d.action is AssemblyAction.EXCLUDE, d.rank))
+                assert one["reason"] == same[0].reason
+                excluded = same[0].action is AssemblyAction.EXCLUDE
+                assert one["verdict"] == ("excluded" if excluded else "included")
     except BudgetTooSmall:
         pass
     finally:
@@ -306,7 +426,7 @@ def test_a_window_is_a_function_of_its_inputs(
 @given(st.binary(max_size=200), st.booleans())
 def test_garbage_is_no_record(raw: bytes, dressed: bool) -> None:
     with pytest.raises(StorageError):
-        unpack_record((MAGIC + b"\x01" if dressed else b"") + raw)
+        unpack_record((MAGIC + bytes((FORMAT,)) if dressed else b"") + raw)
 
 
 @pytest.fixture(scope="module")

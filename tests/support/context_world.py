@@ -35,6 +35,7 @@ from caliber.model.entities import (
     ToolCall,
     Trajectory,
     Turn,
+    TurnSummary,
     Usage,
 )
 from caliber.model.enums import (
@@ -61,6 +62,7 @@ from caliber.schema.relations import (
     SCOPE,
     TRAJECTORY,
     TURN,
+    TURN_SUMMARY,
     USAGE,
 )
 from caliber.search.searcher import Searcher
@@ -264,6 +266,27 @@ class World:
         turn = self.make_turn(content, role, **options)
         self.insert(TURN, turn)
         return turn.turn_id
+
+    def turn_summary(self, content: str, *, first: int = 0, last: int = 0) -> uuid.UUID:
+        """Sum up some turns of the scope at hand."""
+        key = self.new_id()
+        self.insert(
+            TURN_SUMMARY,
+            TurnSummary(
+                turn_summary_id=key,
+                trajectory_id=self.trajectory_id,
+                scope_id=self.scope_id,
+                first_turn=first,
+                last_turn=last,
+                content=content,
+                token_count=-(-len(content) // 4),
+                source_turns=(),
+                model_id="extractive",
+                created_at=self.now(),
+                trust=TrustLabel.TOOL,
+            ),
+        )
+        return key
 
     def tool_turns(self, *results: str, name: str = "search", call: str = "") -> list[uuid.UUID]:
         """An assistant's turn that calls a tool once for each result, and the results."""
