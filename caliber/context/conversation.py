@@ -127,7 +127,12 @@ def conversation_of(
     if (turns.groups >= 0).any():
         # A call from before the last user message is a matter of the past, and so is what answers it now.
         past = turns.groups[:current]
-        marks[reader.waiting(turns) & ~np.isin(turns.groups, past[past >= 0])] |= MUST
+        own = ~np.isin(turns.groups, past[past >= 0])
+        marks[reader.waiting(turns) & own] |= MUST
+        # The newest results are what the agent waits for: cut, if they must be, but never missing.
+        late = np.flatnonzero(own & (turns.groups >= 0) & (np.arange(count) > current))
+        if len(late):
+            marks[turns.groups == turns.groups[late[-1]]] |= MUST
     back = plan.config.assembly.recent_exchanges
     if back and len(users):
         marks[int(users[max(0, len(users) - 1 - back)]) :] |= RECENT

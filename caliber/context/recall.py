@@ -282,8 +282,9 @@ def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) 
         several = mine[counts[where] > 1].tolist()
         said: dict[bytes, int] = {}
         for place, text in zip(several, texts.texts(item.owners, item.rows[several].tolist()), strict=True):
-            first = said.setdefault(bytes(text.encode() if isinstance(text, str) else text).strip(), place)
-            if first != place:
+            content = bytes(text.encode() if isinstance(text, str) else text).strip()
+            first = said.setdefault(content, place)
+            if first != place and content:  # calls of tools have no content of their own
                 item.twins[place] = _ordinal(item, first)
 
 
@@ -311,12 +312,14 @@ def _alike(inputs: AssemblyInputs, parts: Sequence[Recalled], ranked: _Ranked, l
     order = np.argsort(owner, kind="stable")
     ranks = np.array(owner)[order]
     pairs = pairs_above(np.concatenate(rows)[order], least, max_pairs=len(ranks) * len(ranks))
-    gone: set[int] = set()
+    # A record that yields to another already makes none yield to itself.
+    gone = {
+        at for at, rank in enumerate(ranks.tolist()) if parts[int(chosen_part[rank])].twins[int(chosen_place[rank])]
+    }
     for first, second in sorted(pairs.index.tolist()):
         if first in gone or second in gone:
             continue
         gone.add(second)
         kept, lost = int(ranks[first]), int(ranks[second])
-        item, place = parts[int(chosen_part[lost])], int(chosen_place[lost])
-        if not item.twins[place]:
-            item.twins[place] = _ordinal(parts[int(chosen_part[kept])], int(chosen_place[kept]))
+        item = parts[int(chosen_part[lost])]
+        item.twins[int(chosen_place[lost])] = _ordinal(parts[int(chosen_part[kept])], int(chosen_place[kept]))

@@ -337,6 +337,8 @@ class _Conversation:
             if state.fits(first, more=sum(state.cost[place] + plan.separator_length for place in others)):
                 for place in together:
                     state.include(place)
+            elif first in grouped and self._enter_cut(first, others):
+                continue
             elif first in grouped:
                 # As the kernel does: the best-ranked of a group, its newest, carries the reason.
                 *older, newest = together
@@ -349,6 +351,25 @@ class _Conversation:
                 room = state.room - overhead - plan.message_length
                 if plan.whole_tokens(room) >= 1:
                     state.cut(first, room, room + overhead + plan.message_length)
+
+    def _enter_cut(self, call: int, results: list[int]) -> bool:
+        """Let a call enter with its results, the longest of them cut; return whether what is left of it is enough."""
+        state, plan = self._state, self._state.plan
+        if not results:
+            return False
+        longest = max(results, key=lambda place: (state.cost[place], -place))
+        whole = [call, *(place for place in results if place != longest)]
+        separator = plan.separator_length
+        others = (
+            state.price(call) - state.cost[call] + sum(state.cost[place] + separator for place in whole) - separator
+        )
+        room = state.room - others - separator - plan.message_length
+        if plan.whole_tokens(room) < plan.config.assembly.truncate_min_tokens:
+            return False
+        for place in whole:
+            state.include(place)
+        state.cut(longest, room, room + separator + plan.message_length)
+        return True
 
     # --- the others ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ Bytes that are not UTF-8 are shown as replacement characters (C-451).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from caliber.schema.own_memories import OwnMemory
 
 
+_UNNAMED: Final = re.compile(r"[\[\]\s]+")
 _EPOCH: Final = date(1970, 1, 1)
 _MONTHS: Final = (
     "January",
@@ -80,9 +82,11 @@ class TurnText:
     @property
     def speaker(self) -> str:
         """Who says it, in a passage: its name if it has one."""
+        # What heads a passage is one line between brackets, whatever somebody calls himself.
+        name = _UNNAMED.sub(" ", self.name or "").strip()
         if self.role == "tool":
-            return f"tool {self.name}" if self.name else "tool"
-        return self.name or self.role
+            return f"tool {name}" if name else "tool"
+        return name or self.role
 
     @property
     def line(self) -> str:
