@@ -173,6 +173,7 @@ gen: $(STAMPS)/installed
 	@$(PY) tools/gen_words.py
 	@$(PY) tools/gen_tables.py
 	@$(PY) tools/gen_config.py
+	@$(PY) tools/gen_window.py
 
 clean:
 	$(SAY) 'removing $(VENV) and everything built'
