@@ -55,11 +55,21 @@ class Searched:
     keyword: Floats = field(default_factory=lambda: np.zeros(0))
     mixed: bool = False
     """Whether there may be candidates that are no hits."""
+    silent: Ints | None = None
+    """Visible rows that lend nothing and are no candidates."""
 
     @property
     def visible(self) -> Bools:
         """Which rows the principal may see and are in force."""
         return self.sight.visible
+
+    def speaking(self) -> Bools:
+        """Return which visible rows words may find, or that lend. Shapes: ``bool[owners.length]``"""
+        if self.silent is None or not len(self.silent):
+            return self.visible
+        speaking = self.visible.copy()
+        speaking[self.silent] = False
+        return speaking
 
     def inside(self) -> Bools | None:
         """Return which candidates may be hits; None: all. Shapes: ``bool[m]``."""
@@ -148,7 +158,8 @@ def keyword_leg(
     for item in searched:
         mean = item.sight.mean_length(item.words) if figures is None else figures.mean_length(item.kind)
         item.mixed = linked and item.allowed is not item.visible
-        _score(item, words, settings, mean, item.visible if linked else item.allowed)
+        speaking = item.speaking()
+        _score(item, words, settings, mean, speaking, speaking if linked else item.allowed)
     return coverage
 
 
@@ -273,16 +284,19 @@ def _idf(count: int, total: int) -> float:
 
 
 def _score(
-    item: Searched, words: Sequence[QueryWord], settings: KeywordConfig, mean_length: float, kept: Bools
+    item: Searched,
+    words: Sequence[QueryWord],
+    settings: KeywordConfig,
+    mean_length: float,
+    speaking: Bools,
+    kept: Bools,
 ) -> None:
     if not words or not mean_length:
         item.own = item.keyword = np.zeros(len(item.rows))
         return
     rule = KeywordRule(settings.k1, settings.b, mean_length, settings.saturate)
     lending = _lending(item, settings)
-    item.rows, item.own, item.keyword = item.words.scores(
-        words, item.visible, rule, lending, kept=kept, given=item.rows
-    )
+    item.rows, item.own, item.keyword = item.words.scores(words, speaking, rule, lending, kept=kept, given=item.rows)
     if lending is None:
         item.keyword = item.own  # the same bits: nobody adds anything
 

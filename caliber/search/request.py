@@ -64,13 +64,17 @@ class Outcome:
 class Pool:
     """Records of one kind whose relevance is asked for: given ``rows``, all of them allowed, or the best ``limit``.
 
-    ``allowed`` None: all that may be seen. Shapes: ``bool[length of the mirror]``, rows ``int64[n]``
+    ``allowed`` None: all that may be seen. ``silent`` rows are not allowed, lend their neighbours nothing, and lead to
+    nothing: what repeats the query would only find what stands beside it.
+
+    Shapes: ``bool[length of the mirror]``, rows and silent ``int64[n]``
     """
 
     kind: str
     allowed: NDArray[np.bool_] | None
     limit: int
     rows: NDArray[np.int64] | None = None
+    silent: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,8 @@ class Searcher:
             owners = request.snapshot[pool.kind]
             sight = self.sight(owners, request.notes, request.as_of_us, request.now_us)
             allowed = sight.visible if pool.allowed is None else pool.allowed
-            searched.append(Searched(pool.kind, owners, sight, allowed, self.keywords.of(owners)))
+            words = self.keywords.of(owners)
+            searched.append(Searched(pool.kind, owners, sight, allowed, words, silent=pool.silent))
         query = self._understood(searched, _over(request, pools))
         degraded = self._missing(request, self._web(request, searched))[1]
         # Scores do not depend on the limit; given rows need nothing beyond the candidates.
@@ -172,7 +173,8 @@ class Searcher:
             owners = request.snapshot[pool.kind]
             sight = self.sight(owners, request.notes, request.as_of_us, request.now_us)
             allowed = sight.visible if pool.allowed is None else pool.allowed
-            searched.append(Searched(pool.kind, owners, sight, allowed, self.keywords.of(owners)))
+            words = self.keywords.of(owners)
+            searched.append(Searched(pool.kind, owners, sight, allowed, words, silent=pool.silent))
         asked = replace(_over(request, pools), limit=limit)
         query = self._understood(searched, asked)
         degraded = self._missing(request, self._web(request, searched))[1]
