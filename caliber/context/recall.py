@@ -175,7 +175,7 @@ def pools_of_recall(
             allowed = allowed & ~of_tasks(snapshot[kind], [inputs.trajectory_id.bytes])
         counts[source] = int(np.count_nonzero(allowed)) + unseen
         if counts[source]:
-            pools.append((source, Pool(kind, allowed, limit)))
+            pools.append((source, Pool(kind, allowed, limit, silent=hidden if kind == "turn" else None)))
     return pools, counts
 
 

@@ -225,8 +225,9 @@ def fill_shared(
     ordinals = ranked[ORDINAL].take(considered)
     _mark_shown(state, conversation, ordinals)
     waiting = [place for place in range(len(considered)) if state.codes[place] == CONSIDERED]
-    # What stands before the conversation must not change with the query.
-    following = [place for place in waiting if state.section[place] > plan.user.index]
+    # What stands before the conversation must not change with the query; rules share strictly by priority.
+    ruled = [section.rule is not None or section.index > plan.user.index for section in plan.sections]
+    following = [place for place in waiting if ruled[state.section[place]]]
     spare = conversation.spare()
     state.total -= spare
     _fill_following(state, following)

@@ -146,7 +146,7 @@ class Taking:
         scorer, found = judge(
             self._inputs,
             self._plan,
-            lambda: [Pool(item.owners.relation.name, item.allowed, self._most(item)) for item in searched],
+            lambda: [self._pool(item) for item in searched],
             searcher,
         )
         self.degraded = scorer.degraded
@@ -157,6 +157,10 @@ class Taking:
                 yield scorer, by_item.get(id(item), nothing)
             else:
                 yield flat, None  # of what no search can judge, too, the newest is taken
+
+    def _pool(self, item: _Asked) -> Pool:
+        silent = self.hidden if item.section.source == PASSAGE else None
+        return Pool(item.owners.relation.name, item.allowed, self._most(item), silent=silent)
 
     def _most(self, item: _Asked) -> int:
         """Return how many records a rule that asks takes at most."""
