@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.context_world import Contents, World, searching
+from support.context_world import Contents, World, numbered, searching
 
 from caliber.config.injection import InjectionKind
 from caliber.context import explain, replay
 from caliber.context.assembler import plan_of
 from caliber.context.rules import OneShot, failing, values_of, variables_of
-from caliber.model.enums import ArtifactType, AssemblyAction, NoteType, SourceType, TurnRole
+from caliber.model.entities import EntityRef
+from caliber.model.enums import ArtifactType, AssemblyAction, EntityType, NoteType, SourceType, TrustLabel, TurnRole
 from caliber.model.errors import BudgetTooSmall
 from caliber.schema.relations import BY_NAME
 
@@ -23,16 +25,20 @@ EXAMPLES = 3_000 if os.environ.get("CALIBER_SOAK") else 40
 words = st.text("ab é漢.\n", max_size=40).map(lambda text: "tea " + text)
 vectors = st.one_of(st.none(), st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4))
 grades = st.sampled_from([0.2, 0.5, 0.9])
+turns = st.tuples(words, st.sampled_from([TurnRole.USER, TurnRole.ASSISTANT]), st.sampled_from(list(TrustLabel)[1:]))
 records = st.fixed_dictionaries(
     {
         "notes": st.lists(st.tuples(words, vectors, grades, st.sampled_from(list(NoteType)[:3])), max_size=8),
         "artifacts": st.lists(st.tuples(words, vectors, st.sampled_from(list(ArtifactType)[:3])), max_size=6),
         "summaries": st.lists(words, max_size=3),
-        "turns": st.lists(st.tuples(words, st.sampled_from([TurnRole.USER, TurnRole.ASSISTANT])), max_size=6),
+        "turns": st.lists(turns, max_size=6),
+        "earlier": st.lists(turns, max_size=3),
+        "elsewhere": st.lists(turns, max_size=3),
+        "strange": st.lists(turns, max_size=2),
         "calls": st.integers(0, 2),
     }
 )
-FILTERS = {
+FILTERS: dict[str, list[str]] = {
     "note": [
         "confidence > 0.4",
         'note_type = "fact" or confidence < 0.3',
@@ -41,7 +47,13 @@ FILTERS = {
     ],
     "artifact": ['artifact_type = "fact"', "trajectory_id = current_trajectory", 'artifact_type != "fact"'],
     "scope": ["sequence > 0", 'summary contains "a"', "trajectory_id = current_trajectory"],
-    "turn_buffer": ['role = "user"', "turn_number > 2", 'role != "tool"'],
+    "turn_buffer": [
+        'role = "user"',
+        "turn_number > 2",
+        'role != "tool"',
+        'trust != "web"',
+        "trajectory_id = current_trajectory",
+    ],
 }
 modes = st.one_of(
     st.just({"kind": "full"}),
@@ -57,8 +69,8 @@ def programs(draw: st.DrawFn) -> list[dict[str, Any]]:
     for _ in range(draw(st.integers(1, 5))):
         memory = draw(st.sampled_from(list(FILTERS)))
         mode = draw(modes)
-        again = any(item["memory"] == memory for item in out)
-        if memory == "turn_buffer" and (again or mode["kind"] in ("summary", "relevant")):
+        again = any(item["memory"] == memory and item["mode"]["kind"] == "full" for item in out)
+        if memory == "turn_buffer" and (mode["kind"] == "summary" or (again and mode["kind"] == "full")):
             continue
         rule = {"memory": memory, "mode": mode, "priority": draw(st.integers(0, 3))}
         if draw(st.booleans()):
@@ -70,7 +82,7 @@ def programs(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 shots = st.lists(
-    st.sampled_from(["note", "artifact", "scope"]).map(
+    st.sampled_from(["note", "artifact", "scope", "turn_buffer"]).map(
         lambda memory: OneShot(memory, InjectionKind.TOP_K, 2, None, "a test")
     ),
     max_size=2,
@@ -86,9 +98,10 @@ knobs = st.fixed_dictionaries(
         "assembly.relevant_limit": st.integers(0, 4),
         "assembly.recency_fallback_limit": st.integers(0, 4),
         "assembly.summary_mode_tokens": st.integers(1, 12),
-        "assembly.section_max_tokens": st.just({}),
+        "assembly.section_shares": st.sampled_from([{}, {"user": [0.0, 0.4]}]),
         "tokens.estimator": st.sampled_from(["bytes", "calibrated"]),
         "min_relevance_threshold": st.sampled_from([0.0, 0.5]),
+        "recall.from": st.sampled_from(["owner", "trajectory"]),
     }
 )
 calls = st.fixed_dictionaries(
@@ -98,6 +111,7 @@ calls = st.fixed_dictionaries(
         "query_embedding": vectors,
     }
 )
+STRANGER = EntityRef(EntityType.AGENT, numbered(2))
 _SOURCES = {
     "note": SourceType.NOTE,
     "artifact": SourceType.ARTIFACT,
@@ -116,9 +130,16 @@ def build(memory: dict[str, Any]) -> Any:
             world.artifact(text, vector, artifact_type=type_)
         for text in memory["summaries"]:
             world.scope(summary=text)
+        other, stranger = world.trajectory(), world.trajectory(initiator=STRANGER)
+        for task, said in (
+            (world.trajectory_id, memory["earlier"]), (other, memory["elsewhere"]), (stranger, memory["strange"]),
+        ):  # fmt: skip
+            scope = world.scope(trajectory=task, closed=True)
+            for text, role, trust in said:
+                world.turn(text, role, trajectory=task, scope=scope, trust=trust)
         world.scope_id = world.scope()
-        for text, role in memory["turns"]:
-            world.turn(text, role)
+        for text, role, trust in memory["turns"]:
+            world.turn(text, role, trust=trust)
         for _ in range(memory["calls"]):
             world.tool_turns("one", "two")
     return world
@@ -155,14 +176,23 @@ def _check(world: Any, config: Any, assembled: Any, once: tuple[OneShot, ...]) -
     # a record at most once, and no record without a rule
     shown = [item.id for section in window.sections for item in section.sources]
     assert len(set(shown)) == len(shown)
-    candidates = [(item.source_type, item.ordinal) for item in window.assembly_trace]
-    assert len(set(candidates)) == len(candidates)
+    candidates = Counter((item.source_type, item.ordinal) for item in window.assembly_trace)
+    # A turn may be looked at twice: as a part of the conversation, and as a turn that a rule ranks.
+    assert all(count <= 1 + (kind is SourceType.TURN) for (kind, _), count in candidates.items())
     if plan.governed:
         assert all(item.rule is not None or item.source_type is SourceType.TURN for item in window.assembly_trace)
 
+    # nobody else's turns, and no turn that recall does not trust
+    snapshot = world.memory.snapshot
+    for item in window.assembly_trace:
+        if item.source_type is SourceType.TURN:
+            turn = world.memory.entity(*snapshot.locate(item.target_id.bytes))
+            task = world.memory.entity(*snapshot.locate(turn.trajectory_id.bytes))
+            assert task.initiator != STRANGER
+            assert turn.trajectory_id == world.trajectory_id or turn.trust is not TrustLabel.WEB
+
     # no filter is violated
     by_name = {section.rule.name: section.rule for section in plan.sections if section.rule is not None}
-    snapshot = world.memory.snapshot
     for item in window.assembly_trace:
         rule = None if item.rule is None else by_name[item.rule]
         if rule is None or rule.predicate is None:

@@ -15,7 +15,8 @@ from support.context_world import Contents, content, section
 from caliber.config.injection import InjectionKind
 from caliber.context import explain, replay
 from caliber.context.rules import OneShot
-from caliber.model.enums import AssemblyAction, NoteType, SectionType, TurnRole
+from caliber.model.entities import EntityRef
+from caliber.model.enums import AssemblyAction, EntityType, NoteType, SectionType, TrustLabel, TurnRole
 from caliber.model.errors import MultipleErrors
 from caliber.model.time import from_us
 from caliber.schema.relations import NOTE
@@ -75,8 +76,8 @@ def test_records_enter_by_rules_only_and_each_rule_has_its_section(world: Any) -
     config = ruled(rule("note"))
     assembled = world.assemble(config=config)
     window = assembled.window
-    assert [item.name for item in window.sections] == ["notes", "user"]
-    assert window.text == "# Notes\n- build (fact): tests use make\n\n# Conversation\nuser: hello"
+    assert [item.name for item in window.sections] == ["notes", "current"]
+    assert window.text == "# Notes\n- build (fact): tests use make\n\n# Now\nuser: hello"
     (brought,) = [item for item in window.assembly_trace if item.rule is not None]
     assert (brought.rule, brought.rule_id, brought.relevance) == ("note", "standard_inclusion", 1.0)
     assert brought.reason.startswith("rule note: included at rank")  # C-225
@@ -87,20 +88,53 @@ def test_a_rule_has_its_own_name_priority_and_cap(world: Any) -> None:
     # C-160, C-219
     world.note("decided: make", note_type=NoteType.FACT)
     world.note("likes tea", note_type=NoteType.PREFERENCE)
-    config = ruled(
+    rules = (
         rule("note", priority=40, filter='note_type = "fact"'),
         rule("note", priority=95, name="wishes", max_tokens=12, filter='note_type = "preference"'),
-        **{"assembly.order": "priority", "assembly.section_max_tokens": {"notes": 30}},
     )
-    window = world.window(config=config)
+    window = world.window(config=kit.strict(injection_rules=list(rules)))
     assert [(item.name, item.section_type, item.priority) for item in window.sections] == [
         ("wishes", SectionType.NOTES, 95),
         ("notes", SectionType.NOTES, 40),
     ]
     assert window.text.startswith("# wishes\n- build (preference): likes tea")
     assert section(window, "wishes").token_count <= 12
-    longer = ruled(rule("note", max_tokens=30), **{"assembly.section_max_tokens": {"notes": 3}})
-    assert section(world.window(config=longer), "notes") is None  # the smaller cap holds
+    # Strictly by priority the smaller cap holds; a shared budget leaves rules theirs alone.
+    shares = {"assembly.section_shares": {"notes": [0.0, 0.0003]}}
+    capped = rule("note", max_tokens=30)
+    assert section(world.window(config=kit.strict(injection_rules=[capped], **shares)), "notes") is None
+    assert section(world.window(config=ruled(capped, **shares)), "notes").token_count <= 30
+
+
+def test_rules_share_a_budget_strictly_by_priority(world: Any) -> None:
+    # C-160: no floor of another section comes before a better rule, and no share holds it back
+    for at in range(6):
+        world.note(f"note {at} " + "and more " * 12)
+        world.artifact(f"artifact {at} " + "and more " * 12)
+    world.scope(summary="scope " + "and more " * 12)
+    for first, second in (("note", "artifact"), ("artifact", "note"), ("note", "scope"), ("scope", "note")):
+        config = ruled(rule(first, priority=90), rule(second, priority=10), **{"assembly.overflow_policy": "exclude"})
+        window = world.window(config=config, max_tokens=130)
+        left = {item.rule for item in window.assembly_trace if item.rule_id == "budget_limit"}
+        entered = {item.rule for item in window.assembly_trace if item.action is not AssemblyAction.EXCLUDE}
+        assert first in entered, (first, second)
+        assert second not in entered or first not in left, (first, second)
+
+
+@pytest.mark.parametrize("policy", ["truncate", "exclude"])
+def test_the_cap_of_a_rule_is_hard_and_overflow_acts_on_it(world: Any, policy: str) -> None:
+    # C-219, C-223
+    world.note("tea " * 60)
+    overflow = {"assembly.overflow_policy": policy, "assembly.truncate_min_tokens": 5}
+    config = ruled(rule("note", max_tokens=30), **overflow)
+    assembled = world.assemble(config=config)
+    (brought,) = assembled.window.assembly_trace
+    if policy == "exclude":
+        assert (brought.rule_id, assembled.window.sections) == ("section_limit", ())
+    else:
+        assert brought.rule_id == "overflow_truncate"
+        assert 20 < section(assembled.window, "notes").token_count <= 30
+    same_again(world, config, assembled)
 
 
 def test_a_filter_sees_the_window_it_is_asked_for(world: Any) -> None:
@@ -228,15 +262,137 @@ def test_a_record_enters_once_by_the_best_rule(world: Any) -> None:
 def test_a_rule_says_how_the_conversation_enters(world: Any) -> None:
     # C-465
     for at in range(6):
-        world.turn(f"turn {at}")
-    config = ruled(rule("turn_buffer", ("top_k", 2), priority=7))
-    window = world.window(config=config)
-    assert content(window, "user") == "# Conversation\nuser: turn 4\n\nuser: turn 5"
+        world.turn(f"turn {at}", TurnRole.USER if at % 2 else TurnRole.ASSISTANT)
+    config = ruled(rule("turn_buffer", priority=7, filter="turn_number > 2"))
+    assembled = world.assemble(config=config)
+    window = assembled.window
+    assert window.text == "# Conversation\nuser: turn 3\n\nassistant: turn 4\n\n# Now\nuser: turn 5"
     assert section(window, "user").priority == 7
-    assert [(cut.rule, cut.filter, cut.limit, cut.kept) for cut in window.cut_offs] == [("turn_buffer", "newest", 2, 2)]
-    assert {item.rule for item in window.assembly_trace} == {"turn_buffer"}
-    capped = ruled(rule("turn_buffer", max_tokens=20))
-    assert section(world.window(config=capped), "user").token_count <= 20
+    assert [(cut.rule, cut.filter, cut.kept) for cut in window.cut_offs] == [("turn_buffer", "filter", 3)]
+    assert {item.rule for item in window.assembly_trace} == {"turn_buffer", None}  # the last message always enters
+    same_again(world, config, assembled)
+    now, whole = section(window, "current").token_count, window.used_tokens
+    for limit in range(now, whole + 40):
+        capped = world.window(config=ruled(rule("turn_buffer", max_tokens=limit)))
+        assert sum(item.token_count for item in capped.sections) <= limit
+        assert section(capped, "current") is not None
+        assert section(capped, "user") is not None or limit < now + 30
+
+
+def talks(world: Any) -> dict[str, Any]:
+    """What was said in closed scopes of the task, in another task of its owner, and in one of somebody else."""
+    first = world.scope_id
+    out = {"tea": world.turn("I like tea with milk", name="Ada", scope=first)}
+    for at in range(3):
+        world.turn(f"small talk {at}", TurnRole.ASSISTANT, scope=first)
+    other, stranger = world.trajectory(), world.trajectory(initiator=EntityRef(EntityType.USER, kit.numbered(7)))
+    there, elsewhere = world.scope(trajectory=other), world.scope(trajectory=stranger)
+    out["cup"] = world.turn("I like my blue tea cup", trajectory=other, scope=there, trust=TrustLabel.USER)
+    out["page"] = world.turn("tea is poison, says a page", trajectory=other, scope=there, trust=TrustLabel.WEB)
+    out["theirs"] = world.turn("SECRET tea", trajectory=stranger, scope=elsewhere)
+    world.scope_id = world.scope()
+    out["coffee"] = world.turn("coffee is fine, too")
+    world.turn("yes, coffee it is", TurnRole.ASSISTANT)
+    out["now"] = world.turn("which tea do I like?")
+    return out
+
+
+def test_rules_rank_turns_of_all_tasks_of_the_owner(world: Any) -> None:
+    # C-156, C-220, design section 5 (What a window is for)
+    turns = talks(world)
+    config = searched(rule("turn_buffer", ("top_k", 2)))
+    assembled = world.assemble(config=config, query="which tea do I like?")
+    window = assembled.window
+    assert [(item.name, item.section_type) for item in window.sections] == [
+        ("recall", SectionType.RECALL),
+        ("current", SectionType.CURRENT),
+    ]
+    assert set(taken(window, "recall")) == {turns["tea"], turns["cup"]}
+    assert window.text.startswith("# From earlier\n[Ada, ")
+    assert content(window, "recall").count("\n\n[user, ") == 1
+    assert window.text.endswith("# Now\nuser: which tea do I like?")  # the conversation is ranked, too
+    assert {item.rule for item in window.assembly_trace} == {"turn_buffer", None}
+    same_again(world, config, assembled)
+    world.config = config
+    told = why(world, config, assembled, turns["theirs"])
+    assert (told["verdict"], told["filter"]) == ("filtered", "out_of_reach")
+    assert "recall.from = owner" in told["reason"]
+    told = why(world, config, assembled, turns["page"])
+    assert (told["verdict"], told["filter"]) == ("filtered", "out_of_reach")
+    assert "its label is web" in told["reason"]
+    told = why(world, config, assembled, turns["coffee"])
+    assert (told["verdict"], told["rule"], told["filter"]) == ("cut_off", "turn_buffer", "relevance_limit")
+    newest = world.window(config=config)  # nothing is asked: the two newest before the last message
+    assert content(newest, "recall").endswith("[user, 14 November 2023] coffee is fine, too\n"
+                                              "assistant: yes, coffee it is\n\n")  # fmt: skip
+
+
+def test_relevant_ranks_turns_from_a_relevance_on(world: Any) -> None:
+    # C-156, C-196
+    turns = talks(world)
+    low = searched(rule("turn_buffer", ("relevant", 0.0)))
+    every = world.window(config=low, query="tea with milk")
+    assert {turns["tea"], turns["cup"]} <= set(taken(every, "recall"))
+    best = max(section(every, "recall").sources, key=lambda item: item.relevance)
+    assert best.id == turns["tea"]
+    high = searched(rule("turn_buffer", ("relevant", best.relevance - 0.01)))
+    window = world.window(config=high, query="tea with milk")
+    assert taken(window, "recall") == [turns["tea"]]
+    assert [cut.filter for cut in window.cut_offs] == ["min_relevance"]
+
+
+def test_a_conversation_keeps_its_place_beside_rules_that_rank(world: Any) -> None:
+    # C-465: one rule about the conversation, any number that rank; a turn is shown once
+    turns = talks(world)
+    rules = [
+        rule("turn_buffer", priority=20),
+        rule("turn_buffer", ("top_k", 3), priority=90, name="tea", filter='role = "user"'),
+        rule("turn_buffer", ("top_k", 9), priority=10),
+    ]
+    config = searched(*rules)
+    assembled = world.assemble(config=config, query="tea or coffee?")
+    window = assembled.window
+    # The conversation does not look back as far as it could say everything again.
+    assert [item.name for item in window.sections] == ["user", "tea", "current"]
+    assert turns["cup"] in taken(window, "tea")
+    shown = [item.id for part in window.sections for item in part.sources]
+    assert len(set(shown)) == len(shown)
+    assert "SECRET" not in window.text
+    same_again(world, config, assembled)
+    small = world.window(config=config, query="tea or coffee?", max_tokens=60)
+    assert section(small, "current") is not None
+    without = world.window(config=searched(rule("note")), query="tea or coffee?")
+    assert "coffee is fine, too" in content(without, "user")  # a rule about notes says nothing of the conversation
+
+
+def test_a_filter_keeps_untrusted_turns_out_also_when_recalled(world: Any) -> None:
+    # design section 10
+    turns = talks(world)
+    trusting = {"recall.trust": "web"}
+    every = searched(rule("turn_buffer", ("top_k", 9)), **trusting)
+    assert turns["page"] in taken(world.window(config=every, query="tea"), "recall")
+    config = searched(rule("turn_buffer", ("top_k", 9), filter='trust != "web"'), **trusting)
+    window = world.window(config=config, query="tea")
+    assert turns["page"] not in taken(window, "recall")
+    assert turns["cup"] in taken(window, "recall")
+    assert "poison" not in window.text
+
+
+def test_strictly_by_priority_each_ranked_turn_stands_for_itself(world: Any) -> None:
+    turns = talks(world)
+    config = kit.strict_searching(injection_rules=[rule("turn_buffer", ("top_k", 3), priority=90), rule("note")])
+    assembled = world.assemble(config=config, query="which tea do I like?")
+    window = assembled.window
+    assert [item.name for item in window.sections] == ["user", "recall"]
+    assert {turns["tea"], turns["cup"]} < set(taken(window, "recall"))
+    assert content(window, "recall").count(", 14 November 2023] ") == 3
+    assert window.text.startswith("# Conversation\nuser: which tea do I like?\n\n# From earlier\n[")
+    same_again(world, config, assembled)
+    beside = kit.strict_searching(injection_rules=[rule("turn_buffer"), rule("turn_buffer", ("top_k", 3))])
+    window = world.window(config=beside, query="which tea do I like?")
+    assert "coffee is fine, too" in content(window, "user")
+    shown = [item.id for part in window.sections for item in part.sources]
+    assert len(set(shown)) == len(shown)
 
 
 @pytest.mark.parametrize("rules", [(), (rule("turn_buffer"),)], ids=["as it is", "by a rule"])
@@ -248,7 +404,7 @@ def test_explain_says_that_the_call_of_a_result_was_cut_off(world: Any, rules: A
     world.turn("thanks")
     config = world.config = kit.config_of(injection_rules=list(rules), **{"assembly.max_turns": 3})
     assembled = world.assemble(config=config)
-    assert content(assembled.window, "user") == "# Conversation\nuser: still there?\n\nuser: thanks"
+    assert assembled.window.text == "# Conversation\nuser: still there?\n\n# Now\nuser: thanks"
     told = why(world, config, assembled, late)
     assert (told["verdict"], told["filter"]) == ("cut_off", "newest")
     assert "the call that this is a result of is older" in told["reason"]
@@ -261,7 +417,7 @@ def test_a_filter_keeps_calls_and_their_results_together(world: Any) -> None:
     world.turn("thanks")
     config = ruled(rule("turn_buffer", filter='role != "tool"'))
     assembled = world.assemble(config=config)
-    assert content(assembled.window, "user") == "# Conversation\nuser: look it up\n\nuser: thanks"
+    assert assembled.window.text == "# Conversation\nuser: look it up\n\n# Now\nuser: thanks"
     (cut,) = assembled.window.cut_offs
     assert (cut.filter, cut.considered, cut.kept, cut.condition) == ("filter", 4, 2, 'role != "tool"')
     same_again(world, config, assembled)
@@ -359,6 +515,17 @@ def test_a_rule_for_one_window_adds_to_what_is_there(world: Any) -> None:
     same_again(world, governed, both)
 
 
+def test_a_rule_for_one_window_ranks_turns(world: Any) -> None:
+    # K-065
+    turns = talks(world)
+    shot = OneShot("turn_buffer", InjectionKind.TOP_K, 4, None, "policy greet at task_start")
+    config = world.config = searched(rule("note"))
+    assembled = world.assemble(once=(shot,), query="which tea do I like?")
+    assert taken(assembled.window, "once_turn_buffer") == [turns["cup"]]  # the conversation shows the other one
+    assert "coffee is fine, too" in content(assembled.window, "user")
+    same_again(world, config, assembled)
+
+
 # --- what a configuration refuses ----------------------------------------------------------------
 
 
@@ -367,6 +534,8 @@ def test_a_rule_for_one_window_adds_to_what_is_there(world: Any) -> None:
     [
         ([rule("nobody")], "there is no memory nobody"),
         ([rule("turn_buffer"), rule("turn_buffer", name="b")], "there is one conversation"),
+        ([rule("turn_buffer", ("top_k", 1)), rule("note", name="recall")], "is called recall"),
+        ([rule("note", name="current")], "the section current is no rule's"),
         ([rule("turn_buffer", "summary")], "word for word"),
         ([rule("note", name="system")], "the section system is no rule's"),
         ([rule("note"), rule("artifact", name="notes")], "is called notes"),
