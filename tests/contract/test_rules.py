@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from typing import Any
 
 import apsw
 import pytest
 from support.configs import policy
 
+from caliber.model import EntityRef, EntityType
 from caliber.model.access import Principal
 from caliber.model.enums import PrincipalKind, Trigger
 from caliber.model.errors import BudgetTooSmall, NotFound, Unavailable
@@ -142,12 +144,12 @@ def test_what_is_asked_for_again_meanwhile_is_not_lost(opened: Any, start: Any) 
     scope = memory.current_scope(task).scope_id
     memory.append_turn(scope, role="user", content="one")
     memory.append_turn(scope, role="user", content="two")
-    assert names(memory.assemble_context(task)) == ["once_note", "user"]
+    assert names(memory.assemble_context(task)) == ["user", "once_note", "current"]
     memory.append_turn(scope, role="user", content="three")
     memory.flush()  # removes what the first window took, and nothing else
-    assert names(memory.assemble_context(task)) == ["once_note", "user"]
+    assert names(memory.assemble_context(task)) == ["user", "once_note", "current"]
     memory.flush()
-    assert names(memory.assemble_context(task)) == ["user"]
+    assert names(memory.assemble_context(task)) == ["user", "current"]
     assert memory._engine.memory.snapshot["pending_injection"].count() == 0
 
 
@@ -221,8 +223,15 @@ def test_untrusted_text_stays_out_of_a_section(backend: Any, start: Any) -> None
             rule("note", name="rest", priority=10, mode={"kind": "summary"}),
             rule("artifact", filter=kept_out),
             rule("turn_buffer", filter=kept_out),
-        ]
+            rule("turn_buffer", mode={"kind": "top_k", "count": 20}, filter=kept_out, priority=20),
+            rule("turn_buffer", name="every", mode={"kind": "top_k", "count": 20}, priority=5),
+        ],
+        recall__trust="web",
+        search__keyword__similar_words="none",
     )
+    earlier = start(memory)
+    for label in ("user", "tool", "web", "system"):
+        memory.append_turn(earlier.scope_id, role="user", content=f"once, a turn of {label}", trust=label)
     task = start(memory).trajectory_id
     scope = memory.current_scope(task).scope_id
     for label in ("user", "tool", "web", "system"):
@@ -231,16 +240,40 @@ def test_untrusted_text_stays_out_of_a_section(backend: Any, start: Any) -> None
             scope, artifact_type="fact", content=f"artifact of {label}", extraction_method="explicit", trust=label
         )
         memory.append_turn(scope, role="user", content=f"turn of {label}", trust=label)
+    memory.append_turn(scope, role="user", content="which turn was it, once?", trust="user")
     window = memory.assemble_context(task)
     texts = {section.name: section.content for section in window.sections}
-    for name in ("trusted", "artifacts", "user"):
-        assert "of user" in texts[name]
-        assert "of system" in texts[name]
-        assert "of web" not in texts[name]
-        assert "of tool" not in texts[name]
-    assert "of web" in texts["rest"]
-    assert "of user" not in texts["rest"]
+    for name in ("trusted", "artifacts", "user", "recall"):
+        assert "of user" in texts[name], name
+        assert "of system" in texts[name], name
+        assert "of web" not in texts[name], name
+        assert "of tool" not in texts[name], name
+    for name in ("rest", "every"):
+        assert "of web" in texts[name], name
+        assert "of tool" in texts[name], name
+        assert "of user" not in texts[name], name
     assert memory.replay(window.window_id).text == window.text
+
+
+def test_what_is_recalled_from_other_tasks_is_trusted(backend: Any, start: Any) -> None:
+    # design section 10: the knob for the ordinary section, and for what rules rank
+    for rules in ([], [rule("turn_buffer", mode={"kind": "top_k", "count": 20})]):
+        memory = backend.open(injection_rules=rules, search__keyword__similar_words="none")
+        earlier = start(memory)
+        memory.append_turn(earlier.scope_id, role="user", content="the harbour opens at six", trust="user")
+        memory.append_turn(earlier.scope_id, role="user", content="the harbour opens at noon", trust="web")
+        agent = start(memory)
+        memory.append_turn(agent.scope_id, role="user", content="a page on the harbour says nine", trust="web")
+        memory.close_scope(agent.scope_id)
+        scope = memory.open_scope(agent.trajectory_id).scope_id
+        memory.append_turn(scope, role="user", content="when does the harbour open?")
+        text = memory.assemble_context(agent.trajectory_id).text
+        assert "opens at six" in text
+        assert "at noon" not in text
+        assert "says nine" in text  # the task's own
+        memory.close()
+        if "reopen" not in backend.abilities:
+            return
 
 
 # --- declared memories ---------------------------------------------------------------------------
@@ -343,6 +376,46 @@ def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, star
     again = backend.open(**options)
     assert again.assemble_context(task).text == window.text
     assert again.assemble_context(task, query="note 4 or 3").text == asked.text
+
+
+def test_rules_rank_the_same_turns_where_records_are_not_in_memory(backend: Any, start: Any) -> None:
+    # design section 5: also of other tasks, and never of another owner
+    backend.needs("sharing")
+    backend.needs("full text")
+    ways: list[list[dict[str, Any]]] = [
+        [rule("turn_buffer", mode={"kind": "top_k", "count": 3})],
+        [
+            rule("turn_buffer"),
+            rule("turn_buffer", mode={"kind": "top_k", "count": 4}, filter='role = "user" and trust != "web"'),
+            rule("turn_buffer", mode={"kind": "relevant", "min_relevance": 0.4}, name="near", priority=10),
+            rule("note", priority=5),
+        ],
+    ]
+    options: dict[str, Any] = {"search__keyword__similar_words": "none", "summaries__turns": "off"}
+    stores = start(backend.open(search__mode="backend", injection_rules=ways[0], **options))
+    memory = stores.memory
+    for at in range(40):
+        stores.say(f"the boat {at} of the harbour" if at % 3 else f"tea {at}", "user" if at % 2 else "assistant")
+    strange = memory.start_trajectory("x", initiator=EntityRef(EntityType.USER, uuid.UUID(int=7)))
+    theirs = memory.current_scope(strange.trajectory_id)
+    memory.append_turn(theirs.scope_id, role="user", content="SECRET boat of the harbour")
+    agent = start(memory)
+    for at in range(8):
+        agent.say(f"what of boat {at}?", "user" if at % 2 else "assistant", trust="web" if at == 3 else None)
+    memory.close_scope(agent.scope_id)
+    memory.append_turn(memory.open_scope(agent.trajectory_id).scope_id, role="user", content="boats in the harbour?")
+    memory.flush()
+    for rules in ways:
+        for order in ("stable_first", "priority"):
+            knobs = {**options, "injection_rules": rules, "assembly__order": order, "recall__limit": 400}
+            stored, resident = backend.open(search__mode="backend", **knobs), backend.open(**knobs)
+            for query in (None, "tea", "boat 7 of the harbour", "", "zzzq"):
+                window = stored.assemble_context(agent.trajectory_id, query=query)
+                expected = resident.assemble_context(agent.trajectory_id, query=query, consistency="latest")
+                assert window.text == expected.text, (order, query)
+                assert "SECRET" not in window.text
+                assert stored.replay(window.window_id).text == window.text
+            assert "From earlier" in window.text or order == "priority"
 
 
 def test_records_of_a_declared_memory_are_taken_by_what_a_query_asks(backend: Any, start: Any) -> None:
