@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 @click.option(
     "--trajectory", default=LATEST, show_default=True, metavar="ID", help="Whose window: its id, or `latest`."
 )
-@click.option("-q", "--query", help="What the window would be asked for about.")
+@click.option(
+    "-q",
+    "--query",
+    help="Query of the window; by default the last user message, or the goal. An empty one asks nothing.",
+)
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Budget; at most token_budget of the configuration.")
 @with_settings
 def plan(settings: Settings, file: Path | None, trajectory: str, query: str | None, max_tokens: int | None) -> None:
@@ -38,7 +42,10 @@ def plan(settings: Settings, file: Path | None, trajectory: str, query: str | No
     config = settings.load()
     wanted = None if trajectory == LATEST else as_id(trajectory, "trajectory")
     found = plan_rules(config, wanted, query=query, max_tokens=max_tokens)
-    settings.out.result(_document(found), lambda: _print(settings.out, found, query))
+    settings.out.result(_document(found), lambda: _print(settings.out, found))
+
+
+_BY = {"last_user_turn": " by the last user message", "goal": " by the goal"}
 
 
 def _document(found: WindowPlan) -> dict[str, Any]:
@@ -49,14 +56,16 @@ def _document(found: WindowPlan) -> dict[str, Any]:
         "used_tokens": window.used_tokens,
         "left_tokens": found.left_tokens,
         "degraded": list(window.degraded),
+        "query": found.query,
+        "query_from": found.query_from,
         "sections": [{"name": item.name, "tokens": item.token_count} for item in window.sections],
         "rules": [dataclasses.asdict(item) for item in found.rules],
     }
 
 
-def _print(out: Output, found: WindowPlan, query: str | None) -> None:
+def _print(out: Output, found: WindowPlan) -> None:
     window = found.window
-    asked = "nothing is asked" if query is None else f"asked: {printable(query)}"
+    asked = "nothing is asked" if not found.query else f"asked{_BY.get(found.query_from, '')}: {printable(found.query)}"
     out.say(f"trajectory {window.trajectory_id}, {asked}")
     if all(item.once is not None for item in found.rules):
         out.say("there are no rules of injection: records enter as the section [assembly] says")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from caliber.context.again import ScoredNow, asked_again, score_now
-    from caliber.context.asking import DefaultQuery, default_query
+    from caliber.context.asking import DefaultQuery, default_query, stated_query
     from caliber.context.assembled import Assembled
     from caliber.context.assembler import assemble
     from caliber.context.candidates import current_scope
@@ -25,6 +25,7 @@ _HOME = {
     "Assembled": "assembled",
     "DefaultQuery": "asking",
     "default_query": "asking",
+    "stated_query": "asking",
     "AssemblyInputs": "inputs",
     "ContentSource": "inputs",
     "ExplainSource": "explainer",
@@ -71,6 +72,7 @@ __all__ = [
     "principal_of",
     "replay",
     "score_now",
+    "stated_query",
     "unpack_record",
     "window_plan",
 ]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.config import CaliberConfig
 from caliber.context.conversation import last_said
 from caliber.context.inputs import TextSource
 from caliber.context.texts import shown
@@ -24,6 +26,20 @@ class DefaultQuery:
     text: str | None
     vector: NDArray[np.float32] | None
     origin: str
+
+
+NO_QUERY: Final = DefaultQuery(None, None, "none")
+"""Nothing is asked, and nothing stands in for it."""
+
+
+def stated_query(config: CaliberConfig, query: str | None, vector: NDArray[np.float32] | None) -> DefaultQuery | None:
+    """Return what a caller asks; None where it is left to ``default_query``.
+
+    An empty text without a vector asks nothing. Where sections are filled strictly by priority, so does no text.
+    """
+    if config.assembly.order == "stable_first" and vector is None and not query:
+        return None if query is None else NO_QUERY
+    return DefaultQuery(query, vector, "caller")
 
 
 def default_query(
@@ -45,4 +61,4 @@ def default_query(
     tasks = snapshot["trajectory"]
     task = tasks.find(key)
     (goal,) = texts.texts(tasks, [task]) if task >= 0 else (None,)
-    return DefaultQuery(goal, None, "goal") if goal else DefaultQuery(None, None, "none")
+    return DefaultQuery(goal, None, "goal") if goal else NO_QUERY

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from caliber.context.asking import DefaultQuery
 from caliber.context.assembled import Assembled
 from caliber.context.columns import SECTION, entered
 from caliber.context.plan import SectionPlan
@@ -53,9 +54,12 @@ class WindowPlan:
     window: ContextWindow
     rules: tuple[RuleOutcome, ...]
     left_tokens: int
+    query: str | None
+    query_from: str
+    """Where the query came from: the caller, the last user turn, or the goal of the task."""
 
 
-def window_plan(assembled: Assembled) -> WindowPlan:
+def window_plan(assembled: Assembled, query: DefaultQuery) -> WindowPlan:
     """Return what each rule of a window took and what that costs."""
     decided, window = assembled.decided, assembled.window
     plan = decided.plan
@@ -65,7 +69,8 @@ def window_plan(assembled: Assembled) -> WindowPlan:
         count = int(np.count_nonzero(np.isin(decided.ranked[SECTION], [item.index for item in plan.conversation])))
         out.append(_outcome(assembled, plan.conversation, *_of_conversation(cuts, count)))
     out.sort(key=lambda item: -item.priority)
-    return WindowPlan(window, tuple(out), plan.budget(window.max_tokens) - window.used_tokens)
+    left = plan.budget(window.max_tokens) - window.used_tokens
+    return WindowPlan(window, tuple(out), left, query.text, query.origin)
 
 
 def _of_conversation(cuts: list[CutOff], count: int) -> tuple[int, int]:

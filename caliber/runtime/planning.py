@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from caliber.access.visibility import NoteMask
 from caliber.backends import backend
 from caliber.config import CaliberConfig
-from caliber.context import AssemblyInputs, WindowPlan, assemble, window_plan
+from caliber.context import AssemblyInputs, WindowPlan, assemble, default_query, stated_query, window_plan
 from caliber.kernels import uuid7
 from caliber.kernels.evaluator import open_evaluator
 from caliber.llm import build_embedding_provider
@@ -44,7 +44,8 @@ def plan_rules(
 ) -> WindowPlan:
     """Return the window that a configuration would assemble now, and what each of its rules brings.
 
-    Without ``trajectory_id`` it is that of the active trajectory in which something happened last.
+    Without ``trajectory_id`` it is that of the active trajectory in which something happened last. ``query`` is as for
+    ``assemble_context``: None asks what the last user turn asks, or the goal.
 
     Raises: NotFound for an unknown trajectory; InvalidValue, BudgetTooSmall; MultipleErrors for a filter that does not
         compile; Unavailable, SchemaMismatch for a store that cannot be opened.
@@ -68,6 +69,8 @@ def plan_rules(
         if trajectory_id is None:
             trajectory_id = _latest(memory, snapshot)
         vector, space_id = _embedded(config, snapshot, query)
+        stated = stated_query(config, query, vector)
+        said = stated or default_query(snapshot, memory, trajectory_id, space_id)
         now = clock.now_us()
         asked = AssemblyInputs(
             snapshot=snapshot,
@@ -80,13 +83,15 @@ def plan_rules(
             config_hash=config.hash.hex(),
             principal=who.label,
             note_mask=NoteMask(who).over(snapshot["note"]),
-            query=query,
-            query_embedding=vector,
+            query=said.text,
+            query_embedding=said.vector,
+            vector_expected=said.origin == "caller",
+            query_from=said.origin,
             space_id=space_id,
             once=OneShots(memory).waiting(trajectory_id),
         )
         searcher = Searcher(memory, config.search, tuple(kinds_of(store.catalog).values()))
-        return window_plan(assemble(asked, memory, searcher))
+        return window_plan(assemble(asked, memory, searcher), said)
     finally:
         store.close()
 

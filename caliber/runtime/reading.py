@@ -33,6 +33,7 @@ from caliber.context import (
     principal_of,
     replay,
     score_now,
+    stated_query,
 )
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
@@ -116,12 +117,7 @@ class Reader:
         with engine.within(deadline_ms if alone else for_embedding(deadline_ms)):
             snapshot, (vector, without) = in_one_space(engine, consistency, ask)
         deadline.check("the query was embedded")
-        asked: DefaultQuery | None = DefaultQuery(query, vector, "caller")
-        if config.assembly.order == "stable_first" and query_embedding is None:
-            if query is None:
-                asked = None
-            elif query == "":
-                asked = DefaultQuery(None, vector, "none")
+        asked = stated_query(config, query, vector)
         gone: frozenset[tuple[bytes, int]] = frozenset()
         while True:
             claim = engine.one_shots.claim(trajectory_id, gone)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from caliber.context.asking import DefaultQuery, default_query
+from caliber.context.asking import NO_QUERY, DefaultQuery, default_query
 from caliber.context.conversation import Earlier
 from caliber.context.inputs import TextSource
 from caliber.context.plan import NOTE, OWN, PASSAGE, AssemblyPlan, SectionPlan
@@ -96,7 +96,7 @@ class WindowRows:
         self._turn = store.plans[_TURN].codec
         self.space: EmbeddingSpace | None = asked.search.space
         self._scope: uuid.UUID | None = None
-        self.query = asked.query or DefaultQuery(None, None, "none")
+        self.query = asked.query or NO_QUERY
         self.totals: dict[str, int] = {}
         self.found_turns: list[bytes] = []
         """The keys of turns that searches found, and of those beside them."""

@@ -19,6 +19,7 @@ from caliber.config import profiles
 from caliber.config.render import render_toml
 from caliber.runtime.opening import create
 from caliber.runtime.opening import open as open_store
+from caliber.runtime.planning import plan_rules
 
 NOTES = {"memory": "note", "mode": {"kind": "full"}, "priority": 60, "max_tokens": 40}
 
@@ -72,11 +73,35 @@ def test_plan_says_what_each_rule_brings_and_what_it_costs(folder: Path) -> None
     assert (turns["rule"], turns["considered"], turns["included"]) == ("turn_buffer", 1, 1)
     assert found["left_tokens"] == found["max_tokens"] - found["used_tokens"]
     assert found == caliber_json("plan", folder / "caliber.toml", "--trajectory", found["trajectory_id"])
+    assert (found["query"], found["query_from"]) == ("hello", "last_user_turn")
     text = caliber("plan").stdout
+    assert "asked by the last user message: hello" in text
+    assert "nothing is asked" in caliber("plan", "--query", "").stdout
+    assert "asked: tea" in caliber("plan", "--query", "tea").stdout
     assert "note: full of note, priority 60, at most 40 tokens" in text
     assert "where confidence > 0.5" in text
     assert "3 considered, 2 pass the filter, 2 taken" in text
     assert f"{found['left_tokens']} left" in text
+
+
+def test_plan_makes_the_window_that_would_be_assembled(folder: Path) -> None:
+    # O-16: also the query is that of the window
+    config = written(
+        folder / "ranked.toml", {"memory": "turn_buffer", "mode": {"kind": "top_k", "count": 2}, "priority": 9}
+    )
+    with open_store(config) as memory:
+        task = memory.start_trajectory("which tea is hot?", initiator=USER)
+        goal = plan_rules(config, task.trajectory_id)
+        assert (goal.query, goal.query_from) == ("which tea is hot?", "goal")
+        scope = memory.current_scope(task.trajectory_id)
+        assert scope is not None
+        for text in ("green tea is hot", "rain is cold", "small talk", "which tea is hot?"):
+            memory.append_turn(scope.scope_id, role="user", content=text)
+        window = memory.assemble_context(task.trajectory_id)
+        assert "green tea is hot" in window.text
+        found = plan_rules(config, task.trajectory_id)
+        assert (found.window.text, found.query_from) == (window.text, "last_user_turn")
+        assert [(item.rule, item.taken, item.considered) for item in found.rules] == [("turn_buffer", 2, 4)]
 
 
 def test_plan_writes_nothing(folder: Path) -> None:
