@@ -299,7 +299,8 @@ class Builder:
     def _delete(self, place: int) -> None:
         table, id_ = self._at(place)
         if table != "scopes" and getattr(self.memory.storage, table).delete(id_):
-            self.records.remove((table, id_))
+            # Equal notes are one: it may stand here more than once.
+            self.records = [record for record in self.records if record != (table, id_)]
 
     def _archive(self, place: int) -> None:
         table, id_ = self._at(place)
