@@ -107,9 +107,15 @@ def conversation_of(
     limit: int,
     keep: Keep | None,
 ) -> Conversation:
-    """Return the conversation of a task: of its newest open scope, and the last turns before that."""
+    """Return the conversation of a task: of its newest open scope, and the last turns before that.
+
+    ``keep`` says which turns may be shown; the last user message, and calls since then that wait for an answer, always
+    may.
+    """
     scopes = inputs.snapshot["scope"]
     rows, earlier = _rows(inputs, plan, reader, scopes, open_scope, limit)
+    if keep is not None:
+        keep = _keeping(keep, _certain(reader, rows))
     turns, considered, through = reader.of_rows(rows, limit, keep)
     count = len(turns)
     marks = np.zeros(count, np.int64)
@@ -140,6 +146,25 @@ def conversation_of(
         marks[current:] |= RECENT
     marks[: _past(inputs, plan, reader, turns, earlier)] |= PAST
     return Conversation(turns, marks, current, considered, through)
+
+
+def _keeping(keep: Keep, certain: NDArray[np.int64]) -> Keep:
+    def kept(among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        out = keep(among).copy()
+        out[certain] = True
+        return out
+
+    return kept
+
+
+def _certain(reader: TurnReader, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of the last user message, and of calls since then that wait for an answer."""
+    rows = rows[np.argsort(reader.turns.column("turn_number")[rows], kind="stable")]
+    users = np.flatnonzero(reader.turns.column("role")[rows] == reader.turns.enum_code("role", TurnRole.USER.value))
+    if not len(users):
+        return np.empty(0, np.int64)
+    late, _, _ = reader.of_rows(rows[users[-1] :], len(rows))
+    return np.concatenate((rows[users[-1:]], late.rows[reader.waiting(late)]))
 
 
 def _users(reader: TurnReader, turns: TurnFacts) -> NDArray[np.int64]:

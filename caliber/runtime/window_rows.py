@@ -191,7 +191,7 @@ class WindowRows:
         if self._plan.user.rule is not None and self._plan.user.rule.predicate is not None:
             return len(turns)
         users = [int(row[number_at]) for row in turns if row[role_at] == TurnRole.USER.value]
-        return sum(int(row[number_at]) >= max(users) for row in turns) if users else min(1, len(turns))
+        return sum(int(row[number_at]) >= max(users) for row in turns) if users else len(turns)
 
     # --- searches --------------------------------------------------------------------------------
 

@@ -428,6 +428,23 @@ def test_a_filter_keeps_calls_and_their_results_together(world: Any) -> None:
     assert len(answers) == 1
 
 
+def test_what_is_to_be_answered_enters_whatever_a_filter_says(world: Any) -> None:
+    # issue, Build 2: the last user message and unanswered tool calls always enter
+    world.turn("from a page", trust=TrustLabel.WEB)
+    world.turn("noted", TurnRole.ASSISTANT, trust=TrustLabel.USER)
+    world.turn("from a mail", trust=TrustLabel.WEB)
+    done, result = world.tool_turns("a result")
+    world.turn("", TurnRole.ASSISTANT, calls=[kit.ToolCall("open", "search", "{}")])
+    config = ruled(rule("turn_buffer", filter='trust = "user"'))
+    assembled = world.assemble(config=config)
+    text = assembled.window.text
+    assert text == "# Conversation\nassistant: noted\n\n# Now\nuser: from a mail\n\nassistant: [call open] search({})"
+    same_again(world, config, assembled)
+    world.config = config
+    for turn in (done, result):
+        assert why(world, config, assembled, turn)["filter"] == "rule"
+
+
 # --- explaining ----------------------------------------------------------------------------------
 
 
