@@ -111,6 +111,9 @@ def check_reasons(memory: Caliber, window: ContextWindow) -> None:
             needs, left, kept = map(int, found.groups())
             assert needs > left, reason
             assert total - used - len(window.sections) - 5 <= left + kept <= total - used, (reason, used)
+        elif found := re.search(r"needs (\d+) tokens; section (\w+) may hold (\d+) and is too full for it", reason):
+            needs, hold = int(found[1]), int(found[3])
+            assert needs + sum(item.token_count for item in window.sections if item.name == found[2]) > hold, reason
         elif found := re.search(
             r"turn (\d+) left with its block: the turns of this window begin at turn (\d+)", reason
         ):
