@@ -294,6 +294,8 @@ class _Conversation:
         self._small = plan.budget(max_tokens) < assembly.recent_from_tokens
         self._block_turns = assembly.evict_block_turns
         self._floor, self._cap = state.share(plan.user.floor), state.share(plan.user.cap)
+        self._limit = self._cap
+        """What its two sections may take together, the floors of the others kept free."""
         self._others = state.share(sum(item.floor for item in (*_following(plan), *_summed(plan))))
         self._most = int(assembly.evict_share * self._cap)
         must = (turns.marks & MUST) != 0
@@ -385,7 +387,8 @@ class _Conversation:
         recent = None
         if not self._small and ((marks & RECENT) != 0).any():
             recent = run.earliest(room, int(run.begins[(marks & RECENT) != 0].min()))
-        allowed = min(self._cap - shown, room - self._others)
+        self._limit = min(self._cap, room - self._others + shown)
+        allowed = self._limit - shown
         present = run.begins[(marks & PAST) == 0]
         earliest = run.earliest(allowed, int(present.min())) if len(present) else None
         if not len(present) or (earliest is not None and earliest <= int(present.min())):
@@ -489,7 +492,7 @@ class _Conversation:
         shown = [state.cost[place] for place in turns.places.tolist() if state.codes[place] == INCLUDED]
         another = max(shown, default=plan.message_length) + plan.separator_length
         used = sum(state.used_in[index] for index in {plan.user.index, plan.current.index})
-        if used + another <= self._cap:
+        if used + another <= self._limit:
             stable |= {section.index for section in plan.sections if section.index <= plan.user.index}
         return frozenset(stable)
 
