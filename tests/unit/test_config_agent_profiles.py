@@ -128,8 +128,13 @@ def test_two_profiles_make_different_windows_of_one_store(tmp_path: Path) -> Non
     used = {name: window.used_tokens for name, window in windows.items()}
     assert used["chat-companion"] <= 4_000 < used["ops-agent"] <= 16_000
     assert used["ops-agent"] < used["coding-agent"] <= 32_000
-    shares = {
-        name: sum(section.token_count for section in window.sections if section.name == "artifacts")
+    used_by = {
+        name: {section.name: section.token_count / window.used_tokens for section in window.sections}
         for name, window in windows.items()
     }
-    assert shares["chat-companion"] <= 400 < shares["coding-agent"]
+    # Made for talk, or for what was made: the same store, other shares of the window.
+    assert used_by["chat-companion"]["artifacts"] < used_by["coding-agent"]["artifacts"]
+    # The sources fill strictly: the conversation up to its cap, nothing recalled, nothing apart as the last message.
+    assert {"recall", "current"} <= used_by["chat-companion"].keys()
+    assert not {"recall", "current"} & used_by["sources"].keys()
+    assert list(used_by["sources"]) == ["user", "artifacts"]

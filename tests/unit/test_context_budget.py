@@ -535,7 +535,7 @@ def test_turns_of_a_group_that_began_before_the_window_are_left_out(world: Any) 
     world.turn("found", TurnRole.TOOL, call_id="c1", name="read")
     world.turn("thanks")
     config = shared(**{"assembly.recent_exchanges": 0})
-    need = len("user: " + "meanwhile " * 4 + "|user: thanks")
+    need = len("user: " + "meanwhile " * 4 + "|user: thanks|")
     window = world.window(config=config, max_tokens=need)
     assert contents(window) == ["meanwhile " * 4, "thanks"]
     assert rules(window, SourceType.TURN) == [

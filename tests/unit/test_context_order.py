@@ -85,8 +85,8 @@ def test_newest_turns_stay_when_the_clock_went_back(world: Any) -> None:
     world.turn("first " * 20)
     world.turn("second " * 20, at=early)
     world.turn("third " * 20, at=early)
-    for config in (kit.strict(**{"assembly.overflow_policy": "exclude"}), kit.config_of()):
-        window = world.window(config=config, max_tokens=110)
+    for config, budget in ((kit.strict(**{"assembly.overflow_policy": "exclude"}), 110), (kit.config_of(), 130)):
+        window = world.window(config=config, max_tokens=budget)
         assert [message.content[:5] for message in window.messages] == ["secon", "third"]
 
 

@@ -99,7 +99,6 @@ _allow(
     backends__sqlite__full_text="_BATCH_ROWS",
     backends__sqlite__restoring="_LEAP",
     context__columns="PARTS_IN_ONE VALUES_IN_ONE",
-    context__recall="_NEAR",
     resident__indexes="_PAGE_ROWS",
     resident__memory="_PAGE_ROWS",
     resident__tables="_LEAST_BITS",
@@ -205,6 +204,7 @@ _allow(
 )
 _allow(
     NO_KNOB_YET,
+    context__shares="_AIMED",
     runtime__forgetting__erasing="_SHARED_FROM _SHARED_PART",
     runtime__embedding__reembedding="REFUSED_SHARE STRICT_ATTEMPTS",
     search__searcher="_DIVERSE_POOL",
