@@ -136,7 +136,7 @@ def conversation_of(
         own = ~np.isin(turns.groups, past[past >= 0])
         marks[reader.waiting(turns) & own] |= MUST
         # The newest results are what the agent waits for: cut, if they must be, but never missing.
-        late = np.flatnonzero(own & (turns.groups >= 0) & (np.arange(count) > current))
+        late = np.flatnonzero(own & (turns.groups >= 0) & (np.arange(len(turns)) > current))
         if len(late):
             marks[turns.groups == turns.groups[late[-1]]] |= MUST
     back = plan.config.assembly.recent_exchanges
