@@ -203,8 +203,8 @@ def test_another_handle_sees_a_load_whole(backend: Any) -> None:
     assert reader.get(note.note_id) == note
     assert reader.verify() == []
     # Writing goes on where the load ended.
-    again = reader.add_note(entity="e", entity_type="t", note_type="fact", content="after", confidence=1.0)
-    assert writer.search("after", limit=1, consistency="latest").hits[0].id == again.note_id
+    again = reader.add_note(entity="e", entity_type="t", note_type="fact", content="a zebra", confidence=1.0)
+    assert writer.search("zebra", limit=1, consistency="latest").hits[0].id == again.note_id
 
 
 def test_no_more_than_a_batch_is_read_ahead(store: Any) -> None:
@@ -231,7 +231,7 @@ def test_a_source_that_fails_leaves_nothing(store: Any) -> None:
     with pytest.raises(OSError, match="the file ends here"):
         store.storage.bulk_load("note", pa.RecordBatchReader.from_batches(notes(1).schema, batches()))
     assert store.storage.notes.count() == 0
-    store.add_note(entity="e", entity_type="t", note_type="fact", content="after", confidence=1.0)
+    store.add_note(entity="e", entity_type="t", note_type="fact", content="a zebra", confidence=1.0)
     assert store.verify() == []
 
 

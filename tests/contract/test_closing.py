@@ -494,5 +494,13 @@ def test_summaries_appear_as_history(opened: Any) -> None:
     scope = agent.memory.open_scope(agent.trajectory_id)
     agent.memory.append_turn(scope.scope_id, role="user", content="what was said?")
     window = agent.memory.assemble_context(agent.trajectory_id)
+    # The closed scope's turns are still in view, so their summary would say them twice.
+    assert "user: first thing said" in window.text
+    assert [item.rule_id for item in window.assembly_trace if item.source_type == "scope_summary"] == ["already_shown"]
+    for at in range(12):
+        agent.memory.append_turn(
+            scope.scope_id, role="user", content=f"and then {at}: " + "more and more was said " * 8
+        )
+    window = agent.memory.assemble_context(agent.trajectory_id, max_tokens=700)
     assert "summary of user: first thing said" in window.text
     assert EventType(agent.memory.trace(agent.trajectory_id)[0].event_type)

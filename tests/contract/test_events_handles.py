@@ -146,7 +146,7 @@ def test_use_is_counted(agent: Any) -> None:
     note, other = agent.note("n"), agent.note("other", entity="other")
     for _ in range(3):
         agent.memory.get(note.note_id)
-    agent.memory.assemble_context(agent.trajectory_id)
+    agent.memory.assemble_context(agent.trajectory_id, query="")
     agent.memory.flush()
     usages = agent.memory.storage.usages
     assert usages.get(note.note_id).access_count == 4

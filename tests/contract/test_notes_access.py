@@ -104,7 +104,7 @@ def test_notes_count_while_they_are_valid(backend: Any, start: Any) -> None:
     texts = ("always", "past", "future", "from now on", "until now")
 
     def seen(**options: Any) -> set[str]:
-        window = agent.memory.assemble_context(agent.trajectory_id, **options)
+        window = agent.memory.assemble_context(agent.trajectory_id, query="", **options)
         hits = {hit.content for hit in agent.memory.search("", kinds=["note"], **options).hits}
         assert {text for text in texts if text in window.text} == hits
         return hits
@@ -176,7 +176,7 @@ def test_nobody_sees_what_is_not_for_him(who: str, shared: Any) -> None:
     # M-131, K-131: get, search, assembly and explain
     memory = shared.memory.acting_as(PRINCIPALS[who])
     allowed = shared.may[who]
-    window = memory.assemble_context(shared.trajectory_id)
+    window = memory.assemble_context(shared.trajectory_id, query="")
     searched = memory.search("secret", kinds=["note"], limit=50)
     newest = memory.search("", kinds=["note"], limit=50)
     for name, note in shared.notes.items():

@@ -7,12 +7,16 @@ from contextlib import closing, suppress
 from typing import Any
 
 from caliber.config import CaliberConfig
-from caliber.model.enums import EntityType
+from caliber.model.entities import EntityRef
+from caliber.model.enums import EntityType, TrustLabel, TurnRole
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.time import FixedClock
-from support.context_world import PLAIN, World, numbered
+from caliber.schema.relations import BY_NAME
+from caliber.testing.entities import plain
+from support.context_world import ME, PLAIN, World, numbered
 from support.knobs.case import NO_VECTORS, Agent, Case, Place
 
+SESSION = BY_NAME["session"]
 NEAR, FAIR, FAR = [1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 0, 0]
 
 BARE: dict[str, Any] = {
@@ -23,13 +27,29 @@ BARE: dict[str, Any] = {
     "assembly.message_overhead_tokens": 0,
     "assembly.section_headers": False,
     "assembly.separator": "|",
-    "assembly.section_max_tokens": {},
+    "assembly.section_shares": {},
     "assembly.fill_ratio": 1.0,
     "assembly.order": "priority",
     "assembly.overflow_policy": "exclude",
     "assembly.truncate_min_tokens": 4,
 }
 
+
+SHARED: dict[str, Any] = {
+    "assembly.order": "stable_first",
+    "assembly.recent_exchanges": 0,
+    "assembly.recent_from_tokens": 0,
+    "assembly.evict_block_turns": 1,
+    "assembly.spare_share": 0.0,
+}
+"""The sections share the budget."""
+RECALLED: dict[str, Any] = {**SHARED, "assembly.relevance": "search", "min_relevance_threshold": 0.0}
+"""A search says what of earlier enters."""
+FOUR: dict[str, Any] = {
+    "embedding_provider": {"provider_type": "hash", "model": "test", "dimensions": 4, "options": {}},
+    "vector.dimensions": 4,
+}
+"""Vectors of four numbers, which the stores write down themselves."""
 
 NOTES: dict[str, Any] = {"memory": "note", "mode": {"kind": "full"}, "priority": 70}
 """A rule that brings the newest notes."""
@@ -59,6 +79,17 @@ def ids(name: str) -> Callable[[Any], list[int]]:
         return [source.id.int for section in found for source in section.sources]
 
     return show
+
+
+def spoken(window: Any) -> list[str]:
+    """List what the conversation holds."""
+    return [message.content for message in window.messages if message.name != "memory" and message.role != "system"]
+
+
+def recalled(window: Any) -> list[str]:
+    """List what came from earlier."""
+    found = next((section.content for section in window.sections if section.name == "recall"), "")
+    return [item.rpartition("] ")[2] for item in found.removesuffix("|").split("|") if item]
 
 
 def text(window: Any) -> str:
@@ -127,6 +158,57 @@ def turns(count: int) -> Callable[[World], None]:
             world.turn(f"turn {at}")
 
     return build
+
+
+def talk(world: World) -> None:
+    """Four exchanges, an hour of silence, and a question; and more notes than fit."""
+    for at in range(4):
+        world.turn(f"question {at}")
+        world.turn(f"answer {at}", TurnRole.ASSISTANT)
+    world.clock.advance(ms=3_600_000)
+    world.turn("now?")
+    for at in range(30):
+        world.note(f"note {at}")
+
+
+def earlier(world: World) -> None:
+    """One sentence in each of some tasks, which differ in whose they are and how far they are trusted."""
+    session, stranger = numbered(50), EntityRef(EntityType.USER, numbered(2))
+    world.insert(SESSION, plain(SESSION, session_id=session))
+    world.trajectory_id = world.trajectory(session=session)
+    world.scope_id = world.scope()
+    world.turn("here a zeppelin flew")
+    world.turn("we saw it", TurnRole.ASSISTANT)
+    world.turn("was there another?")
+    for said, owner, whose, trust in (
+        ("one more zeppelin of mine", ME, None, TrustLabel.TOOL),
+        ("a zeppelin of our session", stranger, session, TrustLabel.TOOL),
+        ("the zeppelin of a stranger", stranger, None, TrustLabel.TOOL),
+        ("some zeppelin on the web", ME, None, TrustLabel.WEB),
+    ):
+        task = world.trajectory(initiator=owner, session=whose)
+        world.turn(said, trajectory=task, scope=world.scope(trajectory=task), trust=trust)
+
+
+def answered(world: World) -> None:
+    """A question of another task with its answer, which says nothing that is asked for; and what is a little like it."""
+    task = world.trajectory()
+    scope = world.scope(trajectory=task)
+    world.turn("where did the zeppelin land?", trajectory=task, scope=scope)
+    world.turn("in Lakehurst", TurnRole.ASSISTANT, trajectory=task, scope=scope)
+
+
+def short_and_long(world: World) -> None:
+    """Two notes: the longer one says it more often."""
+    world.note("zeppelin zeppelin zeppelin " + "and many other words " * 20, note_id=numbered(1))
+    world.note("zeppelin", note_id=numbered(2))
+
+
+def alike(world: World) -> None:
+    world.open_space()
+    world.note("the zeppelin landed at noon", NEAR, note_id=numbered(1))
+    world.note("at noon the zeppelin came down", [10, 1, 0, 0], note_id=numbered(2))
+    world.note("a zeppelin was built", FAR, note_id=numbered(3))
 
 
 def foreign(world: World) -> None:
@@ -198,6 +280,21 @@ def kept_for(config: CaliberConfig, place: Place) -> list[int]:
     return found
 
 
+def carried(window: Any) -> list[bool]:
+    """Say of each recalled turn whether it enters because of a hit beside it."""
+    return ["carries" in decision.breakdown for decision in window.assembly_trace]
+
+
+def crowd(world: World) -> None:
+    """More turns and more notes than fit."""
+    for at in range(60):
+        world.turn(f"turn {at:02}")
+        world.note(f"note {at:02}")
+
+
+CROWDED = {"assembly.section_shares": {"user": [0, 0.05], "notes": [0.95, 1]}, "assembly.notes_without_query": 30}
+"""The floor of the notes leaves the conversation no share of its own."""
+MANY = {"assembly.notes_without_query": 60}
 BY_VECTOR = {"query": "q", "query_embedding": NEAR}
 BY_PRIORITY = ["system", "persona", "user", "artifacts", "notes", "history"]
 
@@ -253,16 +350,107 @@ CASES = (
         "assembly.order",
         window_of(everything, names),
         ("priority", ["user", "artifacts", "notes", "history"]),
-        ("stable_first", ["history", "artifacts", "notes", "user"]),
+        ("stable_first", ["history", "artifacts", "notes", "current"]),
+    ),
+    # --- how sections share a budget
+    case(
+        "assembly.section_shares",
+        window_of(several, items("notes"), max_tokens=300),
+        ({"notes": [0, 0.1]}, ["note 3"]),
+        ({"notes": [0, 0.2]}, ["note 3", "note 2"]),
+    ),
+    Case(
+        "assembly.recent_exchanges",
+        window_of(talk, spoken, max_tokens=300),
+        (0, ["now?"]),
+        (1, ["question 3", "answer 3", "now?"]),
+        {**BARE, **SHARED, **CROWDED},
+        more=((2, ["question 2", "answer 2", "question 3", "answer 3", "now?"]),),
+    ),
+    Case(
+        "assembly.recent_from_tokens",
+        window_of(talk, spoken, max_tokens=300),
+        (300, ["question 3", "answer 3", "now?"]),
+        (301, ["now?"]),
+        {**BARE, **SHARED, **CROWDED, "assembly.recent_exchanges": 1},
+    ),
+    Case(
+        "assembly.pause_ms",
+        window_of(talk, spoken, max_tokens=500),
+        ("30m", ["answer 3", "now?"]),
+        ("2h", [f"{what} {at}" for at in range(4) for what in ("question", "answer")] + ["now?"]),
+        {**BARE, **SHARED, "assembly.section_shares": {"user": [0.1, 0.9]}, **MANY},
+    ),
+    Case(
+        "assembly.evict_block_turns",
+        window_of(turns(9), spoken, max_tokens=80),
+        (1, [f"turn {at}" for at in range(3, 9)]),
+        (4, [f"turn {at}" for at in range(4, 9)]),
+        {**BARE, **SHARED, "assembly.evict_share": 1.0},
+    ),
+    Case(
+        "assembly.evict_share",
+        window_of(turns(9), spoken, max_tokens=80),
+        (0.1, [f"turn {at}" for at in range(3, 9)]),
+        (1.0, [f"turn {at}" for at in range(4, 9)]),
+        {**BARE, **SHARED, "assembly.evict_block_turns": 4},
+    ),
+    Case(
+        "assembly.spare_share",
+        window_of(crowd, lambda window: len(items("notes")(window)), max_tokens=1_000),
+        (0.0, 24),
+        (0.3, 11),
+        {**BARE, **SHARED, **MANY, "assembly.section_shares": {"user": [0, 0.5]}},
+    ),
+    # --- what comes back from earlier
+    Case(
+        "recall.from",
+        window_of(earlier, recalled, query="zeppelin"),
+        ("trajectory", []),
+        ("session", ["agent: a zeppelin of our session"]),
+        {**BARE, **RECALLED},
+        more=(
+            ("owner", ["one more zeppelin of mine"]),
+            ("tenant", ["one more zeppelin of mine", "a zeppelin of our session", "the zeppelin of a stranger"]),
+        ),
+    ),
+    Case(
+        "recall.trust",
+        window_of(earlier, recalled, query="zeppelin"),
+        ("tool", ["one more zeppelin of mine"]),
+        ("web", ["one more zeppelin of mine", "some zeppelin on the web"]),
+        {**BARE, **RECALLED},
+        more=(("user", []),),
+    ),
+    Case(
+        "recall.limit",
+        window_of(alike, ids("notes"), query="zeppelin"),
+        (1, [3]),
+        (2, [3, 1]),
+        {**BARE, **RECALLED},
+    ),
+    Case(
+        "recall.carried_share",
+        window_of(answered, carried, query="where did the zeppelin land?"),
+        (2.0, [False, False]),
+        (1.0, [False, True]),
+        {**BARE, **RECALLED},
+    ),
+    Case(
+        "recall.length_weight",
+        window_of(short_and_long, ids("notes"), query="zeppelin"),
+        (0.0, [1, 2]),
+        (1.0, [2, 1]),
+        {**BARE, **RECALLED},
+    ),
+    Case(
+        "recall.duplicate_similarity",
+        window_of(alike, ids("notes"), query="when did the zeppelin land?", query_embedding=NEAR),
+        (0.9, [1, 3]),
+        (1.0, [1, 2, 3]),
+        {**{knob: value for knob, value in BARE.items() if knob != "vector"}, **RECALLED, **FOUR},
     ),
     # --- what enters
-    case(
-        "assembly.evict_block_turns",
-        window_of(turns(9), items("user"), max_tokens=80),
-        (1, [f"turn {at}" for at in range(3, 9)]),
-        (8, ["turn 8"]),
-        assembly__order="stable_first",
-    ),
     case("assembly.fill_ratio", window_of(full, names, max_tokens=120), (0.7, ["user"]), (1.0, ["user", "notes"])),
     Case(
         "assembly.relevance",
@@ -334,12 +522,6 @@ CASES = (
         window_of(several, items("history")),
         (1, ["summary 3"]),
         (2, ["summary 3", "summary 2"]),
-    ),
-    case(
-        "assembly.section_max_tokens",
-        window_of(several, items("notes")),
-        ({"notes": 30}, ["note 3"]),
-        ({"notes": 60}, ["note 3", "note 2"]),
     ),
     case(
         "assembly.separator",
