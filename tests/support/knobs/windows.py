@@ -420,7 +420,7 @@ CASES = (
         ("tool", ["one more zeppelin of mine"]),
         ("web", ["one more zeppelin of mine", "some zeppelin on the web"]),
         {**BARE, **RECALLED},
-        more=(("user", []), ("system", [])),
+        more=(("user", []),),
     ),
     Case(
         "recall.limit",
