@@ -190,6 +190,14 @@ def earlier(world: World) -> None:
         world.turn(said, trajectory=task, scope=world.scope(trajectory=task), trust=trust)
 
 
+def labelled(world: World) -> None:
+    """One sentence in each of some tasks, each trusted less than the one before."""
+    world.turn("which zeppelin?")
+    for label in TrustLabel:
+        task = world.trajectory()
+        world.turn(f"a zeppelin of the {label}", trajectory=task, scope=world.scope(trajectory=task), trust=label)
+
+
 def answered(world: World) -> None:
     """Three turns of another task: the first says what is asked for, the second is a question, the third follows it."""
     task = world.trajectory()
@@ -416,11 +424,11 @@ CASES = (
     ),
     Case(
         "recall.trust",
-        window_of(earlier, recalled, query="zeppelin"),
-        ("tool", ["one more zeppelin of mine"]),
-        ("web", ["one more zeppelin of mine", "some zeppelin on the web"]),
+        window_of(labelled, lambda window: len(recalled(window)), query="zeppelin"),
+        ("system", 1),
+        ("user", 2),
         {**BARE, **RECALLED},
-        more=(("user", []),),
+        more=(("tool", 3), ("web", 4)),
     ),
     Case(
         "recall.limit",
