@@ -21,7 +21,6 @@ ELSEWHERE: dict[str, str] = {}
 """Knobs without a case, and why."""
 
 VALUES_ELSEWHERE = {
-    "recall.trust": "system is one more step of the same order, and the case has no record with that label",
     "search.keyword.language": "more stemmers of the same library, chosen by name as these are",
     "storage.adapter": "the others are databases that are not built yet: opening such a store is refused",
     "tenancy.sources.NAME.adapter": "as of storage.adapter",
