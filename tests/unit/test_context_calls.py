@@ -86,11 +86,12 @@ def test_a_call_from_before_the_last_message_leaves_with_its_results(talk: Talk,
     assert (calls, answered) in (({"one", "two"}, {"one"}), (set(), set()))
 
 
-def test_a_waiting_call_that_does_not_fit_says_so(talk: Talk) -> None:
+def test_a_waiting_call_that_does_not_fit_enters_with_its_result_cut(talk: Talk) -> None:
     talk.say(user("Look twice."), calling("one", "two"), result("one", LONG))
     window = talk.window(200)
-    left = [item for item in window.assembly_trace if item.action.value == "exclude"]
-    assert sorted(item.rule_id for item in left) == ["budget_limit", "group_limit"]
+    # The result enters cut: the newest results are never missing.
+    assert [item.rule_id for item in window.assembly_trace if item.action.value != "include"] == ["overflow_truncate"]
+    assert [message.role for message in window.messages] == ["user", "assistant", "tool"]
 
 
 @pytest.mark.parametrize("max_tokens", [400, 4_000])

@@ -202,4 +202,5 @@ def test_the_program_in_the_documentation_compiles() -> None:
     assert [(rule.memory, rule.filter) for rule in rules] == [
         ("note", 'trust = "user" or trust = "system"'),
         ("turn_buffer", 'trust != "web"'),
+        ("turn_buffer", 'trust != "web" and trust != "tool"'),
     ]
