@@ -30,7 +30,7 @@ STEPS: Sequence[tuple[str, Sequence[str]]] = (
     ("recall off", ()),
     ("+ recall: what a search finds", tuple(RECALL_OFF)),
     ("+ the turns that carry a hit", ("recall.carried_share",)),
-    ("+ near-duplicates once (MMR)", ("recall.duplicate_similarity",)),
+    ("+ what is almost alike weighed", ("recall.duplicate_similarity",)),
     ("+ length counts", ("recall.length_weight",)),
     ("+ shares: the profile", ("assembly.section_shares",)),
 )

@@ -296,6 +296,7 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "carried_share": 1.0,
             "length_weight": 0.1,
             "duplicate_similarity": 0.98,
+            "alike_share": 0.5,
             "trust": "tool",
         },
         "context_window_persistence": {"kind": "ttl", "ttl_ms": 30 * DAY},

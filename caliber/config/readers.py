@@ -287,7 +287,8 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "recall.limit": ("context.again", "context.gathering", "context.recall", "context.sources", "runtime.window_rows"),
     "recall.carried_share": ("context.recall",),
     "recall.length_weight": ("context.gathering",),
-    "recall.duplicate_similarity": ("context.recall",),
+    "recall.duplicate_similarity": ("context.duplicates",),
+    "recall.alike_share": ("context.duplicates",),
     "recall.trust": ("context.explainer", "context.recall", "runtime.window_rows"),
     "context_window_persistence.kind": (
         "backends.postgres.store",

@@ -50,8 +50,14 @@ class RecallConfig(_From):
         le=1,
     )
     duplicate_similarity: Real = knob(
-        "Of two records whose vectors are at least this similar, the more relevant one enters; 1: only equal texts "
-        "count as the same.",
+        "Two records whose vectors are at least this similar are almost alike: of the same words, the more relevant "
+        "enters; else the newest counts as much as the most relevant. 1: only turns of equal text count as the same.",
+        "ours",
+        ge=0,
+        le=1,
+    )
+    alike_share: Real = knob(
+        "Share of its relevance that counts of a record almost alike to a more relevant and to a newer one; 1: all.",
         "ours",
         ge=0,
         le=1,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,18 @@ from caliber.context.columns import (
 )
 from caliber.context.conversation import Conversation
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import ARTIFACT, NOTE, OWN, PASSAGE, RELATION_OF, SOURCES, SUMMARY, TURN, AssemblyPlan
+from caliber.context.plan import (
+    ARTIFACT,
+    NOTE,
+    OWN,
+    PASSAGE,
+    RELATION_OF,
+    SOURCES,
+    SUMMARY,
+    TURN,
+    AssemblyPlan,
+    made_and_tokens,
+)
 from caliber.context.recall import recallable, tasks_in_reach
 from caliber.context.scores import Scored, Scorer
 from caliber.context.taking import Take, Taking
@@ -53,10 +64,6 @@ from caliber.search.visible import VisibleRows
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
-
-
-_COLUMNS: Final = {SUMMARY: ("closed_at", "summary_tokens")}
-"""When a record was made, and how many tokens it counts, where these are called otherwise."""
 
 
 @dataclass(slots=True)
@@ -290,7 +297,7 @@ def picked_notes(
 
 
 def made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> Part:
-    made, tokens = _COLUMNS.get(source, ("created_at", "token_count"))
+    made, tokens = made_and_tokens(source)
     return Part(source, section, rows, owners.column(made)[rows], owners.column(tokens)[rows], scored)
 
 

@@ -43,6 +43,7 @@ from caliber.context.columns import (
     VALUES_IN_ONE,
 )
 from caliber.context.conversation import Conversation, conversation_of, times_of
+from caliber.context.duplicates import Recalled
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import (
     ARTIFACT,
@@ -53,7 +54,7 @@ from caliber.context.plan import (
     TURN_SUMMARY,
     AssemblyPlan,
 )
-from caliber.context.recall import Recall, Recalled, recall
+from caliber.context.recall import Recall, recall
 from caliber.context.scores import Flat, Scored, Scorer, scorer_of
 from caliber.context.taking import FILTER, Take, Taking
 from caliber.context.texts import FixedText, day_text

@@ -62,6 +62,11 @@ def source_type_of(source: int) -> SourceType:
     return SourceType.MEMORY if source >= OWN else SOURCES[source]
 
 
+def made_and_tokens(source: int) -> tuple[str, str]:
+    """Return the columns that say when a record of a source was made, and how many tokens it counts."""
+    return ("closed_at", "summary_tokens") if source == SUMMARY else ("created_at", "token_count")
+
+
 def has_records(sources: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which candidates are records, not texts of the configuration or of a caller."""
     known: NDArray[np.bool_] = np.isin(sources, list(RELATION_OF)) | (sources >= OWN)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context.duplicates import Recalled, find_twins
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import ARTIFACT, NOTE, PASSAGE, SUMMARY, AssemblyPlan
 from caliber.context.scores import Scored, compared, without_vector
-from caliber.kernels import pairs_above
 from caliber.model.enums import EntityType, TrustLabel
 from caliber.resident.conversation import neighbours
 from caliber.resident.memory import ResidentSnapshot
@@ -38,20 +38,6 @@ _SOURCES: Final = {"turn": PASSAGE, "artifact": ARTIFACT, "note": NOTE, "scope":
 _LENT: Final = "lent"
 _CARRIES: Final = "carries"
 """The part of a relevance that a turn has because a hit beside it borrowed words from it."""
-_TOKENS: Final = {SUMMARY: "summary_tokens"}
-_COMPARED: Final = 256
-"""Best candidates whose vectors are compared with each other."""
-
-
-@dataclass(slots=True)
-class Recalled:
-    """The records of one source. Shapes: rows, twins ``int64[n]``; a twin is the ordinal of what says the same or 0."""
-
-    source: int
-    owners: RelationSnapshot
-    rows: Rows
-    scored: Scored
-    twins: NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -202,7 +188,7 @@ def recall(
         out.worst = min(float(item.scored.relevance.min()) for item in out.parts.values())
     if PASSAGE in out.parts:
         _carry(out.parts[PASSAGE], config.recall.carried_share)
-    _find_twins(inputs, plan, out, texts)
+    find_twins(inputs, plan, out.parts, texts)
     return out, degraded
 
 
@@ -222,104 +208,3 @@ def _carry(turns: Recalled, share: float) -> None:
         np.maximum.at(relevance, at[known], given[known])
     carried = (relevance - turns.scored.relevance).astype(np.float64)
     turns.scored = Scored(relevance, None, {**turns.scored.parts, _CARRIES: carried})
-
-
-# --- nothing twice -------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Ranked:
-    """Candidates of all sources, most relevant first. Shapes: ``int64[n]`` each."""
-
-    part: NDArray[np.int64]
-    place: NDArray[np.int64]
-
-
-def _find_twins(inputs: AssemblyInputs, plan: AssemblyPlan, found: Recall, texts: TextSource) -> None:
-    """Mark what a more relevant record says already."""
-    parts = list(found.parts.values())
-    if not parts:
-        return
-    relevance = np.concatenate([item.scored.relevance for item in parts])
-    ties = np.concatenate([item.owners.ties().take(item.rows, axis=0) for item in parts])
-    part = np.repeat(np.arange(len(parts)), [len(item.rows) for item in parts])
-    place = np.concatenate([np.arange(len(item.rows)) for item in parts])
-    order = np.lexsort((ties[:, 1], ties[:, 0], -relevance))
-    ranked = _Ranked(part[order], place[order])
-    if SUMMARY in found.parts and PASSAGE in found.parts:
-        _yield_to_turns(found.parts[SUMMARY], found.parts[PASSAGE])
-    _equal_texts(parts, ranked, texts)
-    least = plan.config.recall.duplicate_similarity
-    if least < 1 and inputs.space_id is not None:
-        _alike(inputs, parts, ranked, least)
-
-
-def _ordinal(item: Recalled, place: int) -> int:
-    return int(item.owners.column("ordinal")[item.rows[place]])
-
-
-def _yield_to_turns(summaries: Recalled, turns: Recalled) -> None:
-    """Mark summaries of scopes of which a turn is at least as relevant."""
-    scopes = turns.owners.column("scope_id")[turns.rows]
-    values = turns.owners.interned("scope_id")
-    best: dict[bytes, int] = {}
-    for place in np.argsort(-turns.scored.relevance, kind="stable").tolist():
-        best.setdefault(values[int(scopes[place])], place)
-    for place, row in enumerate(summaries.rows.tolist()):
-        turn = best.get(summaries.owners.entity_id(row).bytes)
-        if turn is not None and turns.scored.relevance[turn] >= summaries.scored.relevance[place]:
-            summaries.twins[place] = _ordinal(turns, turn)
-
-
-def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) -> None:
-    """Mark turns whose text a more relevant turn has too."""
-    for at, item in enumerate(parts):
-        if item.source != PASSAGE:
-            continue
-        mine = ranked.place[ranked.part == at]
-        tokens = item.owners.column("token_count")[item.rows[mine]]
-        _, where, counts = np.unique(tokens, return_inverse=True, return_counts=True)
-        several = mine[counts[where] > 1].tolist()
-        said: dict[bytes, int] = {}
-        for place, text in zip(several, texts.texts(item.owners, item.rows[several].tolist()), strict=True):
-            content = bytes(text.encode() if isinstance(text, str) else text).strip()
-            first = said.setdefault(content, place)
-            if first != place and content:  # calls of tools have no content of their own
-                item.twins[place] = _ordinal(item, first)
-
-
-def _alike(inputs: AssemblyInputs, parts: Sequence[Recalled], ranked: _Ranked, least: float) -> None:
-    """Mark records whose vector is nearly that of a more relevant one."""
-    assert inputs.space_id is not None
-    rows: list[NDArray[np.float32]] = []
-    owner: list[int] = []
-    tokens = np.concatenate([item.owners.column(_TOKENS.get(item.source, "token_count"))[item.rows] for item in parts])
-    starts = np.cumsum([0, *(len(item.rows) for item in parts)])
-    sums = np.cumsum(tokens[starts[ranked.part] + ranked.place])
-    # Further down nothing enters: half as much again as the budget has been passed by then.
-    best = slice(0, min(_COMPARED, 1 + int(np.searchsorted(sums, inputs.max_tokens + inputs.max_tokens // 2))))
-    chosen_part, chosen_place = ranked.part[best], ranked.place[best]
-    for at, item in enumerate(parts):
-        vectors = inputs.snapshot.vectors.get((item.owners.relation.name, inputs.space_id))
-        mine = np.flatnonzero(chosen_part == at)
-        if vectors is None or not len(mine):
-            continue
-        found, present = vectors.first(item.owners, item.rows[chosen_place[mine]])
-        rows.append(found)
-        owner.extend(mine[present].tolist())
-    if len(owner) < 2:
-        return
-    order = np.argsort(owner, kind="stable")
-    ranks = np.array(owner)[order]
-    pairs = pairs_above(np.concatenate(rows)[order], least, max_pairs=len(ranks) * len(ranks))
-    # A record that yields to another already makes none yield to itself.
-    gone = {
-        at for at, rank in enumerate(ranks.tolist()) if parts[int(chosen_part[rank])].twins[int(chosen_place[rank])]
-    }
-    for first, second in sorted(pairs.index.tolist()):
-        if first in gone or second in gone:
-            continue
-        gone.add(second)
-        kept, lost = int(ranks[first]), int(ranks[second])
-        item = parts[int(chosen_part[lost])]
-        item.twins[int(chosen_place[lost])] = _ordinal(parts[int(chosen_part[kept])], int(chosen_place[kept]))

@@ -335,3 +335,35 @@ def test_closing_a_scope_keeps_the_last_exchanges_in_view(backend: Any, profile:
     clock.advance(ms=24 * 60 * MINUTE_MS)
     window = chat.window("Good morning!", 4_000)
     assert window.to_messages()[-1]["content"] == "Good morning!"
+
+
+# --- a correction is no duplicate ----------------------------------------------------------------
+
+
+DEPLOYMENT = "The deployment of the payment service to the production cluster in Frankfurt is {} for Monday morning."
+LINK = "The password reset link for the staging environment is valid for {} hours, then it is requested again."
+
+
+@pytest.mark.parametrize(
+    ("said", "corrected", "question"),
+    [
+        (DEPLOYMENT.format("approved"), DEPLOYMENT.format("not approved"), DEPLOYMENT.format("approved")[:-1] + "?"),
+        (
+            LINK.format(24),
+            LINK.format(48),
+            "Is the password reset link for the staging environment valid for 24 hours?",
+        ),
+        ("Anna owes Ben fifty euros.", "Ben owes Anna fifty euros.", "Who owes whom fifty euros?"),
+    ],
+    ids=["a word", "a number", "an order"],
+)
+def test_a_correction_that_reads_almost_the_same_is_recalled(
+    backend: Any, said: str, corrected: str, question: str
+) -> None:
+    clock = FixedClock()
+    memory = backend.open(shipped(backend, "reference"), clock=clock)
+    chat = Chat(memory, clock)
+    chat.say(("user", said), ("assistant", "Noted."), ("user", corrected), ("assistant", "All right."))
+    clock.advance(ms=24 * 60 * MINUTE_MS)
+    later = Chat(memory, clock, "Another day")
+    assert corrected in later.window(question, 1_000).text

@@ -2492,6 +2492,16 @@ SELECT c.relname::text || '.' || a.attname::text FROM pg_attribute AS a JOIN pg_
 --   gives: fault
 SELECT 'index ' || c.relname || ' is not valid; REINDEX it' FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text AND NOT i.indisvalid UNION ALL SELECT 'constraint ' || k.conname || ' was never checked; VALIDATE it' FROM pg_constraint AS k JOIN pg_namespace AS n ON n.oid = k.connamespace WHERE n.nspname = $1::text AND NOT k.convalidated;
 
+-- trajectory.of_owner
+--   takes: initiator_type, initiator_id
+--   gives: ordinal, trajectory_id
+SELECT ordinal, trajectory_id FROM "tenant_a"."trajectory" WHERE initiator_type = $1 AND initiator_id = $2 UNION SELECT ordinal, trajectory_id FROM "tenant_a"."trajectory" WHERE initiator_type = 'system';
+
+-- trajectory.of_session
+--   takes: session_id
+--   gives: ordinal, trajectory_id
+SELECT ordinal, trajectory_id FROM "tenant_a"."trajectory" WHERE session_id = $1 UNION SELECT ordinal, trajectory_id FROM "tenant_a"."trajectory" WHERE initiator_type = 'system';
+
 -- trajectory.reserve
 --   takes: count
 --   gives: ordinal
@@ -2520,6 +2530,16 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 --   takes: trajectory_id, scope_id, first_turn, last_turn
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 ORDER BY turn_number FOR SHARE;
+
+-- turn.last_said
+--   takes: trajectory_id
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE ordinal = (SELECT t.ordinal FROM "tenant_a"."scope" AS s JOIN "tenant_a"."turn" AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = $1 AND t.role = 'user' ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1);
+
+-- turn.newest
+--   takes: scope_id, limit
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE scope_id = $1 ORDER BY turn_number DESC LIMIT $2::bigint;
 
 -- turn.outline
 --   takes: scope_id, turn_number

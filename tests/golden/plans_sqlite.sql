@@ -2142,6 +2142,16 @@ WITH loaded AS (SELECT scope_id AS of_scope, max(instr('system user tool web', t
 --   gives: sequence
 SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1;
 
+-- trajectory.of_owner
+--   takes: initiator_type, initiator_id
+--   gives: ordinal, trajectory_id
+SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = ?1 AND initiator_id = ?2 UNION SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = 'system';
+
+-- trajectory.of_session
+--   takes: session_id
+--   gives: ordinal, trajectory_id
+SELECT ordinal, trajectory_id FROM trajectory WHERE session_id = ?1 UNION SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = 'system';
+
 -- trigger.prune
 --   takes: older_than
 DELETE FROM pending_trigger WHERE created_at < ?1;
@@ -2165,6 +2175,16 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 --   takes: trajectory_id, scope_id, first_turn, last_turn
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4 ORDER BY turn_number;
+
+-- turn.last_said
+--   takes: trajectory_id
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE ordinal = (SELECT t.ordinal FROM scope AS s CROSS JOIN turn AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = ?1 AND t.role = 'user' ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1);
+
+-- turn.newest
+--   takes: scope_id, limit
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE scope_id = ?1 ORDER BY turn_number DESC LIMIT ?2;
 
 -- turn.outline
 --   takes: scope_id, turn_number

@@ -229,6 +229,7 @@ WRONG: dict[str, list[Any]] = {
     "recall.carried_share": [-0.01, 2.01, math.nan, math.inf, "0.5", True, None],
     "recall.length_weight": RATIO,
     "recall.duplicate_similarity": RATIO,
+    "recall.alike_share": RATIO,
     "recall.trust": ["nobody", "", None, 1],
     "assembly.separator": ["x" * 65, 1, None],
     "tokens.bytes_per_token": [0, -1.0, math.nan, math.inf, "3.5", None],

@@ -219,6 +219,13 @@ def alike(world: World) -> None:
     world.note("a zeppelin was built", FAR, note_id=numbered(3))
 
 
+def alike_thrice(world: World) -> None:
+    """Three notes almost alike, the newest least relevant, and one that is about something else."""
+    world.open_space()
+    for number, vector in enumerate(([10, 0.5, 0, 0], [10, 1, 0, 0], [10, 1.5, 0, 0], [10, 8, 0, 0]), 1):
+        world.note(f"the zeppelin landed {number} times", vector, note_id=numbered(number))
+
+
 def foreign(world: World) -> None:
     world.turn("Вчера мы перенесли резервные копии на другой сервер. " * 4)
 
@@ -454,8 +461,15 @@ CASES = (
     Case(
         "recall.duplicate_similarity",
         window_of(alike, ids("notes"), query="when did the zeppelin land?", query_embedding=NEAR),
-        (0.9, [1, 3]),
+        (0.9, [1, 2, 3]),
         (1.0, [1, 3, 2]),
+        {**{knob: value for knob, value in BARE.items() if knob != "vector"}, **RECALLED, **FOUR},
+    ),
+    Case(
+        "recall.alike_share",
+        window_of(alike_thrice, ids("notes"), query="zeppelin", query_embedding=NEAR),
+        (0.5, [3, 1, 4, 2]),
+        (1.0, [3, 1, 2, 4]),
         {**{knob: value for knob, value in BARE.items() if knob != "vector"}, **RECALLED, **FOUR},
     ),
     # --- what enters

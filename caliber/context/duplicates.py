@@ -1,0 +1,235 @@
+"""Nothing twice in a window: which of the recalled records say the same, and which go before others almost like them.
+
+Records of the same words enter once. Records that are almost alike but differ in a word may be a fact and its
+correction, or two facts: none is dropped. The newest counts as much as the most relevant one, the rest count less.
+
+Source: docs/windows.md; decision 0197.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.context.conversation import times_of
+from caliber.context.inputs import AssemblyInputs, TextSource
+from caliber.context.plan import PASSAGE, SUMMARY, AssemblyPlan, made_and_tokens
+from caliber.context.scores import Scored
+from caliber.kernels import pairs_above
+from caliber.resident.mirror import RelationSnapshot
+
+Rows = NDArray[np.int64]
+
+_COMPARED: Final = 256
+"""Best candidates whose vectors are compared with each other."""
+_ALIKE: Final = "alike"
+"""The part of a relevance that a record gains or loses as there are others almost like it."""
+
+
+@dataclass(slots=True)
+class Recalled:
+    """The records of one source. Shapes: rows, twins ``int64[n]``; a twin is the ordinal of what says the same or 0."""
+
+    source: int
+    owners: RelationSnapshot
+    rows: Rows
+    scored: Scored
+    twins: NDArray[np.int64]
+
+    def ordinal(self, place: int) -> int:
+        return int(self.owners.column("ordinal")[self.rows[place]])
+
+    def made(self, place: int) -> tuple[int, int]:
+        """Return what orders a record among others by age: when it was said or made, then its ordinal."""
+        row = self.rows[place : place + 1]
+        made, _ = made_and_tokens(self.source)
+        times = times_of(self.owners, row) if self.source == PASSAGE else self.owners.column(made)[row]
+        return int(times[0]), self.ordinal(place)
+
+
+@dataclass(slots=True)
+class _Ranked:
+    """Candidates of all sources, most relevant first. Shapes: ``int64[n]`` each."""
+
+    part: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+
+def find_twins(inputs: AssemblyInputs, plan: AssemblyPlan, found: Mapping[int, Recalled], texts: TextSource) -> None:
+    """Mark what a more relevant record says already, and weigh records that are almost alike."""
+    parts = list(found.values())
+    if not parts:
+        return
+    relevance = np.concatenate([item.scored.relevance for item in parts])
+    ties = np.concatenate([item.owners.ties().take(item.rows, axis=0) for item in parts])
+    part = np.repeat(np.arange(len(parts)), [len(item.rows) for item in parts])
+    place = np.concatenate([np.arange(len(item.rows)) for item in parts])
+    order = np.lexsort((ties[:, 1], ties[:, 0], -relevance))
+    ranked = _Ranked(part[order], place[order])
+    if SUMMARY in found and PASSAGE in found:
+        _yield_to_turns(found[SUMMARY], found[PASSAGE])
+    _equal_texts(parts, ranked, texts)
+    if plan.config.recall.duplicate_similarity < 1 and inputs.space_id is not None:
+        _Alike(inputs, plan, parts, ranked, texts).settle()
+
+
+def _yield_to_turns(summaries: Recalled, turns: Recalled) -> None:
+    """Mark summaries of scopes of which a turn is at least as relevant."""
+    scopes = turns.owners.column("scope_id")[turns.rows]
+    values = turns.owners.interned("scope_id")
+    best: dict[bytes, int] = {}
+    for place in np.argsort(-turns.scored.relevance, kind="stable").tolist():
+        best.setdefault(values[int(scopes[place])], place)
+    for place, row in enumerate(summaries.rows.tolist()):
+        turn = best.get(summaries.owners.entity_id(row).bytes)
+        if turn is not None and turns.scored.relevance[turn] >= summaries.scored.relevance[place]:
+            summaries.twins[place] = turns.ordinal(turn)
+
+
+def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) -> None:
+    """Mark turns whose text a more relevant turn has too."""
+    for at, item in enumerate(parts):
+        if item.source != PASSAGE:
+            continue
+        mine = ranked.place[ranked.part == at]
+        tokens = item.owners.column("token_count")[item.rows[mine]]
+        _, where, counts = np.unique(tokens, return_inverse=True, return_counts=True)
+        several = mine[counts[where] > 1].tolist()
+        said: dict[str, int] = {}
+        for place, text in zip(several, texts.texts(item.owners, item.rows[several].tolist()), strict=True):
+            content = _text(text).strip()
+            first = said.setdefault(content, place)
+            if first != place and content:  # calls of tools have no content of their own
+                item.twins[place] = item.ordinal(first)
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else bytes(content).decode("utf-8", "replace")
+
+
+def _words(text: str) -> str:
+    """Return a text without what no reader takes for a difference: case, and how much space stands between words."""
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+class _Alike:
+    """Records whose vectors are almost equal, in groups around the most relevant of each."""
+
+    def __init__(
+        self,
+        inputs: AssemblyInputs,
+        plan: AssemblyPlan,
+        parts: Sequence[Recalled],
+        ranked: _Ranked,
+        texts: TextSource,
+    ) -> None:
+        self._inputs = inputs
+        self._knobs = plan.config.recall
+        self._parts = parts
+        self._ranked = ranked
+        self._texts = texts
+
+    def settle(self) -> None:
+        """Mark in each group what has the words of a more relevant record, and weigh the rest."""
+        changed: dict[int, np.float32] = {}
+        for first, followers in self._groups():
+            said: dict[str, int] = {}
+            for rank, text in zip([first, *followers], self._contents([first, *followers]), strict=True):
+                better = said.setdefault(_words(text), rank)
+                if better != rank:
+                    item, place = self._at(rank)
+                    kept, at = self._at(better)
+                    item.twins[place] = kept.ordinal(at)
+            others = [rank for rank in said.values() if rank != first]
+            if others:
+                changed |= self._weighed(first, others)
+        self._weigh(changed)
+
+    def _at(self, rank: int) -> tuple[Recalled, int]:
+        return self._parts[int(self._ranked.part[rank])], int(self._ranked.place[rank])
+
+    def _contents(self, ranks: Sequence[int]) -> list[str]:
+        out: list[str] = []
+        for rank in ranks:
+            item, place = self._at(rank)
+            out.extend(_text(text) for text in self._texts.texts(item.owners, [int(item.rows[place])]))
+        return out
+
+    def _groups(self) -> Iterable[tuple[int, list[int]]]:
+        """Return ranks of records with those of less relevant ones that are almost like them; each rank once."""
+        ranks, vectors = self._vectors()
+        if len(ranks) < 2:
+            return ()
+        pairs = pairs_above(vectors, self._knobs.duplicate_similarity, max_pairs=len(ranks) * len(ranks))
+        gone = {at for at, rank in enumerate(ranks) if self._yields(rank)}
+        groups: dict[int, list[int]] = {}
+        for first, second in sorted(pairs.index.tolist()):
+            if first not in gone and second not in gone:
+                gone.add(second)
+                groups.setdefault(ranks[first], []).append(ranks[second])
+        return groups.items()
+
+    def _yields(self, rank: int) -> bool:
+        item, place = self._at(rank)
+        return bool(item.twins[place])
+
+    def _vectors(self) -> tuple[list[int], NDArray[np.float32]]:
+        """Return the ranks of the best candidates that have a vector, and their vectors."""
+        assert self._inputs.space_id is not None
+        parts, ranked = self._parts, self._ranked
+        counted = [item.owners.column(made_and_tokens(item.source)[1]) for item in parts]
+        tokens = np.concatenate([column[item.rows] for column, item in zip(counted, parts, strict=True)])
+        starts = np.cumsum([0, *(len(item.rows) for item in parts)])
+        sums = np.cumsum(tokens[starts[ranked.part] + ranked.place])
+        budget = self._inputs.max_tokens
+        # Further down nothing enters: half as much again as the budget has been passed by then.
+        best = slice(0, min(_COMPARED, 1 + int(np.searchsorted(sums, budget + budget // 2))))
+        chosen_part, chosen_place = ranked.part[best], ranked.place[best]
+        owner: list[int] = []
+        rows: list[NDArray[np.float32]] = []
+        for at, item in enumerate(parts):
+            vectors = self._inputs.snapshot.vectors.get((item.owners.relation.name, self._inputs.space_id))
+            mine = np.flatnonzero(chosen_part == at)
+            if vectors is None or not len(mine):
+                continue
+            found, present = vectors.first(item.owners, item.rows[chosen_place[mine]])
+            rows.append(found)
+            owner.extend(mine[present].tolist())
+        if not owner:
+            return [], np.empty((0, 0), np.float32)
+        order = np.argsort(owner, kind="stable")
+        return np.array(owner)[order].tolist(), np.concatenate(rows)[order]
+
+    def _weighed(self, first: int, others: Sequence[int]) -> dict[int, np.float32]:
+        """Return the new relevance of records that are almost like a more relevant one, by rank.
+
+        Nobody knows whether a word in which they differ is a correction or another fact. The newest may be the
+        correction, so it counts as much as the most relevant; of the rest a share counts.
+        """
+
+        def made(rank: int) -> tuple[int, int]:
+            item, place = self._at(rank)
+            return item.made(place)
+
+        def relevance(rank: int) -> np.float32:
+            item, place = self._at(rank)
+            return np.float32(item.scored.relevance[place])
+
+        newest = max([first, *others], key=made)
+        share = np.float32(self._knobs.alike_share)
+        return {rank: relevance(first) if rank == newest else relevance(rank) * share for rank in others}
+
+    def _weigh(self, changed: Mapping[int, np.float32]) -> None:
+        for at, item in enumerate(self._parts):
+            mine = {self._at(rank)[1]: new for rank, new in changed.items() if self._ranked.part[rank] == at}
+            if mine:
+                relevance = item.scored.relevance.copy()
+                places = list(mine)
+                relevance[places] = list(mine.values())
+                part = (relevance - item.scored.relevance).astype(np.float64)
+                item.scored = Scored(relevance, item.scored.error, {**item.scored.parts, _ALIKE: part})
