@@ -149,7 +149,8 @@ def pools_of_recall(
     pools, counts = [], {}
     for kind in searcher.kinds:
         source = _SOURCES.get(kind, own.get(kind))
-        if source is None or not limit:
+        # What another process removed cannot be recalled; calls that name it say so.
+        if source is None or not limit or kind in snapshot.gone:
             continue
         allowed = recallable(inputs, plan, searcher, kind, tasks)
         seen = int(np.count_nonzero(allowed))
@@ -177,7 +178,7 @@ def recall(
     out = Recall(limit=limit)
     pools, out.allowed = pools_of_recall(inputs, plan, searcher, hidden)
     if not pools:
-        return out, None
+        return out, inputs.without_vector
     found, degraded = searcher.found([pool for _, pool in pools], request, limit)
     for (source, pool), item in zip(pools, found, strict=True):
         if len(item.rows):

@@ -87,7 +87,9 @@ def test_counts_of_another_estimator_stay_and_decide_nothing(backend: Any, start
     window = memory.assemble_context(agent.trajectory_id)
     overhead = memory.config.assembly.message_overhead_tokens * len(window.messages)
     assert window.used_tokens == sum(count(estimator, s.content) for s in window.sections) + overhead
-    (source, *_) = window.sections[-1].sources
+    older, now = window.sections[-2:]
+    assert now.sources[-1].tokens in (count(estimator, f"user: {TEXT}\n"), count(estimator, f"user: {TEXT}"))
+    source = older.sources[0]
     assert source.tokens in (count(estimator, f"user: {TEXT} 0\n\n"), count(estimator, f"user: {TEXT} 0"))
     # A window that was made under the old one is replayed under the old one.
     again = memory.replay(before.window_id)

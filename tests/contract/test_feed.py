@@ -29,11 +29,12 @@ def note(memory: caliber.Caliber, content: str, **options: Any) -> Any:
 
 def test_latest_sees_the_other_handle_at_once(pair: Any) -> None:
     first, second = pair
-    made = note(first, "hello")
-    assert second.search("hello", consistency="latest").hits[0].id == made.note_id
+    made = note(first, "zeppelin")
+    assert second.search("zeppelin", consistency="latest").hits[0].id == made.note_id
     assert second.get(made.note_id) == made
     trajectory = second.start_trajectory("goal", initiator=USER)
-    assert first.assemble_context(trajectory.trajectory_id, consistency="latest").text.startswith("# Notes")
+    window = first.assemble_context(trajectory.trajectory_id, query="zeppelin", consistency="latest")
+    assert window.text == "# Notes\n- e (fact): zeppelin"
 
 
 def test_latest_waits_for_news_that_another_thread_has_read_and_not_applied(
@@ -50,12 +51,12 @@ def test_latest_waits_for_news_that_another_thread_has_read_and_not_applied(
         applying(*arguments)
 
     monkeypatch.setattr(memory, "_apply_foreign", slow)
-    made = note(first, "hello")
+    made = note(first, "zeppelin")
     follower = threading.Thread(target=second._engine.store.catch_up)
     follower.start()
     assert read.wait(20)
     found: list[Any] = []
-    reader = threading.Thread(target=lambda: found.extend(second.search("hello", consistency="latest").hits))
+    reader = threading.Thread(target=lambda: found.extend(second.search("zeppelin", consistency="latest").hits))
     reader.start()
     reader.join(0.2)
     assert reader.is_alive(), "it read what is not the latest"
@@ -70,11 +71,11 @@ def test_local_sees_it_once_it_was_polled_or_something_was_written(backend: Any)
     first = backend.open()
     silent = backend.open()
     polling = backend.open(resident__feed_poll_ms=20)
-    made = note(first, "hello")
+    made = note(first, "zeppelin")
     with pytest.raises(caliber.CaliberError):
         silent.get(made.note_id)
     limit = time.monotonic() + 20
-    while not polling.search("hello", kinds=["note"]).hits:
+    while not polling.search("zeppelin", kinds=["note"]).hits:
         assert time.monotonic() < limit, "the poller never came"
         time.sleep(0.01)
     silent.start_trajectory("goal", initiator=USER)

@@ -148,7 +148,8 @@ def world(backend: Any, start: Any) -> Any:
     if full_text is not None:
         full_text.rebuild(WordIndexer("english"))
     agent = start(memory, f"help {NAME}")
-    own = start(memory, "a task of their own")
+    # Somebody else's: what is recalled there is not of the subject.
+    own = memory.start_trajectory("a task of their own", initiator=EntityRef.user("somebody else"))
     memory.complete_trajectory(
         memory.start_trajectory("theirs", initiator=PERSON).trajectory_id, status="success", summary="done"
     )
