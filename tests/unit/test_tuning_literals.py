@@ -204,7 +204,7 @@ _allow(
 )
 _allow(
     NO_KNOB_YET,
-    context__shares="_AIMED",
+    context__shown_turns="_AIMED",
     runtime__forgetting__erasing="_SHARED_FROM _SHARED_PART",
     runtime__embedding__reembedding="REFUSED_SHARE STRICT_ATTEMPTS",
     search__searcher="_DIVERSE_POOL",

@@ -1,0 +1,125 @@
+"""One filling of a budget that the sections share: what has entered, and what it takes.
+
+Source: docs/windows.md; O-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from caliber.context.columns import CONSIDERED, INCLUDED, INCLUDED_TRUNCATED
+from caliber.context.filled import Truncation
+from caliber.context.plan import PASSAGE, SUMMARY, TURN, UNCAPPED, AssemblyPlan, SectionPlan
+
+
+@dataclass(slots=True)
+class Filling:
+    """One filling, over the considered candidates in canonical order. Units: lengths."""
+
+    plan: AssemblyPlan
+    full: int
+    total: int
+    section: list[int]
+    source: list[int]
+    cost: list[int]
+    lead: list[int]
+    passage: list[int]
+    codes: list[int]
+    hard: list[int]
+    least: int = 0
+    """The shortest candidate: where less is left, nothing fits."""
+    messages: int = 0
+    """What is kept free for messages that are no turns."""
+    used: int = 0
+    used_in: list[int] = field(default_factory=list)
+    passages: set[int] = field(default_factory=set)
+    truncations: list[Truncation] = field(default_factory=list)
+    together: dict[int, int] = field(default_factory=dict)
+    """What a call and its answers take, by the place that says why they did not enter."""
+
+    @property
+    def room(self) -> int:
+        return self.total - self.used
+
+    def price(self, place: int) -> int:
+        """Return what a candidate would add to the window as it is."""
+        plan, section = self.plan, self.section[place]
+        cost = self.cost[place]
+        if self.source[place] == PASSAGE:
+            if self.passage[place] in self.passages:
+                return cost + plan.line_length
+            cost += self.lead[place]
+        return cost + (plan.separator_length if self.used_in[section] else plan.overheads[section])
+
+    def fits(self, place: int, limit: int | None = None, more: int = 0) -> bool:
+        """Return whether a candidate fits what is left, its rule's limit, and, if given, a length for its section.
+
+        ``more`` is what else has to fit with it.
+        """
+        price, section = self.price(place) + more, self.section[place]
+        after = self.used_in[section] + price
+        if price > self.room or (limit is not None and after > limit):
+            return False
+        return self.hard[section] == UNCAPPED or after <= self.hard[section]
+
+    def include(self, place: int) -> None:
+        """Let a candidate enter."""
+        price = self.price(place)
+        self.codes[place] = INCLUDED
+        self.charge(self.section[place], price)
+        if self.source[place] == PASSAGE:
+            self.passages.add(self.passage[place])
+
+    def cut(self, place: int, room: int, price: int) -> None:
+        """Let a candidate enter cut to a length, which takes ``price`` in all."""
+        self.codes[place] = INCLUDED_TRUNCATED
+        self.truncations.append(Truncation(place, room))
+        self.charge(self.section[place], price)
+
+    def drop(self, place: int, code: int) -> None:
+        """Take a candidate out again, whole or cut; what the window takes is to be counted anew."""
+        self.codes[place] = code
+        self.truncations = [item for item in self.truncations if item.place != place]
+
+    def charge(self, section: int, amount: int) -> None:
+        self.used += amount
+        self.used_in[section] += amount
+
+    def recount(self) -> None:
+        """Work out again what the window takes, after something has left it."""
+        cuts = {item.place: item.room for item in self.truncations}
+        entered = [place for place, code in enumerate(self.codes) if code in (INCLUDED, INCLUDED_TRUNCATED)]
+        self.used, self.used_in, self.passages = 0, [0] * len(self.used_in), set()
+        for place in entered:
+            whole = self.cost[place]
+            extra = self.plan.message_length if self.source[place] == TURN else 0
+            self.cost[place] = cuts[place] + extra if place in cuts else whole
+            self.charge(self.section[place], self.price(place))
+            self.cost[place] = whole
+            if self.source[place] == PASSAGE:
+                self.passages.add(self.passage[place])
+
+    def share(self, share: float) -> int:
+        """Return a share of the budget as a length."""
+        return int(share * self.full)
+
+    def take(self, places: Iterable[int], limit: int | None = None) -> None:
+        """Let those enter that fit, in order."""
+        least = self.least
+        codes = self.codes
+        for place in places:
+            if self.room < least:
+                return
+            if codes[place] == CONSIDERED and self.fits(place, limit):
+                self.include(place)
+
+
+def following_sections(plan: AssemblyPlan) -> list[SectionPlan]:
+    """Return the sections that stand between the older turns and the last user message."""
+    return [section for section in plan.sections if plan.user.index < section.index < plan.current.index]
+
+
+def summary_sections(plan: AssemblyPlan) -> list[SectionPlan]:
+    """Return the sections of summaries before the conversation."""
+    return [section for section in plan.sections if section.source == SUMMARY and section.index < plan.user.index]
