@@ -25,6 +25,7 @@ _VERSION_SHIFT: Final = 33
 _PARTS_BIT: Final = 1 << 32
 _LENGTH_MASK: Final = _PARTS_BIT - 1
 _FIRST_ENTRIES: Final = 1_024
+Rows = NDArray[np.int64]
 Keep = Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
 """Says of some rows which are kept. Shapes: ``bool[length of the mirror]``"""
 ROLE_LABELS: Final = tuple(f"{role.value}: " for role in TurnRole)
@@ -85,13 +86,15 @@ class TurnReader:
     def gather(self, scope: bytes, limit: int, keep: Keep | None = None) -> tuple[TurnFacts, int, int]:
         """Return the newest ``limit`` turns of a scope, how many it has, and how many of them ``keep`` lets through.
 
-        A result whose call the limit cut off is cut off too; a call and its results are kept together or not at all.
+        A result whose call the limit cut off is cut off too; a call and its results are kept together or not at all. A
+        call that was made in an earlier scope comes with what answers it here, and so do its other results.
         """
         return self.of_rows(self.turns.group("scope_id", scope), limit, keep)
 
     def of_rows(self, rows: NDArray[np.int64], limit: int, keep: Keep | None = None) -> tuple[TurnFacts, int, int]:
         """Return the newest ``limit`` of some turns, as ``gather`` does of a scope's."""
         considered = through = len(rows)
+        given = rows
         if not considered:
             return TurnFacts.none(), 0, 0
         numbers = self.turns.column("turn_number")[rows]
@@ -109,11 +112,48 @@ class TurnReader:
         groups = np.full(len(rows), -1, np.int64)
         if has_parts.any():
             missing = self._group(rows, has_parts, groups)
+            elsewhere = self._calls_elsewhere(given, rows[missing], keep) if missing else given[:0]
+            if len(elsewhere):
+                rows = np.concatenate((elsewhere, rows))
+                rows = rows[np.argsort(self.turns.column("turn_number")[rows], kind="stable")]
+                numbers = self.turns.column("turn_number")[rows]
+                lengths, has_parts = self._measure(rows)
+                groups = np.full(len(rows), -1, np.int64)
+                missing = self._group(rows, has_parts, groups)
             if missing and len(rows) < through:
                 known = np.ones(len(rows), np.bool_)
                 known[missing] = False
                 rows, numbers, groups, lengths = rows[known], numbers[known], groups[known], lengths[known]
         return TurnFacts(rows, numbers, groups, lengths), considered, through
+
+    def _calls_elsewhere(self, given: Rows, results: Rows, keep: Keep | None) -> Rows:
+        """Return the rows of calls that some results answer, where these are of another scope, with what answers them.
+
+        ``given`` are the turns that were chosen from. A group of which ``keep`` leaves out one turn is left out.
+        """
+        tasks = self.turns.column("trajectory_id")
+        others = self.turns.live_mask & (tasks == tasks[given[0]])
+        others[given] = False
+        rows = np.flatnonzero(others)
+        rows = rows[self._measure(rows)[1]] if len(rows) else rows
+        wanted = {self.turns.packed(row)[self._answer_at] for row in results.tolist()}
+        called: dict[str, list[int]] = {}
+        groups: list[list[int]] = []
+        for row in rows[np.argsort(self.turns.column("turn_number")[rows], kind="stable")].tolist():
+            packed = self.turns.packed(row)
+            if packed[self._calls_at] != "[]":
+                ids = [call[0] for call in json.loads(packed[self._calls_at])]
+                if not wanted.isdisjoint(ids):
+                    groups.append([row])
+                    called |= dict.fromkeys(ids, groups[-1])
+            elif packed[self._answer_at] in called:
+                called[packed[self._answer_at]].append(row)
+        if keep is not None and groups:
+            among = np.zeros(self.turns.length, np.bool_)
+            among[[row for group in groups for row in group]] = True
+            kept = keep(among)
+            groups = [group for group in groups if kept[group].all()]
+        return np.array([row for group in groups for row in group], np.int64)
 
     def waiting(self, turns: TurnFacts) -> NDArray[np.bool_]:
         """Return which turns belong to a call that has not all of its answers yet. Shapes: ``bool[n]``"""
