@@ -1,8 +1,9 @@
 """The write-behind queue: what a read leaves behind reaches the disk a little later, in batches.
 
 Usage counts, trace events and persisted windows go through here; knowledge, turns, artifacts, locks and audit
-records never do. The queue is bounded: when it is full, the reader waits for the writer. What fails is kept and tried
-again; it is reported by ``flush`` and ``close``, and to readers once there is no room left.
+records never do. The queue is bounded: when it is full, the reader waits for the writer. While the store cannot be
+written, all is kept and tried again; ``flush`` and ``close`` say so, and readers hear once there is no room left. One
+entry that cannot be written is set aside and recorded as an error once: it stops nothing else.
 
 Source: O-10, O-12, design section 4.
 """
@@ -13,9 +14,20 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from caliber.model.entities import Event, StoredWindow
-from caliber.model.errors import CaliberError, InternalError, Unavailable
+from caliber.model.enums import EventType
+from caliber.model.errors import (
+    CaliberError,
+    InternalError,
+    SchemaMismatch,
+    StorageError,
+    TransactionFailed,
+    Unavailable,
+    ValidationError,
+)
 from caliber.runtime.policies.one_shots import Claim, OneShots, spend
 from caliber.schema.relations import CONTEXT_WINDOW, EVENT, TRAJECTORY, USAGE
 from caliber.storage.protocol import Store
@@ -25,22 +37,87 @@ _RETRY_S = 0.05
 _BATCH = 512
 
 
-class WriteBehind:
-    """A bounded queue and the thread that empties it."""
+_OF_THE_STORE: Final = (Unavailable, SchemaMismatch, TransactionFailed)
+_OF_AN_ENTRY: Final = (StorageError, ValidationError, ValueError, TypeError, ArithmeticError)
+"""What is raised for a value that is none, too large, or against a rule of the schema."""
 
-    def __init__(self, store: Store, one_shots: OneShots, *, queue_max: int, flush_interval_ms: int) -> None:
+Owners = Callable[[], Iterable[tuple[str, uuid.UUID]]]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Entries that are written together."""
+
+    events: list[Event | Callable[[], Event]] = field(default_factory=list)
+    windows: dict[uuid.UUID, Callable[[], StoredWindow]] = field(default_factory=dict)
+    usage: dict[uuid.UUID, tuple[str, int, int]] = field(default_factory=dict)
+    used_in: list[tuple[Owners, int]] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.events) + len(self.windows) + len(self.usage) + len(self.used_in) + len(self.claims)
+
+    @property
+    def tells_an_error(self) -> bool:
+        return any(isinstance(event, Event) and event.event_type == EventType.ERROR for event in self.events)
+
+    def used(self, owner_type: str, owner: uuid.UUID, times: int, at_us: int) -> None:
+        _, count, last_us = self.usage.get(owner, (owner_type, 0, at_us))
+        self.usage[owner] = (owner_type, count + times, max(at_us, last_us))
+
+    def make(self) -> None:
+        """Make the events that were left to be made, and count what windows used: once, however often it is tried."""
+        self.events[:] = [event if isinstance(event, Event) else event() for event in self.events]
+        while self.used_in:
+            owners, at_us = self.used_in[-1]
+            for kind, owner in list(owners()):
+                self.used(kind, owner, 1, at_us)
+            self.used_in.pop()
+
+    def entries(self) -> list[_Batch]:
+        """Return each entry as a batch of its own."""
+        return [
+            *(_Batch(events=[event]) for event in self.events),
+            *(_Batch(windows={key: build}) for key, build in self.windows.items()),
+            *(_Batch(usage={owner: counted}) for owner, counted in self.usage.items()),
+            *(_Batch(used_in=[used]) for used in self.used_in),
+            *(_Batch(claims=[claim]) for claim in self.claims),
+        ]
+
+    def add(self, other: _Batch) -> None:
+        """Put the entries of another batch behind those of this one."""
+        self.events += other.events
+        self.windows |= other.windows
+        self.used_in += other.used_in
+        self.claims += other.claims
+        for owner, (kind, count, at_us) in other.usage.items():
+            self.used(kind, owner, count, at_us)
+
+
+class WriteBehind:
+    """A bounded queue and the thread that empties it.
+
+    ``failed`` hears of each entry that was set aside.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        one_shots: OneShots,
+        *,
+        queue_max: int,
+        flush_interval_ms: int,
+        failed: Callable[[str, CaliberError], None],
+    ) -> None:
+        self._failed = failed
         self._store = store
         self._one_shots = one_shots
         self._queue_max = queue_max
         self._interval_s = flush_interval_ms / 1000
         self._batch = min(_BATCH, queue_max)
         self._condition = threading.Condition()
-        self._events: list[Event | Callable[[], Event]] = []
-        self._windows: dict[uuid.UUID, Callable[[], StoredWindow]] = {}
-        self._usage: dict[uuid.UUID, tuple[str, int, int]] = {}
-        self._claims: list[Claim] = []
-        self._used_in: list[tuple[Callable[[], Iterable[tuple[str, uuid.UUID]]], int]] = []
-        self._writing: dict[uuid.UUID, Callable[[], StoredWindow]] = {}
+        self._queue = _Batch()
+        self._writing = _Batch()
         self._busy = False
         self._stop = False
         self._urgent = False
@@ -51,6 +128,8 @@ class WriteBehind:
         self._thread: threading.Thread | None = None
         self.windows_written = 0
         self.window_bytes = 0
+        self.set_aside = 0
+        """Entries that could not be written, and were given up."""
 
     # --- putting in ------------------------------------------------------------------------------
 
@@ -58,7 +137,7 @@ class WriteBehind:
         """Queue an event, or what makes it: a reader on its way leaves that to the thread that writes."""
         with self._condition:
             before = self._make_room()
-            self._events.append(event)
+            self._queue.events.append(event)
             self._wake(before)
 
     def offer(self, event: Event) -> bool:
@@ -67,10 +146,10 @@ class WriteBehind:
         For failures, which are recorded on threads that may hold the writer: waiting there would wait for itself.
         """
         with self._condition:
-            before = self._size()
+            before = len(self._queue)
             if self._stop or before >= self._queue_max:
                 return False
-            self._events.append(event)
+            self._queue.events.append(event)
             self._wake(before)
             return True
 
@@ -81,9 +160,9 @@ class WriteBehind:
         """
         with self._condition:
             before = self._make_room()
-            self._windows[window_id] = build
+            self._queue.windows[window_id] = build
             if claim.rows:
-                self._claims.append(claim)
+                self._queue.claims.append(claim)
             self._wake(before)
 
     def used(self, owner_type: str, owners: Sequence[uuid.UUID], now_us: int) -> None:
@@ -91,28 +170,27 @@ class WriteBehind:
         with self._condition:
             before = self._make_room()
             for owner in owners:
-                _, count, _ = self._usage.get(owner, (owner_type, 0, 0))
-                self._usage[owner] = (owner_type, count + 1, now_us)
+                self._queue.used(owner_type, owner, 1, now_us)
             self._wake(before)
 
-    def used_in(self, owners: Callable[[], Iterable[tuple[str, uuid.UUID]]], now_us: int) -> None:
+    def used_in(self, owners: Owners, now_us: int) -> None:
         """Count one access of each (kind, owner) that ``owners`` names when the thread that writes asks it."""
         with self._condition:
             before = self._make_room()
-            self._used_in.append((owners, now_us))
+            self._queue.used_in.append((owners, now_us))
             self._wake(before)
 
     def spent(self, claim: Claim) -> None:
         """Queue the removal of what a window took that is kept nowhere."""
         with self._condition:
             before = self._make_room()
-            self._claims.append(claim)
+            self._queue.claims.append(claim)
             self._wake(before)
 
     def pending_window(self, window_id: uuid.UUID) -> StoredWindow | None:
         """Return a window that may not be on disk yet."""
         with self._condition:
-            build = self._windows.get(window_id) or self._writing.get(window_id)
+            build = self._queue.windows.get(window_id) or self._writing.windows.get(window_id)
         return None if build is None else build()
 
     def _make_room(self) -> int:
@@ -122,7 +200,7 @@ class WriteBehind:
         """
         if self._stop:
             raise Unavailable("the handle is closed", reason="closed", retryable=False)
-        while (size := self._size()) >= self._queue_max:
+        while (size := len(self._queue)) >= self._queue_max:
             # The reader waits: losing what it leaves behind is worse than being slow.
             self._urgent = True
             self._condition.notify_all()
@@ -130,16 +208,13 @@ class WriteBehind:
             self._raise_failure()
         return size
 
-    def _size(self) -> int:
-        return len(self._events) + len(self._windows) + len(self._usage) + len(self._used_in) + len(self._claims)
-
     def _wake(self, before: int) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="caliber-behind", daemon=True)
             self._thread.start()
         # The thread sleeps on an empty queue, or until a batch is full: in between it is left alone, so that
         # readers do not hand the interpreter to it at every call.
-        if not before or before < self._batch <= self._size():
+        if not before or before < self._batch <= len(self._queue):
             self._condition.notify_all()
 
     def _raise_failure(self) -> None:
@@ -164,8 +239,8 @@ class WriteBehind:
         until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         with self._condition:
             attempts = self._attempts
-            wanted = self._taken + 1 if self._size() else self._taken
-            while self._kept < wanted or (to_the_end and (self._size() or self._busy)):
+            wanted = self._taken + 1 if len(self._queue) else self._taken
+            while self._kept < wanted or (to_the_end and (len(self._queue) or self._busy)):
                 if self._taken < wanted or to_the_end or not self._busy:
                     self._urgent = True
                     self._condition.notify_all()
@@ -175,7 +250,7 @@ class WriteBehind:
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     self._raise_failure()
-                    raise Unavailable(f"{self._size()} entries are still waiting to be written", reason="timeout")
+                    raise Unavailable(f"{len(self._queue)} entries are still waiting to be written", reason="timeout")
                 self._condition.wait(0.2 if left is None else min(0.2, left))
                 if until is None and self._attempts > attempts + 1:
                     self._raise_failure()  # tried again since this call began, and failed again
@@ -194,43 +269,27 @@ class WriteBehind:
     def waiting(self) -> int:
         """Return how many entries wait."""
         with self._condition:
-            return self._size()
+            return len(self._queue)
 
     def _run(self) -> None:
         while True:
             with self._condition:
-                while not self._size() and not self._stop:
+                while not len(self._queue) and not self._stop:
                     self._condition.wait()
-                if not self._size():
+                if not len(self._queue):
                     return
                 if not self._urgent and not self._stop:
                     # Company makes batches; a flush, a full queue or the end does not wait for it.
                     self._condition.wait_for(
-                        lambda: self._urgent or self._stop or self._size() >= self._batch,
+                        lambda: self._urgent or self._stop or len(self._queue) >= self._batch,
                         self._interval_s,
                     )
-                events, self._events = self._events, []
-                usage, self._usage = self._usage, {}
-                used_in, self._used_in = self._used_in, []
-                claims, self._claims = self._claims, []
-                self._writing, self._windows = self._windows, {}
+                self._writing, self._queue = self._queue, _Batch()
                 self._busy = True
                 self._taken += 1
                 self._urgent = False
                 self._condition.notify_all()
-            failure: CaliberError | None
-            try:
-                while used_in:
-                    owners, at_us = used_in[-1]
-                    for kind, owner in list(owners()):
-                        _, count, last_us = usage.get(owner, (kind, 0, at_us))
-                        usage[owner] = (kind, count + 1, max(at_us, last_us))
-                    used_in.pop()  # counted: what is left of them goes back when this fails
-                failure = self._write(events, [build() for build in self._writing.values()], usage, claims)
-            except Exception as error:
-                # Whatever it was, the thread goes on and who waits for it hears of it.
-                failure = InternalError(f"what reads leave behind could not be made: {type(error).__name__}")
-                failure.__cause__ = error
+            left, failure = self._write(self._writing)
             with self._condition:
                 self._attempts += 1
                 self._failure = failure
@@ -238,14 +297,9 @@ class WriteBehind:
                     self._kept = self._taken
                 else:
                     # Nothing is lost by a failure: it goes back to the front and is tried again.
-                    self._events = events + self._events
-                    self._claims = claims + self._claims
-                    self._used_in = used_in + self._used_in
-                    self._windows = {**self._writing, **self._windows}
-                    for owner, (kind, count, at) in usage.items():
-                        _, more, later = self._usage.get(owner, (kind, 0, at))
-                        self._usage[owner] = (kind, count + more, max(at, later))
-                self._writing = {}
+                    left.add(self._queue)
+                    self._queue = left
+                self._writing = _Batch()
                 self._busy = False
                 self._condition.notify_all()
                 if failure is not None:
@@ -253,16 +307,36 @@ class WriteBehind:
                         return
                     self._condition.wait(_RETRY_S)
 
-    def _write(
-        self,
-        pending: list[Event | Callable[[], Event]],
-        windows: list[StoredWindow],
-        usage: dict[uuid.UUID, tuple[str, int, int]],
-        claims: list[Claim],
-    ) -> CaliberError | None:
-        # Made once, also when writing has to be tried again.
-        pending[:] = [event if isinstance(event, Event) else event() for event in pending]
-        events = [event for event in pending if isinstance(event, Event)]
+    def _write(self, batch: _Batch) -> tuple[_Batch, CaliberError | None]:
+        """Write a batch; return what of it is still to be written, and why.
+
+        Where it is not the store that fails, each entry is written alone, and those that cannot be are set aside.
+        """
+        failure = self._written(batch)
+        if failure is None:
+            return _Batch(), None
+        if _of_the_store(failure):
+            return batch, failure
+        left = batch.entries()
+        while left:
+            failure = self._written(left[0])
+            if failure is not None and _of_the_store(failure):
+                rest = _Batch()
+                for entry in left:
+                    rest.add(entry)
+                return rest, failure
+            if failure is not None:
+                self._put_aside(left[0], failure)
+            left.pop(0)
+        return _Batch(), None
+
+    def _put_aside(self, entry: _Batch, failure: CaliberError) -> None:
+        self.set_aside += 1
+        if not entry.tells_an_error:  # an error that cannot be recorded is not recorded as another
+            self._failed("write-behind: an entry was set aside", failure)
+
+    def _written(self, batch: _Batch) -> CaliberError | None:
+        """Write a batch in one transaction; return what failed."""
 
         def work(uow: UnitOfWork) -> None:
             # A window goes with its trajectory, also when that was deleted before the window reached the disk.
@@ -271,19 +345,33 @@ class WriteBehind:
             for window in windows:
                 if window.trajectory_id.bytes in alive:
                     uow.insert_new(CONTEXT_WINDOW, window)
-            for claim in claims:
+            for claim in batch.claims:
                 spend(uow, claim)
-            for event in events:
+            for event in batch.events:
                 uow.insert_new(EVENT, event)
-            for owner, (kind, count, at) in usage.items():
+            for owner, (kind, count, at) in batch.usage.items():
                 uow.change(USAGE, "usage.bump", kind, owner.bytes, count, at)
 
         try:
+            batch.make()
+            windows = [build() for build in batch.windows.values()]
             self._store.write(work)
         except CaliberError as error:
             return error
-        for claim in claims:
+        except Exception as error:
+            # Whatever it was, the thread goes on and who waits for it hears of it.
+            failure = InternalError(f"what reads leave behind could not be made: {type(error).__name__}")
+            failure.__cause__ = error
+            return failure
+        for claim in batch.claims:
             self._one_shots.settled(claim)
         self.windows_written += len(windows)
         self.window_bytes += sum(len(window.record) for window in windows)
         return None
+
+
+def _of_the_store(failure: CaliberError) -> bool:
+    """Return whether it may be that nothing can be written, rather than one entry; only then does trying again help."""
+    cause = failure.__cause__ if isinstance(failure, InternalError) else failure
+    damaged = failure.context.get("reason") == "corrupt"
+    return failure.retryable or damaged or isinstance(cause, _OF_THE_STORE) or not isinstance(cause, _OF_AN_ENTRY)

@@ -132,6 +132,7 @@ class Engine:
                 self.one_shots,
                 queue_max=config.write_behind.queue_max,
                 flush_interval_ms=config.write_behind.flush_interval_ms,
+                failed=self.record_error,
             )
             self._keep_config()
             self._record_evaluator()
@@ -429,7 +430,8 @@ class Engine:
         if self._state != "open":
             return
         kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
-        event = self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": str(error)[:500]})
+        message = str(error)[:500].encode("utf-8", "backslashreplace").decode()  # it may quote what is no text
+        event = self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": message})
         if not self.behind.offer(event):
             # The log itself is full or closed, which its own callers are told; here only the count can be kept.
             self.unrecorded_errors += 1

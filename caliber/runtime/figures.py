@@ -46,6 +46,7 @@ def stats(engine: Engine) -> dict[str, Any]:
         },
         "behind": {
             "waiting": behind.waiting(),
+            "set_aside": behind.set_aside,
             "unrecorded_errors": engine.unrecorded_errors,
             "windows_written": behind.windows_written,
             "bytes_a_window": behind.window_bytes // written,
