@@ -29,6 +29,9 @@ VARIABLES = (FIRST, SECOND, SECRET)
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["caliber.runtime.tenants", "caliber.backends.postgres.moving"])
 
+BLOCK_TURNS = 16
+"""Turns of a block that is summarized: few, so that what moves has summaries, whatever profiles are tuned to."""
+
 
 def tenancy_config(folder: Path, *, directory: str = "sqlite", **overrides: Any) -> CaliberConfig:
     """Return a configuration with tenants in files, on the first cluster, and with login roles on the second."""
@@ -61,6 +64,7 @@ def tenancy_config(folder: Path, *, directory: str = "sqlite", **overrides: Any)
         },
     }
     tenancy |= {name.removeprefix("tenancy__"): overrides.pop(name) for name in list(overrides) if "tenancy__" in name}
+    overrides.setdefault("summaries__block_turns", BLOCK_TURNS)
     return config(str(folder / "unused.db"), tenancy=tenancy, **overrides)
 
 
@@ -80,7 +84,7 @@ def fill(memory: caliber.Caliber, turns: int = 40) -> dict[str, Any]:
     window = memory.assemble_context(trajectory.trajectory_id, query="which rooms are there?")
     memory.search("room 3", limit=3)
     memory.flush()
-    assert memory.storage.turn_summaries.count() == turns // 16
+    assert memory.storage.turn_summaries.count() == turns // BLOCK_TURNS
     return {
         "trajectory": trajectory.trajectory_id,
         "scope": scope.scope_id,
