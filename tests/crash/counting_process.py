@@ -62,7 +62,9 @@ def main() -> None:
                 window = memory.assemble_context(trajectory, consistency="latest")
                 assert window.used_tokens <= window.max_tokens
                 windows += 1
-                seen |= {message["content"].split()[0] for message in window.to_messages() if message["role"] == "user"}
+                messages = [message for message in window.to_messages() if message["role"] == "user"]
+                # What was found is a message of the user's too; it has a name, and a heading before what it holds.
+                seen |= {message["content"].split()[0] for message in messages if "name" not in message}
     done = {"appended": appended, "counted": counted, "seen": sorted(seen), "windows": windows}
     print(json.dumps(done), flush=True)
 
