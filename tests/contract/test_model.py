@@ -9,6 +9,7 @@ import dataclasses
 import shutil
 import tempfile
 import uuid
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from support.evidence import scale
 
 import caliber
 from caliber.model import FixedClock
+from caliber.model.enums import AssemblyAction, SourceType
 from caliber.model.errors import CaliberError, ConstraintViolation, InvalidStateTransition, NotFound
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
@@ -312,8 +314,14 @@ class StoreBesideDicts(RuleBasedStateMachine):
         for trajectory_id in list(self.tasks)[-2:]:
             window = memory.assemble_context(trajectory_id)
             assert window.used_tokens <= window.max_tokens
-            ids = [decision.target_id for decision in window.assembly_trace if decision.target_id is not None]
-            assert len(ids) == len(set(ids)), "every candidate once"
+            trace = [decision for decision in window.assembly_trace if decision.target_id is not None]
+            others = [decision.target_id for decision in trace if decision.source_type is not SourceType.TURN]
+            assert len(others) == len(set(others)), "every candidate once"
+            # A turn of the conversation can be found too: then it enters once, and is told about twice.
+            turns = [decision for decision in trace if decision.source_type is SourceType.TURN]
+            entered = [decision.target_id for decision in turns if decision.action is not AssemblyAction.EXCLUDE]
+            assert len(entered) == len(set(entered))
+            assert max(Counter(decision.target_id for decision in turns).values(), default=0) <= 2
             assert memory.replay(window.window_id).text == window.text
 
 
