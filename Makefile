@@ -22,6 +22,8 @@ endif
 SEEDED   = CALIBER_SEED=$(SEED) PYTHONHASHSEED=$$(($(SEED) % 4294967296))
 # What runs each failed test once more, alone, and names it as flaky if it then passes. RETRY= (empty) does without.
 RETRY   := -p tests.support.flaky
+# What keeps a run from waiting for ever when a worker dies, and shows where a test hangs before its timeout kills it.
+WORKING := -p tests.support.files_to_workers -o faulthandler_timeout=590
 SAY     := @printf '==> %s\n'
 
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
@@ -99,7 +101,7 @@ demo: setup
 
 test: setup
 	$(SAY) 'running every test at its small scale (SEED=$(SEED))'
-	@$(SEEDED) $(PYTEST) $(RETRY) -n $(WORKERS) --dist loadfile -q --hypothesis-seed=$(SEED)
+	@$(SEEDED) $(PYTEST) $(RETRY) $(WORKING) -n $(WORKERS) --dist loadfile -q --hypothesis-seed=$(SEED)
 
 soak: setup
 	@if command -v $(CLANG) >/dev/null; then $(MAKE) --no-print-directory $(STAMPS)/fuzz; fi

@@ -1,4 +1,7 @@
-"""A failed test is run again alone: one that then passes is named as flaky, everything else stays red."""
+"""A failed test is run again alone: one that then passes is named as flaky, everything else stays red.
+
+With workers, the plugin that hands them whole files is there as well, as in ``make test``.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ def run(tmp_path: Path) -> Runner:
         environment |= {"PYTHONPATH": str(ROOT), "CALIBER_SEED": "41", "PYTHONDONTWRITEBYTECODE": "1"}
         environment |= {
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTEST_PLUGINS": "xdist.plugin,_hypothesis_pytestplugin",
+            "PYTEST_PLUGINS": "xdist.plugin,_hypothesis_pytestplugin,tests.support.files_to_workers",
         }
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "tests.support.flaky", "-q", *options],
@@ -226,6 +229,23 @@ def test_worker_that_dies_again_is_red(run: Runner) -> None:
     done = run("-n", "1", "--dist", "load", test_one=DIES.format(times=9))
     assert (done.code, done.failed_again, done.flaky) == (1, ["test_dies"], []), done.output
     assert re.fullmatch(r"1 failed, 2 passed in .*s", done.closing)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_run_ends_with_all_tests_when_a_worker_dies_after_whole_files(
+    run: Runner, tmp_path: Path, workers: str
+) -> None:
+    # Without the plugin the new worker waits for ever: for the file that the dead one was done with, or for a second
+    # test; or the run ends with an internal error, when a dead worker is sent a file.
+    done = run(
+        "-n", workers, "--dist", "loadfile",
+        test_one='@pytest.mark.parametrize("number", range(6))\ndef test_many(number):\n    pass\n',
+        test_two=DIES.format(times=9),
+        test_three="",
+    )  # fmt: skip
+    assert (done.code, done.again, done.failed_again) == (1, ["test_dies"], ["test_dies"]), done.output
+    assert re.fullmatch(r"1 failed, 10 passed in .*s", done.closing)
+    assert (tmp_path / "dies.runs").read_text() == "2", "once by a worker and once alone: it would kill every worker"
 
 
 def test_run_whose_workers_are_not_replaced_is_red(run: Runner) -> None:
