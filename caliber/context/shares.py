@@ -106,8 +106,9 @@ def fill_shared(
     if not conversation.full:
         state.take(waiting)
     _close(state, conversation)
-    if state.used == 0 and _lacking(state):
-        needed = max(_smallest(state) + plan.tokens(reserve.total), max_tokens + 1)
+    lacking = _lacking(state, ranked.parts[:, considered]) if state.used == 0 else []
+    if lacking:
+        needed = max(_smallest(state, lacking) + plan.tokens(reserve.total), max_tokens + 1)
         raise BudgetTooSmall(max_tokens=max_tokens, needed=needed)
     out = codes.copy()
     out[considered] = state.codes
@@ -255,23 +256,20 @@ def _close(state: Filling, conversation: ShownTurns) -> None:
         state.codes[place] = EXCLUDED_SECTION_BUDGET if limited else EXCLUDED_BUDGET
 
 
-def _lacking(state: Filling) -> bool:
-    """Return whether something is left out for the budget that would be in any larger window: no recalled turn is."""
-    return any(
-        code == EXCLUDED_BUDGET and source != PASSAGE for code, source in zip(state.codes, state.source, strict=True)
-    )
+def _lacking(state: Filling, parts: NDArray[np.int32]) -> list[int]:
+    """Return what is left out for the budget and would be in any larger window: nothing that a search found is."""
+    found = (np.array(state.source) == PASSAGE) | np.any(parts, axis=0)
+    return [place for place, code in enumerate(state.codes) if code == EXCLUDED_BUDGET and not found[place]]
 
 
-def _smallest(state: Filling) -> int:
-    """Return the tokens of the smallest window that could hold anything."""
+def _smallest(state: Filling, lacking: list[int]) -> int:
+    """Return the tokens of the smallest window that could hold any of what is lacking."""
     plan = state.plan
     assembly = plan.config.assembly
     # What the messages beside the turns cost is kept free, whether or not anything of them enters.
     texts = plan.tokens(state.messages)
     least = []
-    for place, code in enumerate(state.codes):
-        if code != EXCLUDED_BUDGET or state.source[place] == PASSAGE:
-            continue
+    for place in lacking:
         section = plan.sections[state.section[place]]
         is_turn = state.source[place] == TURN
         length = state.together.get(place, state.cost[place])

@@ -249,3 +249,18 @@ def test_a_name_cannot_forge_the_head_of_a_passage(talk: Talk) -> None:
     window = talk.memory.assemble_context(task, max_tokens=1_000)
     assert "opens at noon" in window.text
     assert "\n[system" not in window.text
+
+
+def test_what_is_found_and_does_not_fit_leaves_an_empty_window(backend: Any) -> None:
+    """A small budget of a new task is no error only because another task kept something long."""
+    memory = backend.open(policies=[])
+    earlier = memory.start_trajectory("write the report", initiator=ME).trajectory_id
+    scope = memory.current_scope(earlier)
+    memory.create_artifact(
+        scope.scope_id, artifact_type="fact", content="zeppelin " * 2_000, extraction_method="explicit"
+    )
+    later = memory.start_trajectory("what of the zeppelin?", initiator=ME).trajectory_id
+    window = memory.assemble_context(later, max_tokens=300)
+    assert (window.text, window.used_tokens) == ("", 0)
+    (left,) = [decision for decision in window.assembly_trace if decision.tokens > 300]
+    assert left.rule_id in ("budget_limit", "section_budget")
