@@ -276,6 +276,52 @@ def _others_are_as_they_were(world: Any) -> None:
     assert memory.replay(window.window_id).text == window.text
 
 
+def test_what_is_about_an_id_goes_with_it(agent: Any) -> None:
+    """Whoever keys notes by the id of a user finds nothing of them after forgetting that user."""
+    person = EntityRef(EntityType.USER, uuid.uuid4())
+    about = [agent.note("lives in Lisbon", entity=name, entity_type="user") for name in (str(person.id), person.id.hex)]
+    other = agent.note("lives in Porto", entity=str(uuid.uuid4()), entity_type="user")
+    report = agent.memory.forget(entity=person)
+    assert report.proven
+    for note in about:
+        with pytest.raises(NotFound):
+            agent.memory.get(note.note_id)
+    assert agent.memory.get(other.note_id) == other
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "Zo&euml;&nbsp;Bront&#235;",
+        "Zo\\u00eb\\nBront\\u00eb",
+        "<b>Zoë</b><br>Brontë",
+        "Zo%25C3%25AB%2520Bront%25C3%25AB",
+    ],
+)
+def test_a_name_under_escapes_is_forgotten(agent: Any, written: str) -> None:
+    said = agent.say(f"a page: {written}")
+    call = agent.say("", role="assistant", tool_calls=[ToolCall("1", "find", json.dumps({"page": written}))])
+    kept = agent.keep(f"kept {written}")
+    report = agent.memory.forget(texts=("Zoë Brontë",), even_if_shared=True)
+    assert report.proven
+    for record_id in (said.turn_id, call.turn_id, kept.artifact_id):
+        changed = repr(agent.memory.get(record_id))
+        assert "Bront" not in changed
+        assert "[forgotten]" in changed
+
+
+def test_a_digest_that_begins_as_packed_text_does_is_no_packed_text(agent: Any, backend: Any) -> None:
+    """Ids and digests are read as they are: one of 256 begins like a packed record."""
+    agent.say("Zebedee Quux was here")
+    agent.memory.assemble_context(agent.trajectory_id)
+    agent.memory.flush()
+    digest = "78" * 32
+    value = f"x'{digest}'" if backend.adapter == "sqlite" else f"'\\x{digest}'"
+    table = backend.qualified("context_window")
+    backend.tamper(agent.memory, f"UPDATE {table} SET config_hash = {value}, text_hash = {value}")
+    assert agent.memory.forget(texts=("Zebedee Quux",)).redacted
+
+
 def test_a_purged_task_takes_what_was_drawn_from_it_alone(world: Any, backend: Any, tmp_path: Path) -> None:
     # issue 5, item 8: purge of a trajectory
     memory = world.memory

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import unicodedata
+import urllib.parse
 import uuid
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -67,6 +70,83 @@ def test_a_name_is_found_as_other_notations_spell_it() -> None:
     ):
         assert subject.mentioned(written), written
         assert "Brien" not in subject.without(written)
+
+
+def entities(text: str) -> str:
+    return "".join(f"&#{ord(sign)};" if not sign.isalnum() or not sign.isascii() else sign for sign in text)
+
+
+def named_entities(text: str) -> str:
+    return html.escape(text).replace("ë", "&euml;").replace(" ", "&nbsp;")
+
+
+def javascript(text: str) -> str:
+    return "".join(sign if sign.isascii() and sign.isalnum() else f"\\u{ord(sign):04X}" for sign in text)
+
+
+ENCODERS = (
+    entities,
+    named_entities,
+    javascript,
+    html.escape,
+    lambda text: json.dumps(text)[1:-1],
+    lambda text: json.dumps({"who": text}),
+    urllib.parse.quote,
+    lambda text: urllib.parse.quote(text, safe=""),
+    lambda text: text.replace(" ", "<br/>") if "<" not in text else text,
+    lambda text: f"<p class='a'>{text}</p>",
+)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "Zo&euml; O&#39;Brien-&#x141;uk",
+        "Zo&#235;&nbsp;O&apos;Brien-&#321;uk",
+        "<b>Zoë</b><br>O'Brien-Łuk",
+        "<td>Zoë</td><td>O&rsquo;Brien-Łuk</td>",
+        "Zoë\\nO'Brien-Łuk",
+        "\\tZoë\\u0020O'Brien-\\u0141uk\\n",
+        "Zo%25C3%25AB%2520O%2527Brien-%25C5%2581uk",
+        "Zo%EB%20O'Brien-%C5%81uk",
+        "Zoë+O'Brien-Łuk",
+        "Zo&amp;euml; O&amp;#39;Brien-&amp;#x141;uk",
+        "\\\\u005ao\\\\u00eb O'Brien-\\\\u0141uk",
+    ],
+)
+def test_a_name_is_found_under_escapes(written: str) -> None:
+    subject = Subject((), (NAME,))
+    assert subject.mentioned(written)
+    out = subject.without(f"before {written} after")
+    assert not subject.mentioned(out)
+    assert MARK in out
+    assert out.startswith("before ")
+    assert out.endswith(" after")
+    assert "Brien" not in out
+
+
+@given(st.lists(st.sampled_from(ENCODERS), max_size=4), st.text(st.sampled_from('ab &<%\\"é'), max_size=6))
+def test_a_name_is_found_under_any_few_layers_of_escapes(layers: list[Any], around: str) -> None:
+    subject = Subject((), (NAME,))
+    written = f"{around} {NAME} {around}"
+    for layer in layers:
+        written = layer(written)
+    assert subject.mentioned(written)
+    out = subject.without(written)
+    assert not subject.mentioned(out)
+    assert subject.without(out) == out
+
+
+@given(st.text(st.sampled_from("ab&#;<>%\\u0041 eé12x/"), max_size=40))
+def test_escapes_of_others_are_left_as_they_are(text: str) -> None:
+    assert Subject((), ("Zebedee Quux",)).without(text) == text
+
+
+def test_a_long_text_of_escapes_is_read_in_time_of_its_length() -> None:
+    """No escape is looked at more often than there are layers, whatever it is made of."""
+    for piece in ("&amp;", "<a ", "%25", "\\\\", "\\u0026", "&#38;"):
+        text = piece * 20_000
+        assert Subject((), (NAME,)).without(text) == text
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "latin-1"])

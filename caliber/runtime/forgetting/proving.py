@@ -35,6 +35,8 @@ _DIGEST_BYTES: Final = 32
 _PIECE_BYTES: Final = 1 << 20
 _BETWEEN: Final = b"\0\xff\xfe\0"
 _UNPACKED_MAX: Final = 1 << 26
+_PACKED: Final = {CONTEXT_WINDOW.name: "record", CHECKPOINT.name: "state"}
+"""The column of a relation that holds packed text."""
 
 
 class Proof:
@@ -82,14 +84,15 @@ class Proof:
     def _values(self, store: Store, relation: Relation) -> Iterator[str | bytes]:
         """Yield what a relation's records say, and take note of the digests that they have a right to."""
         codec = codec_of(relation)
-        packed = relation in (CONTEXT_WINDOW, CHECKPOINT)
+        packed = _PACKED.get(relation.name)
+        packed_at = -1 if packed is None else codec.index(packed)
         # Vectors, digests and ids are no texts: they are read with the tables, byte by byte.
         said = {codec.index(name) for name in relation.content_columns}
         with store.read() as session:
             for row in chain.from_iterable(pages(session, store.plans[relation.name], _PAGE)):
                 self._hashes -= digests_of(codec.decode(row))
                 for place, value in enumerate(row):
-                    if isinstance(value, bytes) and packed:
+                    if place == packed_at and isinstance(value, bytes):
                         yield _unpacked(value)
                     elif isinstance(value, str) or (isinstance(value, bytes) and place in said):
                         yield value

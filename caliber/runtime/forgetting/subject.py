@@ -1,8 +1,8 @@
 """Whom to forget: the names and ids that are looked for, and how they are recognised in texts and bytes.
 
 Texts are compared as people read them: whatever the case, the Unicode form, the white space between words, invisible
-characters inside; also as JSON, HTML and URLs spell them. A name counts only as a whole word: forgetting Ann leaves
-Annual alone. Scripts that put no space between words have no such ends.
+characters inside; also under escapes of JSON, HTML and URLs (``notations``). A name counts only as a whole word:
+forgetting Ann leaves Annual alone. Scripts that put no space between words have no such ends.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Final
 from caliber.model import enums
 from caliber.model.entities import EntityRef
 from caliber.model.errors import AmbiguousSubject, DTypeError, RequiredFieldMissing
+from caliber.runtime.forgetting.notations import Reading, readings
 
 MARK: Final = "[forgotten]"
 """What stands where something was taken out."""
@@ -89,6 +90,7 @@ def _spellings(text: str) -> set[str]:
     """Return a text as other notations spell it; what it is in none of them is itself."""
     escaped = json.dumps(text)[1:-1]
     out = {text, escaped, json.dumps(escaped)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], html.escape(text)}
+    out.add("+".join(text.split()))
     for form in ("NFC", "NFD"):
         out |= {urllib.parse.quote(unicodedata.normalize(form, text), safe=""),
                 urllib.parse.quote_plus(unicodedata.normalize(form, text)),
@@ -108,7 +110,9 @@ class Subject:
         self.texts = tuple(dict.fromkeys(_checked(text) for text in texts))
         if not self.ids and not self.texts:
             raise RequiredFieldMissing(field="entity or texts")
-        self.names = frozenset(" ".join(folded(text).split()) for text in self.texts)
+        self.names = frozenset(" ".join(folded(text).split()) for text in self.texts) | {
+            form for item in ids for form in (str(item), item.hex)
+        }
         spelt = [spelling for text in self.texts for spelling in _spellings(text)]
         spelt += [form for item in ids for form in (str(item), item.hex)]
         found = {" ".join(folded(spelling).split()) for spelling in spelt}
@@ -127,7 +131,10 @@ class Subject:
     # --- texts -----------------------------------------------------------------------------------
 
     def mentioned(self, text: str) -> bool:
-        """Return whether a text names the subject."""
+        """Return whether a text names the subject, in any of its ``readings``."""
+        return any(self._found(reading.text) for reading in readings(text))
+
+    def _found(self, text: str) -> bool:
         if text.isascii():
             if self._none_is_ascii:
                 return False
@@ -138,26 +145,33 @@ class Subject:
         return any(word in plain for word in self._first_words) and self._pattern.search(plain) is not None
 
     def named(self, text: str) -> bool:
-        """Return whether a text is a name of the subject, and nothing else."""
+        """Return whether a text is a name or the id of the subject, and nothing else."""
         return " ".join(folded(text).split()) in self.names
 
     def without(self, text: str) -> str:
         """Return a text with ``MARK`` in the place of each name."""
-        if not self.mentioned(text):
-            return text
+        spans = sorted(span for reading in readings(text) if self._found(reading.text) for span in self._spans(reading))
+        out: list[str] = []
+        last = 0
+        for start, end in spans:
+            if end <= last:
+                continue  # two readings have the same name, or the one has more of it
+            if start >= last:
+                out += [text[last:start], MARK]
+            last = end
+        return "".join([*out, text[last:]])
+
+    def _spans(self, reading: Reading) -> Iterator[tuple[int, int]]:
+        """Yield where names of a reading stand in the text itself."""
         starts: list[int] = []
         ends: list[int] = []
         plain: list[str] = []
-        for piece, start, end in _pieces(text):
+        for piece, start, end in _pieces(reading.text):
             plain.append(piece)
-            starts.extend([start] * len(piece))
-            ends.extend([end] * len(piece))
-        out, last = [], 0
+            starts.extend([reading.starts[start]] * len(piece))
+            ends.extend([reading.ends[end - 1]] * len(piece))
         for match in self._pattern.finditer("".join(plain)):
-            start, end = starts[match.start()], ends[match.end() - 1]
-            out += [text[last:start], MARK]
-            last = end
-        return "".join([*out, text[last:]])
+            yield starts[match.start()], ends[match.end() - 1]
 
     # --- bytes -----------------------------------------------------------------------------------
 

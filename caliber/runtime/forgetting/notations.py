@@ -1,0 +1,108 @@
+"""What a text says once its escapes are undone: of HTML, JSON and URLs, one inside another, to a fixed point.
+
+A name may stand in a web page, in the arguments of a tool inside JSON, in an address that was encoded twice. Each round
+undoes one layer of all of them at once; every reading between is looked at, as nobody knows how deep a text was meant.
+Tags of HTML read as white space. Not undone: base64, compression, encryption, quoted-printable, a name that is split by
+a tag inside a word, and more layers than ``ROUNDS``.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+ROUNDS: Final = 6
+"""Layers that are undone; nothing that people or programs write has more."""
+
+_HEX: Final = "[0-9a-fA-F]"
+_MORE: Final = f"%[89abAB]{_HEX}"
+_OCTETS: Final = "|".join(
+    (
+        f"%[0-7]{_HEX}",
+        f"%[cdCD]{_HEX}{_MORE}",
+        f"%[eE]{_HEX}(?:{_MORE}){{2}}",
+        f"%[fF][0-7](?:{_MORE}){{3}}",
+        f"%{_HEX}{{2}}",
+    )
+)
+"""A character of UTF-8 in a URL, or a byte of another encoding."""
+_ESCAPE: Final = re.compile(
+    "|".join(
+        (
+            r"(?P<entity>&(?:\#[0-9]{1,7}|\#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});?)",
+            r"(?P<tag></?[A-Za-z][^<>]{0,300}>)",
+            rf"(?P<pair>\\u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})",
+            rf"\\(?:u(?P<four>{_HEX}{{4}})|U(?P<eight>{_HEX}{{8}})|x(?P<two>{_HEX}{{2}}))",
+            r"\\(?P<letter>[nrtbfv0\"'/\\])",
+            rf"(?P<percent>{_OCTETS})",
+        )
+    )
+)
+_SIGNS: Final = ("&", "<", "\\", "%")
+_LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of a text. ``starts`` and ``ends`` are where each of its characters stands in the text itself."""
+
+    text: str
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+
+def readings(text: str) -> Iterator[Reading]:
+    """Yield a text as it is, then with one layer of escapes undone after the other, until there is none left."""
+    reading = Reading(text, range(len(text)), range(1, len(text) + 1))
+    yield reading
+    for _ in range(ROUNDS):
+        if not any(sign in reading.text for sign in _SIGNS):
+            return
+        undone = _undone(reading)
+        if undone.text == reading.text:
+            return
+        reading = undone
+        yield reading
+
+
+def _undone(reading: Reading) -> Reading:
+    pieces: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    last = 0
+    for found in _ESCAPE.finditer(reading.text):
+        at, after = found.span()
+        said = _said(found)
+        pieces += [reading.text[last:at], said]
+        starts += [*reading.starts[last:at], *[reading.starts[at]] * len(said)]
+        ends += [*reading.ends[last:at], *[reading.ends[after - 1]] * len(said)]
+        last = after
+    pieces.append(reading.text[last:])
+    return Reading("".join(pieces), [*starts, *reading.starts[last:]], [*ends, *reading.ends[last:]])
+
+
+def _said(found: re.Match[str]) -> str:
+    """Return what an escape stands for; itself where it stands for nothing."""
+    kind = found.lastgroup
+    raw = found[0]
+    if kind == "entity":
+        return html.unescape(raw)
+    if kind == "tag":
+        return " "
+    if kind == "letter":
+        return _LETTERS.get(found["letter"], found["letter"])
+    if kind == "pair":
+        units = bytes.fromhex(raw[2:6] + raw[8:12])
+        return units.decode("utf-16-be", "replace")
+    if kind == "percent":
+        octets = bytes.fromhex(raw.replace("%", ""))
+        try:
+            return octets.decode("utf-8")
+        except UnicodeDecodeError:
+            return octets.decode("latin-1")
+    code = int(found["four"] or found["eight"] or found["two"], 16)
+    lone = 0xD800 <= code < 0xE000
+    return raw if lone or code > 0x10FFFF else chr(code)
