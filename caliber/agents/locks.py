@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 
 from caliber.kernels import uuid7
+from caliber.model.access import Principal
 from caliber.model.entities import Lock, LockToken
 from caliber.model.enums import LockMode
-from caliber.model.errors import DTypeError, LockAcquisitionFailed, LockExpired
+from caliber.model.errors import DTypeError, LockAcquisitionFailed, LockExpired, PermissionDenied
 from caliber.model.ids import LockId
 from caliber.model.time import EPOCH, from_us, to_us
 from caliber.schema.relations import LOCK
@@ -22,12 +23,34 @@ _WAIT_STEP_S = 0.005
 
 
 class LockService:
-    """Acquires, renews and releases locks of one tenant."""
+    """Acquires, renews and releases locks of one tenant, for a principal.
 
-    def __init__(self, store: Store, *, check: Callable[[], None], lease_ms: int) -> None:
+    An admin names any holder. Everybody else holds locks as itself only: as its label (``agent:planner``), or as a name
+    below that (``agent:planner/worker-3``); of others' locks it is told nothing but that they are in the way.
+    """
+
+    def __init__(
+        self, store: Store, *, check: Callable[[], None], lease_ms: int, principal: Principal | None = None
+    ) -> None:
         self._store = store
         self._check = check
         self._lease_ms = lease_ms
+        self._principal = principal
+        """None: the engine itself, which may do what an admin may."""
+
+    def of(self, principal: Principal) -> LockService:
+        """Return the locks as a principal acquires and sees them."""
+        return LockService(self._store, check=self._check, lease_ms=self._lease_ms, principal=principal)
+
+    def _is_own(self, holder: str) -> bool:
+        who = self._principal
+        return who is None or who.admin or holder == who.label or holder.startswith(f"{who.label}/")
+
+    def _require_own(self, holder: str, action: str, resource: str) -> None:
+        inputs.as_text(holder, "holder", limit=inputs.MAX_NAME_CHARS)
+        if not self._is_own(holder):
+            assert self._principal is not None
+            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=f"a lock on {resource}")
 
     def acquire(
         self,
@@ -42,11 +65,12 @@ class LockService:
 
         The same holder asking again renews it under a new token.
 
-        Raises: InputError kinds; LockAcquisitionFailed when it is held incompatibly for all of ``wait_ms``.
+        Raises: InputError kinds; PermissionDenied for a holder that is not the principal's; LockAcquisitionFailed when
+            it is held incompatibly for all of ``wait_ms``.
         """
         self._check()
         inputs.as_text(resource, "resource", limit=inputs.MAX_NAME_CHARS)
-        inputs.as_text(holder, "holder", limit=inputs.MAX_NAME_CHARS)
+        self._require_own(holder, "acquire", resource)
         lease = self._lease_ms if lease_ms is None else lease_ms
         inputs.as_duration_ms(lease, "lease_ms")
         wanted = inputs.as_enum(mode, LockMode, "mode")
@@ -62,11 +86,12 @@ class LockService:
             waiter.wait(min(_WAIT_STEP_S, left))
 
     def renew(self, token: LockToken, *, holder: str, lease_ms: int | None = None) -> Lock:
-        """Extend a lease that has not run out. Raises: LockExpired, InputError kinds."""
+        """Extend a lease that has not run out. Raises: LockExpired, PermissionDenied, InputError kinds."""
         self._check()
         lease = self._lease_ms if lease_ms is None else lease_ms
         inputs.as_duration_ms(lease, "lease_ms")
         _require_token(token)
+        self._require_own(holder, "renew", token.resource)
 
         def work(uow: UnitOfWork) -> Lock:
             lock = _held(uow, token, holder)
@@ -77,9 +102,10 @@ class LockService:
         return self._store.write(work)
 
     def release(self, token: LockToken, *, holder: str) -> bool:
-        """Give a lock back; only its holder can. Return whether it was still held."""
+        """Give a lock back; only its holder can. Return whether it was still held. Raises: PermissionDenied."""
         self._check()
         _require_token(token)
+        self._require_own(holder, "release", token.resource)
 
         def work(uow: UnitOfWork) -> bool:
             try:
@@ -94,14 +120,14 @@ class LockService:
         return self._store.write(work)
 
     def held(self, resource: str) -> list[Lock]:
-        """Return the locks of a resource that have not run out."""
+        """Return the locks of a resource that have not run out, as far as the principal may see them."""
         self._check()
 
         def work(uow: UnitOfWork) -> list[Lock]:
             return [
                 lock
                 for lock in uow.select_path(LOCK, "list_by_resource", resource)
-                if to_us(lock.expires_at) > uow.now_us
+                if to_us(lock.expires_at) > uow.now_us and self._is_own(lock.holder)
             ]
 
         return self._store.write(work)

@@ -180,9 +180,19 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
     # --- around ------------------------------------------------------------------------------------
 
     def acting_as(self, principal: Principal) -> Caliber:
-        """Return a handle on the same tenant for another principal; closing either closes both."""
+        """Return a handle on the same tenant for another principal; closing either closes both.
+
+        Raises: PermissionDenied unless this handle's principal is an admin, or the same one; DTypeError, InvalidValue.
+        """
         self._engine.check_open()
-        return Caliber(self._engine, inputs.as_principal(principal))
+        wanted = inputs.as_principal(principal)
+        if wanted != self._principal:
+            self._administers("act as", wanted.label)
+        return Caliber(self._engine, wanted)
+
+    def _administers(self, action: str, resource: str) -> None:
+        if not self._principal.admin:
+            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
 
     @property
     def principal(self) -> Principal:
@@ -196,8 +206,8 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
 
     @property
     def agents(self) -> LockService:
-        """Locks between agents."""
-        return self._engine.locks
+        """Locks between agents, as the principal acquires and sees them."""
+        return self._engine.locks.of(self._principal)
 
     @property
     def events(self) -> Subscriptions:
@@ -212,15 +222,26 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         return Tables(self._engine)
 
     def stats(self) -> dict[str, Any]:
-        """Return figures: records, bytes on disk and in memory, statements, what waits."""
-        return figures.stats(self._engine)
+        """Return figures: records, bytes on disk and in memory, statements, what waits.
+
+        Whoever is no admin is told no counts of records that include what it may not see.
+        """
+        return figures.stats(self._engine, self._principal)
 
     def verify(self) -> list[str]:
-        """Compare memory and store row by row, and check the store itself; empty when all is well."""
+        """Compare memory and store row by row, and check the store itself; empty when all is well.
+
+        Raises: PermissionDenied unless the principal is an admin.
+        """
+        self._administers("verify", "the store")
         return figures.verify(self._engine)
 
     def maintain(self) -> dict[str, int]:
-        """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks."""
+        """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks.
+
+        Raises: PermissionDenied unless the principal is an admin.
+        """
+        self._administers("maintain", "the store")
         return maintain(self._engine)
 
     def schedules(self) -> list[ScheduledRule]:

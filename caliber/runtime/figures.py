@@ -5,18 +5,33 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from caliber.access.visibility import NoteMask
 from caliber.kernels import active_path
 from caliber.kernels.jit.code import CompiledCode
+from caliber.model.access import Principal
 from caliber.runtime.embedding import spaces
 from caliber.runtime.engine import Engine
 from caliber.runtime.full_text import check_full_text
-from caliber.schema.relations import ARTIFACT, NOTE, PENDING_TRIGGER
+from caliber.schema.relations import (
+    ARTIFACT,
+    CHECKPOINT,
+    NOTE,
+    PENDING_TRIGGER,
+    SCOPE,
+    SESSION,
+    TRAJECTORY,
+    TURN,
+    TURN_SUMMARY,
+)
 
 _PAGE = 1_000
+_SEEN_BY_ALL = frozenset(
+    relation.name for relation in (SESSION, TRAJECTORY, SCOPE, TURN, TURN_SUMMARY, ARTIFACT, CHECKPOINT)
+)
 
 
-def stats(engine: Engine) -> dict[str, Any]:
-    """Return figures about a tenant."""
+def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
+    """Return figures about a tenant, as a principal may know them."""
     engine.check_open()
     snapshot = engine.memory.snapshot
     records = {name: relation.count() for name, relation in snapshot.relations.items()}
@@ -31,7 +46,7 @@ def stats(engine: Engine) -> dict[str, Any]:
     return {
         "store": engine.store.facts(),
         "position": {"epoch": snapshot.position.epoch, "sequence": snapshot.position.sequence},
-        "records": records,
+        "records": records if principal.admin else _visible_records(engine, records, principal),
         "resident": {
             "column_bytes": engine.memory.column_bytes,
             "text_bytes": engine.memory.text_bytes,
@@ -78,6 +93,21 @@ def _compiled(code: CompiledCode | None) -> dict[str, Any] | None:
         "seconds": round(code.seconds, 3),
         "problems": list(code.problems),
     }
+
+
+def _visible_records(engine: Engine, records: dict[str, int], principal: Principal) -> dict[str, int]:
+    """Return how many records there are of the kinds that everybody may see, and of notes those in sight.
+
+    What hangs on records, such as vectors, links and events, would tell of hidden ones, and is left out.
+    """
+    own = {relation.name for relation in engine.store.catalog.own}
+    out = {name: count for name, count in records.items() if name in own or name in _SEEN_BY_ALL}
+    notes = engine.memory.snapshot.relations.get(NOTE.name)
+    if notes is not None:
+        rows = notes.rows()
+        mask = NoteMask(principal).over(notes)
+        out[NOTE.name] = len(rows) if mask is None else int(mask.verdicts[mask.codes[rows]].sum())
+    return out
 
 
 def verify(engine: Engine) -> list[str]:

@@ -356,7 +356,7 @@ def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, star
         "principal__admin": False,
     }
     memory = backend.open(**options, search__mode="backend")
-    other = memory.acting_as(Principal(PrincipalKind.AGENT, "writer"))
+    other = backend.open(memory.config, principal=Principal(PrincipalKind.AGENT, "writer"))
     task = start(memory).trajectory_id
     for at in range(6):
         note = {**NOTE, "entity": f"thing {at}", "confidence": 0.4 + 0.1 * at}

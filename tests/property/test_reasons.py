@@ -13,7 +13,7 @@ import caliber
 from caliber import EntityRef, EntityType, ToolCall
 from caliber.context import assembler
 from caliber.context.columns import GROUP, LEAD, MARK, MUST, ORDINAL, PASSAGE_ID, SECTION, SOURCE, TURN_NUMBER, TWIN
-from caliber.context.plan import PASSAGE, SUMMARY, TURN, TURN_SUMMARY
+from caliber.context.plan import ARTIFACT, NOTE, PASSAGE, SUMMARY, TURN, TURN_SUMMARY
 from caliber.model.enums import DecisionCode
 
 STORES = 300 if os.environ.get("CALIBER_SOAK") else 8
@@ -136,6 +136,19 @@ class Twin:
             better = [at for at in range(len(self.codes)) if self.of(ORDINAL, at) == twin and at != place]
             assert any(self.ranked.relevance[at] >= self.ranked.relevance[place] for at in better)
             return f"a more relevant record, of ordinal {twin}, says the same"
+        if code is DecisionCode.EXCLUDED_DOSAGE:
+            dosage, source = plan.config.pcp.dosage, self.of(SOURCE, place)
+            kinds, most = {
+                ARTIFACT: ((ARTIFACT,), dosage.max_artifacts_in_window),
+                NOTE: ((NOTE,), dosage.max_notes_in_window),
+                SUMMARY: ((SUMMARY, TURN_SUMMARY), dosage.max_scopes_in_window),
+                TURN_SUMMARY: ((SUMMARY, TURN_SUMMARY), dosage.max_scopes_in_window),
+            }[source]
+            before = (DecisionCode.EXCLUDED_DUPLICATE, DecisionCode.EXCLUDED_RELEVANCE, DecisionCode.EXCLUDED_ERROR)
+            better = [at for at in range(place) if self.of(SOURCE, at) in kinds and self.codes[at] not in before]
+            assert len(better) >= most
+            section = plan.sections[self.of(SECTION, place)]
+            return f"better candidates fill the {most} places that the dosage allows {section.name}"
         raise AssertionError(f"no reason is known for {code!r}")
 
 

@@ -273,7 +273,6 @@ def test_context_trace_accounts_for_every_candidate(remembered: Path) -> None:
         (["context", "latest", "--max-tokens", "0"], "max-tokens"),
         (["context", "latest", "--max-tokens", "-5"], "max-tokens"),
         (["context", "latest", "--max-tokens", "999999"], "token_budget"),
-        (["context", "latest", "--max-tokens", "1"], "cannot hold anything"),
         (["explain", UNKNOWN], "caliber context"),
         (["explain", "x"], "no window"),
         (["replay", UNKNOWN], "was not found"),
@@ -291,6 +290,14 @@ def test_mistakes_end_with_two_and_say_what_to_do(remembered: Path, arguments: l
     assert said in caliber(*arguments, code=2).stderr
     error = caliber_json(*arguments, code=2)["error"]
     assert error["exit_code"] == 2
+
+
+def test_a_budget_that_holds_nothing_that_was_said_says_what_would(here: Path) -> None:
+    (here / "talk.jsonl").write_text('{"role": "user", "content": "Which driver do we use for SQLite?"}\n')
+    caliber("ingest", "chat", "talk.jsonl")
+    arguments = ("context", "latest", "--max-tokens", "1")
+    assert "cannot hold anything" in caliber(*arguments, code=2).stderr
+    assert caliber_json(*arguments, code=2)["error"]["exit_code"] == 2
 
 
 def test_a_filter_of_a_text_column_is_not_taken_for_a_number(remembered: Path) -> None:

@@ -1,0 +1,72 @@
+"""A handle without rights gets none by asking, and is told nothing of what it may not see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caliber.model import AgentRole, LockToken, Principal, PrincipalKind
+from caliber.model.errors import LockAcquisitionFailed, PermissionDenied
+
+PLANNER = Principal(PrincipalKind.AGENT, "planner", AgentRole.EXECUTOR)
+OTHER = Principal(PrincipalKind.AGENT, "other", AgentRole.EXECUTOR)
+ROOT = Principal(PrincipalKind.AGENT, "planner", AgentRole.EXECUTOR, admin=True)
+NOTE = {"entity": "plan", "entity_type": "topic", "note_type": "fact", "confidence": 1.0}
+
+
+@pytest.mark.parametrize("wanted", [ROOT, OTHER, Principal(PrincipalKind.AGENT, "planner")])
+def test_only_an_admin_acts_as_another(backend: Any, wanted: Principal) -> None:
+    memory = backend.open()
+    planner = memory.acting_as(PLANNER)
+    with pytest.raises(PermissionDenied, match=wanted.label):
+        planner.acting_as(wanted)
+    assert planner.acting_as(PLANNER).principal == PLANNER
+    assert memory.acting_as(wanted).acting_as(wanted).principal == wanted
+
+
+def test_what_administers_needs_an_admin(backend: Any) -> None:
+    memory = backend.open()
+    planner = memory.acting_as(PLANNER)
+    for call in (planner.verify, planner.maintain):
+        with pytest.raises(PermissionDenied):
+            call()
+    assert memory.verify() == []
+    assert memory.maintain()
+
+
+def test_figures_count_no_hidden_record(backend: Any) -> None:
+    memory = backend.open()
+    planner = memory.acting_as(PLANNER)
+    memory.add_note(content="everybody's", **NOTE)
+    before = planner.stats()
+    assert before["records"]["note"] == 1
+    memory.add_note(content="the admin's", visible_to=["human:owner"], **NOTE)
+    memory.flush()
+    assert planner.stats()["records"] == before["records"]
+    assert memory.stats()["records"]["note"] == 2
+
+
+def test_a_lock_is_its_principals(backend: Any) -> None:
+    memory = backend.open()
+    planner, other = memory.acting_as(PLANNER).agents, memory.acting_as(OTHER).agents
+    lock = planner.acquire("file", holder="agent:planner/one", lease_ms=60_000)
+    token = LockToken(lock.resource, lock.token)
+    assert planner.held("file") == [lock]
+    assert memory.agents.held("file") == [lock]
+    assert other.held("file") == []
+    with pytest.raises(LockAcquisitionFailed):
+        other.acquire("file", holder="agent:other")
+    for call in (
+        lambda: other.acquire("file", holder="agent:planner/one"),
+        lambda: other.acquire("file", holder="agent:plan"),
+        lambda: other.release(token, holder="agent:planner/one"),
+        lambda: other.renew(token, holder="agent:planner/one"),
+        lambda: planner.acquire("file", holder="agent:planner-two"),
+    ):
+        with pytest.raises(PermissionDenied):
+            call()
+    assert not other.release(token, holder="agent:other")
+    assert planner.held("file") == [lock]
+    assert planner.release(token, holder="agent:planner/one")
+    assert other.acquire("file", holder="agent:other").holder == "agent:other"
