@@ -391,6 +391,7 @@ def _sqlite(path: str) -> dict[str, Any]:
         "path": path,
         "durability": "commit",
         "busy_timeout_ms": 5 * SECOND,
+        "fork_wait_ms": 10 * SECOND,
         "readers": 4,
         "wal_autocheckpoint_pages": 1_000,
         "mmap_bytes": 256 << 20,

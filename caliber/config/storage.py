@@ -70,6 +70,12 @@ class StorageConfig(Section):
         "When a write returns: after its own commit on disk, or after one shared by concurrent writers.", "design"
     )
     busy_timeout_ms: Duration = knob("How long to wait for another process's write lock.", "ours", unit="ms", ge=0)
+    fork_wait_ms: Duration = knob(
+        "How long a fork waits until no thread is in a call of SQLite; a child forked later must not open it.",
+        "ours",
+        unit="ms",
+        ge=0,
+    )
     readers: Int = knob("Connections that read while one writes.", "ours", ge=1, le=256)
     wal_autocheckpoint_pages: Int = knob(
         "Pages in the WAL before it is folded into the file.", "ours", unit="pages", ge=1

@@ -101,6 +101,11 @@ def _load() -> tuple[_FFI, _Lib]:
     return ffi, lib
 
 
+def loaded() -> tuple[_FFI, _Lib]:
+    """Return the native module, whichever path is in use. Raises: MissingRequired."""
+    return _load()
+
+
 def _choose(name: str | None) -> Native | None:
     if name == OFF:
         return None

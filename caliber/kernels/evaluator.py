@@ -10,6 +10,7 @@ Source: design, sections 5 and 6; decision 0042.
 from __future__ import annotations
 
 import importlib.util
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -131,6 +132,15 @@ NUMPY: Final = Evaluator("numpy", loops)
 
 _opening = threading.Lock()
 _compiled: Evaluator | None = None
+
+
+def _after_fork_in_child() -> None:
+    global _opening
+    _opening = threading.Lock()  # a thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def refusal(name: str) -> CaliberError | None:

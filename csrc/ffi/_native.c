@@ -585,19 +585,19 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 
 static void *_cffi_types[] = {
 /*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_copy_column const *, size_t, size_t, size_t, uint8_t *, size_t, size_t *, size_t *, size_t *, cal_copy_fault *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 345), // cal_copy_column const *
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 356), // cal_copy_column const *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 369), // uint8_t *
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 381), // uint8_t *
 /*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
 /*  8 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /*  9 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 346), // cal_copy_fault *
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 357), // cal_copy_fault *
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_part const *, size_t, size_t, int64_t const *, size_t, int64_t const *, size_t, double *)
-/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 348), // cal_part const *
+/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 359), // cal_part const *
 /* 14 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 15 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 16 */ _CFFI_OP(_CFFI_OP_POINTER, 100), // int64_t const *
@@ -612,7 +612,7 @@ static void *_cffi_types[] = {
 /* 25 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 28 */ _CFFI_OP(_CFFI_OP_POINTER, 369), // uint8_t const *
+/* 28 */ _CFFI_OP(_CFFI_OP_POINTER, 381), // uint8_t const *
 /* 29 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
 /* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 40), // uint64_t const *
 /* 31 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -623,7 +623,7 @@ static void *_cffi_types[] = {
 /* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 37 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, uint8_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, uint8_t *, size_t *)
-/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 349), // cal_postings *
+/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 360), // cal_postings *
 /* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
 /* 41 */ _CFFI_OP(_CFFI_OP_POINTER, 89), // uint32_t const *
 /* 42 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
@@ -639,7 +639,7 @@ static void *_cffi_types[] = {
 /* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_postings const *, int64_t const *, uint32_t const *, double const *, double const *, size_t, size_t, uint8_t const *, uint8_t const *, uint32_t const *, double, double, double, double, cal_lending const *, double *, uint32_t *, uint32_t *, size_t, int64_t *, double *, double *, size_t *)
-/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 349), // cal_postings const *
+/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 360), // cal_postings const *
 /* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
 /* 58 */ _CFFI_OP(_CFFI_OP_POINTER, 29), // double const *
@@ -653,7 +653,7 @@ static void *_cffi_types[] = {
 /* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
 /* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
 /* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 347), // cal_lending const *
+/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 358), // cal_lending const *
 /* 70 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
 /* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
@@ -681,7 +681,7 @@ static void *_cffi_types[] = {
 /* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 96 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
-/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 350), // cal_rank_columns const *
+/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 361), // cal_rank_columns const *
 /* 98 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -695,7 +695,7 @@ static void *_cffi_types[] = {
 /* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 109 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 111 */ _CFFI_OP(_CFFI_OP_POINTER, 352), // cal_uuid7_state *
+/* 111 */ _CFFI_OP(_CFFI_OP_POINTER, 363), // cal_uuid7_state *
 /* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -703,7 +703,7 @@ static void *_cffi_types[] = {
 /* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 117 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_words *)
-/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 353), // cal_words *
+/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 364), // cal_words *
 /* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
 /* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 119),
@@ -716,245 +716,257 @@ static void *_cffi_types[] = {
 /* 129 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(double const *, size_t, int64_t const *, uint64_t const *, size_t, int64_t *, float *, size_t *)
-/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
-/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 136 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
-/* 143 */ _CFFI_OP(_CFFI_OP_POINTER, 104), // float const *
-/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
-/* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 146 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 147 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 149 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 150 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 151 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 153 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 154 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
-/* 155 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 156 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 157 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(char const *, void *)
+/* 133 */ _CFFI_OP(_CFFI_OP_POINTER, 365), // char const *
+/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 382), // void *
+/* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(double const *, size_t, int64_t const *, uint64_t const *, size_t, int64_t *, float *, size_t *)
+/* 137 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 138 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 141 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 142 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 146 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(float const *, double const *, size_t, size_t, size_t, uint8_t *, float *, float *)
+/* 147 */ _CFFI_OP(_CFFI_OP_POINTER, 104), // float const *
+/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 151 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 152 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 153 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 154 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 155 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(int32_t, void *)
+/* 157 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 134),
 /* 159 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 160 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 160 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
 /* 161 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 162 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 162 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
 /* 163 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 165 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 166 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
-/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 169 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 170 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 171 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 172 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 173 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 172 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 173 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 174 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 175 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
-/* 177 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 178 */ _CFFI_OP(_CFFI_OP_POINTER, 351), // cal_segment const *
+/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
+/* 177 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 178 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 179 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 180 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 181 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 182 */ _CFFI_OP(_CFFI_OP_POINTER, 365), // int8_t *
-/* 183 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 184 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 185 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 186 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 187 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // int32_t *
-/* 188 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 189 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
-/* 190 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 191 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
-/* 192 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 193 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 194 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 195 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 196 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
-/* 197 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 198 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 199 */ _CFFI_OP(_CFFI_OP_NOOP, 178),
+/* 182 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 183 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 184 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
+/* 185 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 186 */ _CFFI_OP(_CFFI_OP_POINTER, 362), // cal_segment const *
+/* 187 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 188 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 189 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 190 */ _CFFI_OP(_CFFI_OP_POINTER, 377), // int8_t *
+/* 191 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 192 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 193 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 194 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 195 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // int32_t *
+/* 196 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 197 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 198 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 199 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
 /* 200 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 201 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
-/* 202 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 203 */ _CFFI_OP(_CFFI_OP_NOOP, 182),
-/* 204 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 205 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 206 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 207 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 208 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
-/* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 178),
-/* 212 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 213 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 214 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
-/* 215 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 216 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 217 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 218 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 219 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 220 */ _CFFI_OP(_CFFI_OP_POINTER, 370), // void *
+/* 201 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 202 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 203 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 204 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
+/* 205 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 206 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 207 */ _CFFI_OP(_CFFI_OP_NOOP, 186),
+/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 209 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 190),
+/* 212 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 213 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 214 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 215 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 216 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 217 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 219 */ _CFFI_OP(_CFFI_OP_NOOP, 186),
+/* 220 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 221 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 222 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 223 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 224 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 225 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 226 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 227 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 228 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 229 */ _CFFI_OP(_CFFI_OP_NOOP, 178),
-/* 230 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 231 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 232 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 233 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
-/* 234 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 235 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 236 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 237 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 238 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 239 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 241 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 242 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
-/* 243 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 222 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 223 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 224 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 225 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 226 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 227 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 228 */ _CFFI_OP(_CFFI_OP_NOOP, 134),
+/* 229 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 230 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 231 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 232 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 233 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 234 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
+/* 235 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 236 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 237 */ _CFFI_OP(_CFFI_OP_NOOP, 186),
+/* 238 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 239 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 241 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 242 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 243 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 245 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 246 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
-/* 247 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
-/* 248 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 249 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 250 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 251 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
-/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 253 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 254 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
-/* 255 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 245 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 246 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 247 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
+/* 248 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 249 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 250 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 251 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 253 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 254 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 255 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
 /* 256 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 257 */ _CFFI_OP(_CFFI_OP_NOOP, 143),
-/* 258 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 259 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 260 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
-/* 261 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 262 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 263 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 257 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 258 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 259 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 260 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 261 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 262 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 263 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 264 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 265 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
-/* 266 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 267 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 268 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 269 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
-/* 270 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 271 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 272 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 273 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 274 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 275 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 276 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 277 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 278 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
-/* 279 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 280 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 281 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 282 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 283 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 284 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 265 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 266 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 267 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 268 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
+/* 269 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 270 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 271 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 272 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 273 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
+/* 274 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 275 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 276 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 277 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
+/* 278 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 279 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 280 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 281 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 282 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 283 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 284 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 285 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 286 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 286 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
 /* 287 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 288 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 289 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 290 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
-/* 291 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 292 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 288 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 289 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 290 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 291 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 292 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 293 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 294 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 294 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
 /* 295 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
 /* 296 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 297 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 298 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 298 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
 /* 299 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 300 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 301 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 302 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
-/* 303 */ _CFFI_OP(_CFFI_OP_POINTER, 28), // uint8_t const * const *
-/* 304 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 302 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 303 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 304 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 305 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 306 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 307 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
-/* 308 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 309 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
-/* 310 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 311 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 306 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 307 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 308 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 309 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 310 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint64_t)
+/* 311 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 312 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 313 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer *, size_t, size_t, cal_copy_fault *)
-/* 314 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 315 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 316 */ _CFFI_OP(_CFFI_OP_POINTER, 344), // cal_copy_buffer *
-/* 317 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 318 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 319 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 320 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 321 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer const *, size_t, size_t, size_t *, size_t *, int32_t *, uint64_t *, cal_copy_fault *)
-/* 322 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 323 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 324 */ _CFFI_OP(_CFFI_OP_POINTER, 344), // cal_copy_buffer const *
-/* 325 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 313 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
+/* 314 */ _CFFI_OP(_CFFI_OP_POINTER, 28), // uint8_t const * const *
+/* 315 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 316 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 317 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 318 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 319 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 320 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 321 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 322 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 323 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 324 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer *, size_t, size_t, cal_copy_fault *)
+/* 325 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 326 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 327 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 328 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 329 */ _CFFI_OP(_CFFI_OP_NOOP, 187),
-/* 330 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
-/* 331 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 332 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 333 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 327 */ _CFFI_OP(_CFFI_OP_POINTER, 355), // cal_copy_buffer *
+/* 328 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 329 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 330 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 331 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 332 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer const *, size_t, size_t, size_t *, size_t *, int32_t *, uint64_t *, cal_copy_fault *)
+/* 333 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 334 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 335 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 336 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 337 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
-/* 338 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 339 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 340 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 341 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 342 */ _CFFI_OP(_CFFI_OP_FUNCTION, 89), // uint32_t()(void)
+/* 335 */ _CFFI_OP(_CFFI_OP_POINTER, 355), // cal_copy_buffer const *
+/* 336 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 337 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 338 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 339 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 340 */ _CFFI_OP(_CFFI_OP_NOOP, 195),
+/* 341 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
+/* 342 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
 /* 343 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 344 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_copy_buffer
-/* 345 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_copy_column
-/* 346 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_copy_fault
-/* 347 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_lending
-/* 348 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_part
-/* 349 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_postings
-/* 350 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // cal_rank_columns
-/* 351 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // cal_segment
-/* 352 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // cal_uuid7_state
-/* 353 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // cal_words
-/* 354 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $10
-/* 355 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $11
-/* 356 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 357 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $2
-/* 358 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $3
-/* 359 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $4
-/* 360 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $5
-/* 361 */ _CFFI_OP(_CFFI_OP_ENUM, 7), // enum $6
-/* 362 */ _CFFI_OP(_CFFI_OP_ENUM, 8), // enum $7
-/* 363 */ _CFFI_OP(_CFFI_OP_ENUM, 9), // enum $8
-/* 364 */ _CFFI_OP(_CFFI_OP_ENUM, 10), // enum $9
-/* 365 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
-/* 366 */ _CFFI_OP(_CFFI_OP_POINTER, 367), // uint16_t *
-/* 367 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
-/* 368 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // uint32_t * const *
-/* 369 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
-/* 370 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 344 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 345 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 346 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 347 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 348 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
+/* 349 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 350 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 351 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 352 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 353 */ _CFFI_OP(_CFFI_OP_FUNCTION, 89), // uint32_t()(void)
+/* 354 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 355 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_copy_buffer
+/* 356 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_copy_column
+/* 357 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_copy_fault
+/* 358 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_lending
+/* 359 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_part
+/* 360 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_postings
+/* 361 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // cal_rank_columns
+/* 362 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // cal_segment
+/* 363 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // cal_uuid7_state
+/* 364 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // cal_words
+/* 365 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 366 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $10
+/* 367 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $11
+/* 368 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 369 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $2
+/* 370 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $3
+/* 371 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $4
+/* 372 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $5
+/* 373 */ _CFFI_OP(_CFFI_OP_ENUM, 7), // enum $6
+/* 374 */ _CFFI_OP(_CFFI_OP_ENUM, 8), // enum $7
+/* 375 */ _CFFI_OP(_CFFI_OP_ENUM, 9), // enum $8
+/* 376 */ _CFFI_OP(_CFFI_OP_ENUM, 10), // enum $9
+/* 377 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 378 */ _CFFI_OP(_CFFI_OP_POINTER, 379), // uint16_t *
+/* 379 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
+/* 380 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // uint32_t * const *
+/* 381 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 382 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -1703,10 +1715,10 @@ _cffi_f_cal_code_rows_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg0, (char **)&x0);
+      _cffi_type(147), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1816,10 +1828,10 @@ _cffi_f_cal_copy_decode(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(316), arg2, (char **)&x2);
+      _cffi_type(327), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(316), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(327), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2027,10 +2039,10 @@ _cffi_f_cal_copy_scan(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(324), arg2, (char **)&x2);
+      _cffi_type(335), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(324), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(335), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2062,10 +2074,10 @@ _cffi_f_cal_copy_scan(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(187), arg7, (char **)&x7);
+      _cffi_type(195), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(187), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(195), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2127,6 +2139,137 @@ _cffi_f_cal_cpu_features(PyObject *self, PyObject *noarg)
 }
 #else
 #  define _cffi_f_cal_cpu_features _cffi_d_cal_cpu_features
+#endif
+
+static int32_t _cffi_d_cal_file_fstat(int32_t x0, void * x1)
+{
+  return cal_file_fstat(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_file_fstat(PyObject *self, PyObject *args)
+{
+  int32_t x0;
+  void * x1;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "cal_file_fstat", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, int32_t);
+  if (x0 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(134), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(134), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_file_fstat(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_file_fstat _cffi_d_cal_file_fstat
+#endif
+
+static int32_t _cffi_d_cal_file_mark(uint64_t x0)
+{
+  return cal_file_mark(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_file_mark(PyObject *self, PyObject *arg0)
+{
+  uint64_t x0;
+  int32_t result;
+  PyObject *pyresult;
+
+  x0 = _cffi_to_c_int(arg0, uint64_t);
+  if (x0 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_file_mark(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_file_mark _cffi_d_cal_file_mark
+#endif
+
+static int32_t _cffi_d_cal_file_stat(char const * x0, void * x1)
+{
+  return cal_file_stat(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_file_stat(PyObject *self, PyObject *args)
+{
+  char const * x0;
+  void * x1;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "cal_file_stat", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(133), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(133), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(134), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(134), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_file_stat(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_file_stat _cffi_d_cal_file_stat
 #endif
 
 static int32_t _cffi_d_cal_join(cal_part const * x0, size_t x1, size_t x2, int64_t const * x3, size_t x4, uint8_t const * x5, double x6, uint64_t const * x7, size_t x8, double * x9, int64_t * x10, float * x11, double * x12, size_t * x13)
@@ -2668,10 +2811,10 @@ _cffi_f_cal_norms_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg1, (char **)&x1);
+      _cffi_type(147), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2751,10 +2894,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(178), arg1, (char **)&x1);
+      _cffi_type(186), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(178), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(186), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2772,10 +2915,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(182), arg5, (char **)&x5);
+      _cffi_type(190), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(182), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(190), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2817,10 +2960,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(187), arg10, (char **)&x10);
+      _cffi_type(195), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(187), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(195), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2875,10 +3018,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(303), arg0, (char **)&x0);
+      _cffi_type(314), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint8_t const * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(303), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(314), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3523,10 +3666,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg2, (char **)&x2);
+      _cffi_type(147), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3549,10 +3692,10 @@ _cffi_f_cal_score_batch_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg6, (char **)&x6);
+      _cffi_type(147), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3639,10 +3782,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(178), arg2, (char **)&x2);
+      _cffi_type(186), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(178), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(186), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3652,10 +3795,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg4, (char **)&x4);
+      _cffi_type(147), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3665,10 +3808,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(182), arg6, (char **)&x6);
+      _cffi_type(190), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(182), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(190), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3762,10 +3905,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(178), arg2, (char **)&x2);
+      _cffi_type(186), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(178), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(186), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3783,10 +3926,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg6, (char **)&x6);
+      _cffi_type(147), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4035,10 +4178,10 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg2, (char **)&x2);
+      _cffi_type(147), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4052,10 +4195,10 @@ _cffi_f_cal_sums_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg5, (char **)&x5);
+      _cffi_type(147), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4548,10 +4691,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(178), arg2, (char **)&x2);
+      _cffi_type(186), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(178), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(186), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4565,10 +4708,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg5, (char **)&x5);
+      _cffi_type(147), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4604,10 +4747,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(220), arg11, (char **)&x11);
+      _cffi_type(134), arg11, (char **)&x11);
   if (datasize != 0) {
     x11 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(220), arg11, (char **)&x11,
+    if (_cffi_convert_array_argument(_cffi_type(134), arg11, (char **)&x11,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -5091,39 +5234,42 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_VOCABULARIES", (void *)_cffi_const_CAL_VOCABULARIES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_CL100K", (void *)_cffi_const_CAL_VOCABULARY_CL100K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_O200K", (void *)_cffi_const_CAL_VOCABULARY_O200K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 132), (void *)_cffi_d_cal_best_scores },
-  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 142), (void *)_cffi_d_cal_code_rows_f32 },
-  { "cal_copy_decode", (void *)_cffi_f_cal_copy_decode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 313), (void *)_cffi_d_cal_copy_decode },
+  { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 136), (void *)_cffi_d_cal_best_scores },
+  { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 146), (void *)_cffi_d_cal_code_rows_f32 },
+  { "cal_copy_decode", (void *)_cffi_f_cal_copy_decode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 324), (void *)_cffi_d_cal_copy_decode },
   { "cal_copy_encode", (void *)_cffi_f_cal_copy_encode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_copy_encode },
-  { "cal_copy_scan", (void *)_cffi_f_cal_copy_scan, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 321), (void *)_cffi_d_cal_copy_scan },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 342), (void *)_cffi_d_cal_cpu_features },
+  { "cal_copy_scan", (void *)_cffi_f_cal_copy_scan, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 332), (void *)_cffi_d_cal_copy_scan },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 353), (void *)_cffi_d_cal_cpu_features },
+  { "cal_file_fstat", (void *)_cffi_f_cal_file_fstat, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 156), (void *)_cffi_d_cal_file_fstat },
+  { "cal_file_mark", (void *)_cffi_f_cal_file_mark, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 310), (void *)_cffi_d_cal_file_mark },
+  { "cal_file_stat", (void *)_cffi_f_cal_file_stat, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 132), (void *)_cffi_d_cal_file_stat },
   { "cal_join", (void *)_cffi_f_cal_join, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_cal_join },
   { "cal_join_told", (void *)_cffi_f_cal_join_told, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 12), (void *)_cffi_d_cal_join_told },
   { "cal_keyword_scores", (void *)_cffi_f_cal_keyword_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_cal_keyword_scores },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 189), (void *)_cffi_d_cal_norms_f32 },
-  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 176), (void *)_cffi_d_cal_pairs_above_f32 },
-  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 302), (void *)_cffi_d_cal_phrase_matches },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 197), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 184), (void *)_cffi_d_cal_pairs_above_f32 },
+  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 313), (void *)_cffi_d_cal_phrase_matches },
   { "cal_postings_add", (void *)_cffi_f_cal_postings_add, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 38), (void *)_cffi_d_cal_postings_add },
   { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_cal_postings_count },
   { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 87), (void *)_cffi_d_cal_postings_documents },
   { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 96), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 333), (void *)_cffi_d_cal_rank_scratch },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 239), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 196), (void *)_cffi_d_cal_score_bounds_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 226), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 286), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 294), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 251), (void *)_cffi_d_cal_sums_f32 },
-  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 152), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
-  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 160), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 278), (void *)_cffi_d_cal_tokens_calibrated_prefix },
-  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 260), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
-  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 269), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 208), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 337), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 344), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 247), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 204), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 234), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 294), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 302), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 259), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 160), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
+  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 168), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
+  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 286), (void *)_cffi_d_cal_tokens_calibrated_prefix },
+  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 268), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
+  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 277), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 216), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 348), (void *)_cffi_d_cal_topk_scratch },
   { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 110), (void *)_cffi_d_cal_uuid7 },
   { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 121), (void *)_cffi_d_cal_words_intern },
-  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 168), (void *)_cffi_d_cal_words_pack },
+  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 176), (void *)_cffi_d_cal_words_pack },
   { "cal_words_rehash", (void *)_cffi_f_cal_words_rehash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 118), (void *)_cffi_d_cal_words_rehash },
 };
 
@@ -5151,10 +5297,10 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "offsets", offsetof(cal_copy_buffer, offsets),
                sizeof(((cal_copy_buffer *)0)->offsets),
-               _CFFI_OP(_CFFI_OP_NOOP, 187) },
+               _CFFI_OP(_CFFI_OP_NOOP, 195) },
   { "items", offsetof(cal_copy_buffer, items),
              sizeof(((cal_copy_buffer *)0)->items),
-             _CFFI_OP(_CFFI_OP_NOOP, 187) },
+             _CFFI_OP(_CFFI_OP_NOOP, 195) },
   { "kind", offsetof(cal_copy_column, kind),
             sizeof(((cal_copy_column *)0)->kind),
             _CFFI_OP(_CFFI_OP_NOOP, 40) },
@@ -5250,7 +5396,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 58) },
   { "near", offsetof(cal_part, near),
             sizeof(((cal_part *)0)->near),
-            _CFFI_OP(_CFFI_OP_NOOP, 143) },
+            _CFFI_OP(_CFFI_OP_NOOP, 147) },
   { "near_count", offsetof(cal_part, near_count),
                   sizeof(((cal_part *)0)->near_count),
                   _CFFI_OP(_CFFI_OP_NOOP, 2) },
@@ -5259,7 +5405,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
              _CFFI_OP(_CFFI_OP_NOOP, 28) },
   { "segments", offsetof(cal_postings, segments),
                 sizeof(((cal_postings *)0)->segments),
-                _CFFI_OP(_CFFI_OP_NOOP, 368) },
+                _CFFI_OP(_CFFI_OP_NOOP, 380) },
   { "segment_count", offsetof(cal_postings, segment_count),
                      sizeof(((cal_postings *)0)->segment_count),
                      _CFFI_OP(_CFFI_OP_NOOP, 2) },
@@ -5277,7 +5423,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "left", offsetof(cal_postings, left),
             sizeof(((cal_postings *)0)->left),
-            _CFFI_OP(_CFFI_OP_NOOP, 366) },
+            _CFFI_OP(_CFFI_OP_NOOP, 378) },
   { "level", offsetof(cal_postings, level),
              sizeof(((cal_postings *)0)->level),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -5289,7 +5435,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 101) },
   { "relevance", offsetof(cal_rank_columns, relevance),
                  sizeof(((cal_rank_columns *)0)->relevance),
-                 _CFFI_OP(_CFFI_OP_NOOP, 143) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 147) },
   { "age_us", offsetof(cal_rank_columns, age_us),
               sizeof(((cal_rank_columns *)0)->age_us),
               _CFFI_OP(_CFFI_OP_NOOP, 16) },
@@ -5307,7 +5453,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                _CFFI_OP(_CFFI_OP_NOOP, 101) },
   { "rows", offsetof(cal_segment, rows),
             sizeof(((cal_segment *)0)->rows),
-            _CFFI_OP(_CFFI_OP_NOOP, 143) },
+            _CFFI_OP(_CFFI_OP_NOOP, 147) },
   { "norms", offsetof(cal_segment, norms),
              sizeof(((cal_segment *)0)->norms),
              _CFFI_OP(_CFFI_OP_NOOP, 58) },
@@ -5316,10 +5462,10 @@ static const struct _cffi_field_s _cffi_fields[] = {
              _CFFI_OP(_CFFI_OP_NOOP, 28) },
   { "scales", offsetof(cal_segment, scales),
               sizeof(((cal_segment *)0)->scales),
-              _CFFI_OP(_CFFI_OP_NOOP, 143) },
+              _CFFI_OP(_CFFI_OP_NOOP, 147) },
   { "errors", offsetof(cal_segment, errors),
               sizeof(((cal_segment *)0)->errors),
-              _CFFI_OP(_CFFI_OP_NOOP, 143) },
+              _CFFI_OP(_CFFI_OP_NOOP, 147) },
   { "live", offsetof(cal_segment, live),
             sizeof(((cal_segment *)0)->live),
             _CFFI_OP(_CFFI_OP_NOOP, 28) },
@@ -5359,69 +5505,69 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_copy_buffer", 344, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_buffer", 355, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_buffer), offsetof(struct _cffi_align_typedef_cal_copy_buffer, y), 0, 9 },
-  { "$cal_copy_column", 345, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_column", 356, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_column), offsetof(struct _cffi_align_typedef_cal_copy_column, y), 9, 15 },
-  { "$cal_copy_fault", 346, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_fault", 357, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_fault), offsetof(struct _cffi_align_typedef_cal_copy_fault, y), 24, 3 },
-  { "$cal_lending", 347, _CFFI_F_CHECK_FIELDS,
+  { "$cal_lending", 358, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_lending), offsetof(struct _cffi_align_typedef_cal_lending, y), 27, 6 },
-  { "$cal_part", 348, _CFFI_F_CHECK_FIELDS,
+  { "$cal_part", 359, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_part), offsetof(struct _cffi_align_typedef_cal_part, y), 33, 10 },
-  { "$cal_postings", 349, _CFFI_F_CHECK_FIELDS,
+  { "$cal_postings", 360, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 43, 9 },
-  { "$cal_rank_columns", 350, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_columns", 361, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 52, 7 },
-  { "$cal_segment", 351, _CFFI_F_CHECK_FIELDS,
+  { "$cal_segment", 362, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 59, 7 },
-  { "$cal_uuid7_state", 352, _CFFI_F_CHECK_FIELDS,
+  { "$cal_uuid7_state", 363, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 66, 2 },
-  { "$cal_words", 353, _CFFI_F_CHECK_FIELDS,
+  { "$cal_words", 364, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 68, 8 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 356, _cffi_prim_int(4, 0),
+  { "$1", 368, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW,CAL_E_COPY" },
-  { "$10", 354, _cffi_prim_int(4, 0),
+  { "$10", 366, _cffi_prim_int(4, 0),
     "CAL_COPY_DIMENSIONS_MAX" },
-  { "$11", 355, _cffi_prim_int(4, 0),
+  { "$11", 367, _cffi_prim_int(4, 0),
     "CAL_COPY_MISSING,CAL_COPY_UTF8,CAL_COPY_NUL,CAL_COPY_RANGE,CAL_COPY_SIZE,CAL_COPY_DIMENSIONS,CAL_COPY_NON_FINITE,"
     "CAL_COPY_SPAN,CAL_COPY_ITEM,CAL_COPY_FIELDS,CAL_COPY_LENGTH,CAL_COPY_ARRAY,CAL_COPY_VERSION" },
-  { "$2", 357, _cffi_prim_int(4, 0),
+  { "$2", 369, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI,CAL_CPU_NEON,CAL_CPU_DOTPROD,CAL_CPU_SHA2" },
-  { "$3", 358, _cffi_prim_int(4, 0),
+  { "$3", 370, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 359, _cffi_prim_int(4, 0),
+  { "$4", 371, _cffi_prim_int(4, 0),
     "CAL_PAIR_ROWS" },
-  { "$5", 360, _cffi_prim_int(4, 0),
+  { "$5", 372, _cffi_prim_int(4, 0),
     "CAL_VOCABULARY_O200K,CAL_VOCABULARY_CL100K,CAL_VOCABULARIES" },
-  { "$6", 361, _cffi_prim_int(4, 0),
+  { "$6", 373, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
-  { "$7", 362, _cffi_prim_int(4, 0),
+  { "$7", 374, _cffi_prim_int(4, 0),
     "CAL_POSTING_SEGMENT,CAL_DOCUMENTS_MAX,CAL_PHRASE_MAX" },
-  { "$8", 363, _cffi_prim_int(4, 0),
+  { "$8", 375, _cffi_prim_int(4, 0),
     "CAL_PART_VALUES,CAL_PART_QUOTIENT,CAL_PART_LENT,CAL_PART_STRETCHED,CAL_PART_FLAGGED" },
-  { "$9", 364, _cffi_prim_int(4, 0),
+  { "$9", 376, _cffi_prim_int(4, 0),
     "CAL_COPY_BOOL,CAL_COPY_INT2,CAL_COPY_INT4,CAL_COPY_INT8,CAL_COPY_FLOAT4,CAL_COPY_FLOAT8,CAL_COPY_UUID,"
     "CAL_COPY_INSTANT,CAL_COPY_BYTES,CAL_COPY_TEXT,CAL_COPY_JSONB,CAL_COPY_TEXT_ARRAY,CAL_COPY_UUID_ARRAY,"
     "CAL_COPY_VECTOR,CAL_COPY_HALFVEC" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_copy_buffer", 344 },
-  { "cal_copy_column", 345 },
-  { "cal_copy_fault", 346 },
-  { "cal_lending", 347 },
-  { "cal_part", 348 },
-  { "cal_postings", 349 },
-  { "cal_rank_columns", 350 },
-  { "cal_segment", 351 },
-  { "cal_uuid7_state", 352 },
-  { "cal_words", 353 },
+  { "cal_copy_buffer", 355 },
+  { "cal_copy_column", 356 },
+  { "cal_copy_fault", 357 },
+  { "cal_lending", 358 },
+  { "cal_part", 359 },
+  { "cal_postings", 360 },
+  { "cal_rank_columns", 361 },
+  { "cal_segment", 362 },
+  { "cal_uuid7_state", 363 },
+  { "cal_words", 364 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -5431,12 +5577,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  98,  /* num_globals */
+  101,  /* num_globals */
   10,  /* num_struct_unions */
   11,  /* num_enums */
   10,  /* num_typenames */
   NULL,  /* no includes */
-  371,  /* num_types */
+  383,  /* num_types */
   0,  /* flags */
 };
 

@@ -9,8 +9,9 @@
  *               after it returns. Buffers need the natural alignment of their element type, no more.
  *   Aliasing    Output buffers must not overlap inputs or each other.
  *   Threads     Every function is reentrant. The only static state is the cached answer of the CPU, which is
- *               written atomically and always with the same value. Python calls run with the GIL released,
- *               so inputs must not be changed by another thread during a call.
+ *               written atomically and always with the same value, and the mark of files, which is set while a
+ *               process has one thread. Python calls run with the GIL released, so inputs must not be changed
+ *               by another thread during a call.
  *   Result      A status (CAL_OK or one of CAL_E_*); outputs are unspecified unless it is CAL_OK.
  *   features    The first argument of every function with more than one implementation: the set of CPU
  *               features it may use. 0 is the scalar code, the truth all others must equal bit for bit. A bit
@@ -562,6 +563,20 @@ int32_t cal_copy_scan(const uint8_t *data, size_t size, const cal_copy_buffer *c
  */
 int32_t cal_copy_decode(const uint8_t *data, size_t size, cal_copy_buffer *columns, size_t column_count, size_t rows,
                         cal_copy_fault *fault);
+
+/* ---- Files in a forked child -------------------------------------------------------------------------- */
+
+/*
+ * SQLite finds what it knows of an open file, locks included, by device and inode. A forked child inherits that, but no
+ * lock of its parent: a child that opened a file its parent has open would take the parent's locks for its own. With
+ * these in the place of fstat and stat (sqlite3_vfs.xSetSystemCall), and a mark, it finds nothing, and begins anew.
+ * status: struct stat of the C library; they answer as fstat and stat do, not with a status. The inode number is XORed with the mark, else they are fstat and stat.
+ */
+int32_t cal_file_fstat(int32_t handle, void *status);
+int32_t cal_file_stat(const char *path, void *status);
+
+/* Call it right after a fork, before a second thread. 0: none. */
+int32_t cal_file_mark(uint64_t value);
 
 /* cdef end */
 

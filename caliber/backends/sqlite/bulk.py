@@ -86,10 +86,11 @@ def _insert(
 
     try:
         # The next row is asked for only when this one is done, so `at` is the row that a result, or an error, is of.
-        for (ordinal,) in connection.raw.executemany(sql, counted()):
-            written.append(at)
-            if relation.mirrored:
-                changes.append(RowChange(relation, UPSERT, (ordinal, *current[1:])))
+        with connection.turn():
+            for (ordinal,) in connection.raw.executemany(sql, counted()):
+                written.append(at)
+                if relation.mirrored:
+                    changes.append(RowChange(relation, UPSERT, (ordinal, *current[1:])))
     except apsw.ConstraintError as error:
         raise _named(translate(error, relation.name), batch.first_row + at) from error
     except apsw.Error as error:

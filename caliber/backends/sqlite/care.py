@@ -14,6 +14,7 @@ from caliber.backends.sqlite import views
 from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
+from caliber.backends.sqlite.forks import Calls
 from caliber.backends.sqlite.schema import PLANS
 from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
@@ -131,8 +132,8 @@ class SqliteCare:
         with self._reading() as connection:
             # A transaction that has read keeps its boundary while pages are copied, whoever writes meanwhile.
             whole = SqliteWhole(connection, self._options.shown)
-            copy_pages(connection.raw, path, progress)
-        check_file(path)
+            copy_pages(connection.raw, path, progress, self._options.fork_wait_ms)
+        check_file(path, self._options.fork_wait_ms)
         return whole.epoch, whole.sequence
 
     # --- what is declared ------------------------------------------------------------------------
@@ -186,7 +187,7 @@ class SqliteWhole:
         rows: list[Row] = []
         size = 0
         try:
-            for row in self._connection.raw.execute(f"SELECT {names} FROM {quote(relation.name)} ORDER BY {order}"):
+            for row in self._connection.each(f"SELECT {names} FROM {quote(relation.name)} ORDER BY {order}"):
                 rows.append(row)
                 size += sum(len(value) for value in row if isinstance(value, str | bytes))
                 if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
@@ -203,16 +204,15 @@ def last_ordinals(connection: SqliteConnection) -> dict[str, int]:
     return dict(connection.command("SELECT name, seq FROM sqlite_sequence"))
 
 
-def copy_pages(source: apsw.Connection, path: Path, progress: Steps) -> None:
+def copy_pages(source: apsw.Connection, path: Path, progress: Steps, fork_wait_ms: int) -> None:
     """Copy a database to a new file, and have it on disk when this returns. Raises: Unavailable."""
+    calls = Calls(fork_wait_ms)
     try:
-        target = apsw.Connection(str(path))
-        try:
-            pour(source, target, progress)
+        with calls.connected(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE) as target:
+            pour(source, target, calls, progress)
             # A file of its own needs no log beside it.
-            target.execute("PRAGMA journal_mode = DELETE").fetchall()
-        finally:
-            target.close()
+            with calls.turn():
+                target.execute("PRAGMA journal_mode = DELETE").fetchall()
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -223,31 +223,43 @@ def copy_pages(source: apsw.Connection, path: Path, progress: Steps) -> None:
 
 
 def pour(
-    source: apsw.Connection, target: apsw.Connection, progress: Steps, check: Callable[[], None] | None = None
+    source: apsw.Connection,
+    target: apsw.Connection,
+    calls: Calls,
+    progress: Steps,
+    check: Callable[[], None] | None = None,
 ) -> None:
-    """Copy every page of ``source`` over ``target``, in one transaction of the target.
+    """Copy every page of ``source`` over ``target``, in one transaction of the target, in turns of ``calls``.
 
     ``check`` is called when nobody else can write there any more, and nothing is written yet: what it raises ends it.
     """
-    with target.backup("main", source, "main") as backup:
+    with calls.turn():
+        backup = target.backup("main", source, "main")
+    try:
         while not backup.done:
             # Before each step: the last one commits, and whoever gives up in the report must find nothing done.
             progress(backup.page_count - backup.remaining, max(1, backup.page_count))
             if check is not None:
-                backup.step(0)  # locks
+                with calls.turn():
+                    backup.step(0)  # locks
                 check()
                 check = None
-            backup.step(_PAGES)
+            with calls.turn():
+                backup.step(_PAGES)
+    except BaseException:
+        with calls.turn():
+            backup.close(True)
+        raise
+    with calls.turn():
+        backup.finish()
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path, fork_wait_ms: int) -> None:
     """Raise StorageError unless SQLite finds a file whole."""
+    calls = Calls(fork_wait_ms)
     try:
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
+        with calls.connected(path, apsw.SQLITE_OPEN_READONLY) as connection, calls.turn():
             faults = [row[0] for row in connection.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
-        finally:
-            connection.close()
     except apsw.Error as error:
         raise translate(error, str(path)) from error
     if faults:

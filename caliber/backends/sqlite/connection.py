@@ -11,6 +11,7 @@ import apsw
 
 from caliber.backends.sqlite.errors import NO_STORE, translate
 from caliber.backends.sqlite.first_page import FileState, state_of, undo_first_byte
+from caliber.backends.sqlite.forks import Calls, Inherited, keep
 from caliber.model.errors import SchemaMismatch
 from caliber.storage.codec import Row
 from caliber.storage.plan import Plan
@@ -44,6 +45,7 @@ class OpenOptions:
     cache_kib: int
     wal_autocheckpoint_pages: int
     statement_cache: int
+    fork_wait_ms: int = 0
 
     @property
     def in_memory(self) -> bool:
@@ -65,7 +67,7 @@ def check_version() -> None:
         )
 
 
-class SqliteConnection:
+class SqliteConnection(Calls):
     """A connection that runs plans and speaks our errors. Not for several threads at once."""
 
     __slots__ = ("_counter", "_options", "closed", "raw")
@@ -73,9 +75,16 @@ class SqliteConnection:
     def __init__(
         self, options: OpenOptions, counter: Counter, *, memory_name: str, create: bool = False, read_only: bool = False
     ) -> None:
+        super().__init__(options.fork_wait_ms)
         self._counter = counter
         self._options = options
         self.closed = False
+        self.raw: Any = None
+        with self.turn():
+            self._open(memory_name, create=create, read_only=read_only)
+
+    def _open(self, memory_name: str, *, create: bool, read_only: bool) -> None:
+        options = self._options
         path = f"file:/{memory_name}?vfs=memdb" if options.in_memory else options.path
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
         if create or options.in_memory:
@@ -102,6 +111,8 @@ class SqliteConnection:
             ):
                 self.raw.execute(f"PRAGMA {pragma}").fetchall()
         except apsw.Error as error:
+            if self.raw is not None:
+                self.raw.close(True)
             raise translate(error, options.shown) from error
 
     def _require_database(self, path: str, create: bool) -> None:
@@ -120,7 +131,8 @@ class SqliteConnection:
     def run(self, plan: Plan, parameters: Sequence[Any]) -> list[Row]:
         self._counter.add()
         try:
-            return self.raw.execute(plan.sql, parameters).fetchall()
+            with self.turn():
+                return self.raw.execute(plan.sql, parameters).fetchall()  # type: ignore[no-any-return]
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error
 
@@ -130,8 +142,9 @@ class SqliteConnection:
     def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
         self._counter.add()
         try:
-            self.raw.execute(plan.sql, parameters).fetchall()
-            return self.raw.changes()
+            with self.turn():
+                self.raw.execute(plan.sql, parameters).fetchall()
+                return self.raw.changes()  # type: ignore[no-any-return]
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error
 
@@ -139,9 +152,26 @@ class SqliteConnection:
         """Run a statement that is not a plan: transaction control, PRAGMA, DDL."""
         self._counter.add()
         try:
-            return self.raw.execute(text).fetchall()
+            with self.turn():
+                return self.raw.execute(text).fetchall()  # type: ignore[no-any-return]
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error
+
+    def each(self, text: str) -> Iterator[Row]:
+        """Yield the rows of a statement, one at a time. Raises: apsw.Error."""
+        with self.turn():
+            cursor = self.raw.execute(text)
+        while True:
+            with self.turn():
+                row = next(cursor, None)
+            if row is None:
+                return
+            yield row
+
+    def set_busy_timeout(self, wait_ms: int) -> None:
+        """Wait that long for others' locks."""
+        with self.turn():
+            self.raw.set_busy_timeout(wait_ms)
 
     def pragma(self, name: str) -> Any:
         """Return the value of a PRAGMA."""
@@ -168,6 +198,17 @@ class SqliteConnection:
     def close(self) -> None:
         self.closed = True
         try:
-            self.raw.close(True)
+            with self.turn():
+                self.raw.close(True)
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether a parent of this process opened it."""
+        return isinstance(self.raw, Inherited)
+
+    def forked(self) -> None:
+        if not self.is_inherited:
+            keep(self.raw)
+            self.raw = Inherited()

@@ -43,7 +43,7 @@ class SqliteRecords:
                 reason="missing",
                 retryable=False,
             )
-        options = OpenOptions(path, settings.busy_timeout_ms, 0, 1_024, 1_000, 32)
+        options = OpenOptions(path, settings.busy_timeout_ms, 0, 1_024, 1_000, 32, settings.busy_timeout_ms)
         self._connection = SqliteConnection(options, Counter(), memory_name="", create=create)
         try:
             if create:

@@ -83,14 +83,14 @@ class SqliteEraser:
             for (name,) in tables:
                 yield Place(f"table {name}", "column", self._values(connection, name), apart=True)
             if self._options.in_memory:
-                yield Place("the database in memory", "file", iter([connection.raw.serialize("main")]))
+                yield Place("the database in memory", "file", iter([_image(connection)]))
         if not self._options.in_memory:
             for file in self._files():
                 if file.exists():
                     yield Place(file.name, "file", _pieces(file))
 
     def _values(self, connection: SqliteConnection, table: str) -> Iterator[bytes]:
-        for row in connection.raw.execute(f"SELECT * FROM {quote(table)}"):
+        for row in connection.each(f"SELECT * FROM {quote(table)}"):
             for value in row:
                 if isinstance(value, str):
                     yield value.encode("utf-8", "surrogatepass")
@@ -131,6 +131,12 @@ class SqliteEraser:
             "copies of the file: backups, snapshots of the file system, replicas",
             "blocks that the file system or the disk gave up and has not overwritten",
         ]
+
+
+def _image(connection: SqliteConnection) -> bytes:
+    with connection.turn():
+        image: bytes = connection.raw.serialize("main")
+    return image
 
 
 def _pieces(file: Path) -> Iterator[bytes]:

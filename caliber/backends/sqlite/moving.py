@@ -98,7 +98,8 @@ class _Writing:
 
     def _many(self, text: str, rows: Iterable[Any], relation: Relation) -> None:
         try:
-            self._connection.raw.executemany(text, rows).fetchall()
+            with self._connection.turn():
+                self._connection.raw.executemany(text, rows).fetchall()
         except apsw.Error as error:
             raise translate(error, relation.name) from error
 

@@ -22,6 +22,7 @@ from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection, ch
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
 from caliber.backends.sqlite.fence import has_moved, lift, token_of
+from caliber.backends.sqlite.forks import Calls
 from caliber.backends.sqlite.schema import (
     PLANS,
     baseline,
@@ -92,7 +93,7 @@ def _restored(
             _copy(made, source, progress)
         # Long after, not right after: others may commit until the very moment of taking over.
         epoch = _renew(made, _last_change(options) if there else 0, clock_us)
-        check_file(beside)
+        check_file(beside, made.fork_wait_ms)
         if there:
             check = functools.partial(_check_replaceable, options, target, replace)
             _take_over(made, options, check, lambda done, of: progress("taking over", done, of))
@@ -163,12 +164,9 @@ def _copy(made: OpenOptions, source: Path, progress: Stages) -> None:
     """Copy a file that ``db backup`` or SQLite made."""
     if not source.is_file():
         raise InvalidValue(field=str(source), reason="there is no such file")
-    check_file(source)
-    given = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        copy_pages(given, Path(made.path), lambda done, of: progress("copying", done, of))
-    finally:
-        given.close()
+    check_file(source, made.fork_wait_ms)
+    with Calls(made.fork_wait_ms).connected(source, apsw.SQLITE_OPEN_READONLY) as given:
+        copy_pages(given, Path(made.path), lambda done, of: progress("copying", done, of), made.fork_wait_ms)
     with _connected(made) as connection:
         check_schema(connection, dataclasses.replace(made, path=str(source)), writing=True)
         with connection.transaction():
@@ -189,8 +187,8 @@ def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], prog
                 insert = compile_relation(relation, DIALECT).insert.sql
                 for batch in archive.batches(relation):
                     columns = columns_of(relation, batch, 0)
-                    for _ in connection.raw.executemany(insert, rows_of(relation, columns, batch.num_rows)):
-                        pass
+                    with connection.turn():
+                        connection.raw.executemany(insert, rows_of(relation, columns, batch.num_rows)).fetchall()
                     done += batch.num_rows
                     progress("restoring rows", done, archive.rows)
                 member = archive.member(relation)
@@ -220,11 +218,15 @@ def _renew(made: OpenOptions, last: int, clock_us: Callable[[], int]) -> str:
         sequence = max(last, int(connection.run(_LAST, ())[0][0])) + _LEAP
         with connection.transaction():
             connection.command(f"DELETE FROM {quote('change')}")
-            connection.raw.execute(
-                "INSERT INTO change (sequence, writer, entries, created_at) VALUES (?1, ?2, ?3, ?4)",
-                (sequence, os.urandom(16), RELOAD_RECORD, clock_us()),
-            ).fetchall()
-            connection.raw.execute("UPDATE schema_migration SET epoch = ?1", (epoch,)).fetchall()
+            for text, values in (
+                (
+                    "INSERT INTO change (sequence, writer, entries, created_at) VALUES (?1, ?2, ?3, ?4)",
+                    (sequence, os.urandom(16), RELOAD_RECORD, clock_us()),
+                ),
+                ("UPDATE schema_migration SET epoch = ?1", (epoch,)),
+            ):
+                with connection.turn():
+                    connection.raw.execute(text, values).fetchall()
     handle = os.open(made.path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -238,5 +240,5 @@ def _take_over(made: OpenOptions, options: OpenOptions, check: Callable[[], None
         if target.pragma("journal_mode") != "wal":
             target.command("PRAGMA journal_mode = WAL")
         # Records may have come since it was looked at first.
-        pour(source.raw, target.raw, progress, check)
+        pour(source.raw, target.raw, target, progress, check)
         target.command("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -72,6 +72,7 @@ def options_for(storage: StorageConfig) -> OpenOptions:
         cache_kib=storage.cache_kib,
         wal_autocheckpoint_pages=storage.wal_autocheckpoint_pages,
         statement_cache=storage.statement_cache,
+        fork_wait_ms=storage.fork_wait_ms,
     )
 
 

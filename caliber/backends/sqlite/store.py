@@ -182,9 +182,10 @@ class SqliteStore:
                 if connection.in_transaction:
                     connection.command("ROLLBACK")
             finally:
-                if self._closed:
-                    connection.close()
-                self._readers.put(None if self._closed else connection)
+                if not connection.is_inherited:  # a parent's thread may hold the lock of the queue for ever
+                    if self._closed:
+                        connection.close()
+                    self._readers.put(None if self._closed else connection)
 
     def follow(self, follower: Follower | None) -> None:
         self._writer.follower = follower

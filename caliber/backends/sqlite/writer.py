@@ -101,7 +101,7 @@ class SqliteWriter(GroupWriter):
         try:
             if limited:
                 left = max(1, int((deadline - time.monotonic()) * 1000))  # type: ignore[operator]
-                connection.raw.set_busy_timeout(min(self._busy_timeout_ms, left))
+                connection.set_busy_timeout(min(self._busy_timeout_ms, left))
             self._roll_back()  # what an interrupt may have left behind
             connection.command("BEGIN IMMEDIATE")
             begun = True
@@ -125,7 +125,7 @@ class SqliteWriter(GroupWriter):
                 return
         finally:
             if limited:
-                connection.raw.set_busy_timeout(self._busy_timeout_ms)
+                connection.set_busy_timeout(self._busy_timeout_ms)
         for request in batch.requests:
             request.done = True
         self.commits += 1

@@ -6,6 +6,7 @@ order, and the bits are those of NumPy.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -48,6 +49,15 @@ SIGNATURES: dict[str, list[tuple[Any, ...]]] = {
 }  # fmt: skip
 
 _compiling = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    global _compiling
+    _compiling = threading.Lock()  # a thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def compile_loops(cache_dir: Path, started: float) -> tuple[Any, CompiledCode]:

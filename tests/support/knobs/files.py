@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
@@ -133,6 +135,33 @@ def store_write(config: CaliberConfig, place: Place) -> Callable[[], Any]:
     return functools.partial(store_of(config, place).write, insert)
 
 
+def forked_beside_a_call(config: CaliberConfig, place: Place) -> str:
+    """What a child may do that was forked while a thread was in SQLite, for a while or until the fork gave up."""
+    store = store_of(config, place)
+    inside, go = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with store._connection.turn():
+            inside.set()
+            go.wait(30)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    inside.wait(20)
+    with released(go.set, gives_up=config.storage.fork_wait_ms < SHORT_MS):  # type: ignore[union-attr]
+        with warnings.catch_warnings(action="ignore"):
+            child = os.fork()
+        if not child:  # pragma: no cover  (another process)
+            said = "killed"
+            try:
+                said = works(lambda: store_of(config, place))
+            finally:
+                os._exit(0 if said == "done" else 1 if said == "Unavailable" else 2)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    thread.join(30)
+    return ("done", "Unavailable")[code]
+
+
 def closings(config: CaliberConfig, place: Place) -> int:
     """How often a scope is summarized to which something is said each time."""
     summarizer = ScriptedSummarizer()
@@ -223,6 +252,7 @@ def file_cases(prefix: str) -> Sequence[Case]:
             (1, "Unavailable"),
             ("20s", "done"),
         ),
+        case("fork_wait_ms", forked_beside_a_call, (1, "Unavailable"), ("20s", "done")),
         case("readers", readers_left, (1, False), (2, True)),
         case("wal_autocheckpoint_pages", pragma("wal_autocheckpoint"), (10, 10), (20, 20)),
         case("mmap_bytes", pragma("mmap_size"), (0, 0), (1 << 20, 1 << 20)),
