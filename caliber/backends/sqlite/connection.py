@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import apsw
 
 from caliber.backends.sqlite.errors import NO_STORE, translate
+from caliber.backends.sqlite.file_names import FileNames
 from caliber.backends.sqlite.first_page import FileState, state_of, undo_first_byte
 from caliber.backends.sqlite.forks import Calls, Inherited, keep
 from caliber.model.errors import SchemaMismatch
@@ -70,7 +72,7 @@ def check_version() -> None:
 class SqliteConnection(Calls):
     """A connection that runs plans and speaks our errors. Not for several threads at once."""
 
-    __slots__ = ("_counter", "_options", "closed", "raw")
+    __slots__ = ("_counter", "_options", "closed", "files", "raw")
 
     def __init__(
         self, options: OpenOptions, counter: Counter, *, memory_name: str, create: bool = False, read_only: bool = False
@@ -79,6 +81,8 @@ class SqliteConnection(Calls):
         self._counter = counter
         self._options = options
         self.closed = False
+        self.files: FileNames | None = None
+        """The names of the store's files, where somebody looks after them."""
         self.raw: Any = None
         with self.turn():
             self._open(memory_name, create=create, read_only=read_only)
@@ -178,6 +182,15 @@ class SqliteConnection(Calls):
         rows = self.command(f"PRAGMA {name}")
         return rows[0][0] if rows else None
 
+    def commit(self) -> None:
+        """End a transaction so that it stands. Raises: Unavailable, also when it stands in a file without a name."""
+        if self.files is None:
+            self.command("COMMIT")
+        else:
+            self.files.check()
+            self.command("COMMIT")
+            self.files.check()  # they may have been replaced meanwhile
+
     @contextmanager
     def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
         """Commit what is done meanwhile, or nothing of it when it fails; whoever ended it by himself has done so."""
@@ -186,7 +199,7 @@ class SqliteConnection(Calls):
             self.command(begin)  # an interrupt of who waits for the lock comes when it was given
             yield
             if self.in_transaction:
-                self.command("COMMIT")
+                self.commit()
         finally:
             if self.in_transaction and not around:
                 self.command("ROLLBACK")
@@ -199,6 +212,10 @@ class SqliteConnection(Calls):
         self.closed = True
         try:
             with self.turn():
+                if self.files is not None and self.files.log_is_anothers():
+                    # The last to close removes the log by its name.
+                    stays = ctypes.c_int(1)
+                    self.raw.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(stays))
                 self.raw.close(True)
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error

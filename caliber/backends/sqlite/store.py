@@ -19,6 +19,7 @@ from caliber.backends.sqlite.connection import (
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.erasing import SqliteEraser
 from caliber.backends.sqlite.fence import has_moved
+from caliber.backends.sqlite.file_names import FileNames
 from caliber.backends.sqlite.full_text import SqliteFullText
 from caliber.backends.sqlite.schema import (
     PLANS,
@@ -70,6 +71,7 @@ class SqliteStore:
         self._memory_name = f"caliber-{uuid.uuid4()}"
         declared = declared_in(config)
         self.feed = SequenceFeed(STATEMENTS)
+        files = None if self._options.in_memory else FileNames(self._options.path)
         if self._options.in_memory:
             connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name, create=True)
             baseline(connection, clock_us(), declared)
@@ -81,9 +83,12 @@ class SqliteStore:
             check_declared(self._options.shown, self.catalog, declared)
             if not self._options.in_memory and connection.pragma("journal_mode") != "wal":
                 connection.command("PRAGMA journal_mode = WAL")
+            if files is not None:
+                files.check()
         except BaseException:
             connection.close()
             raise
+        self._files = connection.files = files
         self.plans = plans_of(self.catalog, PLANS, DIALECT)
         self.statements = with_memories(STATEMENTS, self.catalog, DIALECT)
         storage = settings_of(config)
@@ -169,7 +174,7 @@ class SqliteStore:
             self._check_open()
         if connection is None:
             try:
-                connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name)
+                connection = self._new_reader()
             except BaseException:
                 self._readers.put(None)
                 raise
@@ -187,6 +192,17 @@ class SqliteStore:
                         connection.close()
                     self._readers.put(None if self._closed else connection)
 
+    def _new_reader(self) -> SqliteConnection:
+        connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name)
+        try:
+            if self._files is not None:
+                self._files.check()  # else it reads another file than the writer writes
+        except BaseException:
+            connection.close()
+            raise
+        connection.files = self._files
+        return connection
+
     def follow(self, follower: Follower | None) -> None:
         self._writer.follower = follower
 
@@ -200,6 +216,8 @@ class SqliteStore:
             moved = changed and has_moved(self._connection)
         if moved:
             raise elsewhere(self._options.shown)
+        if self._files is not None:
+            self._files.check()
         return changed
 
     def catch_up(self) -> None:

@@ -80,7 +80,7 @@ class SqliteWriter(GroupWriter):
                 connection.command("BEGIN IMMEDIATE")
                 check_allowed(self._connection, self._store, "min_writer_version")
                 result = work(connection, self._record_of_load)
-                connection.command("COMMIT")
+                connection.commit()
             except BaseException:
                 self._give_back()
                 raise
@@ -115,7 +115,7 @@ class SqliteWriter(GroupWriter):
             if sequence:
                 self.full_text.written(connection, sequence, changes)
             batch.ending = True
-            connection.command("COMMIT")
+            connection.commit()
             batch.committed = True
         except BaseException as error:
             if batch.ending and self._stands(error):

@@ -1,0 +1,80 @@
+"""Whether the files of an open store still have their names.
+
+A file that was removed or replaced goes on for who has it open: SQLite takes what is written there for committed, and
+nobody will ever read it. Nor may the log and its index be others than those in use: whoever opens the file next uses
+the ones that have the name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+from caliber.model.errors import Unavailable
+
+GONE: Final = "file gone"
+REPLACED: Final = "file replaced"
+
+Identity = tuple[int, int]
+
+
+def _identity(path: str) -> Identity | None:
+    """Return what tells a file from all others, or None where there is none. Raises: OSError."""
+    try:
+        status = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+class FileNames:
+    """The files of one store, as they were when it was opened."""
+
+    def __init__(self, path: str) -> None:
+        """Look at a store's file, before it is opened. What is beside it is looked at when it is used."""
+        self._path = path
+        self._own: Identity | None = None
+        with contextlib.suppress(OSError):  # opening it says what is wrong
+            self._own = _identity(path)
+        # The log of a link is beside what it points to.
+        base = os.path.realpath(path)  # as SQLite resolves it, and it says so itself when links go round in circles
+        self._log = f"{base}-wal"
+        self._beside: dict[str, Identity] = {}
+        self._names = (self._log, f"{base}-shm")
+
+    def check(self) -> None:
+        """Raise Unavailable unless all names stand for the files that are open."""
+        try:
+            now = _identity(self._path)
+            if now != self._own:
+                raise self._lost(self._path, GONE if now is None else REPLACED)
+            for name in self._names:
+                now = _identity(name)
+                if now is not None:
+                    if self._beside.setdefault(name, now) != now:
+                        raise self._lost(name, REPLACED)
+                elif name in self._beside:
+                    raise self._lost(name, GONE)
+        except OSError:
+            return  # who may not look learns nothing of names; what is wrong with the files SQLite says
+
+    def log_is_anothers(self) -> bool:
+        """Return whether another store's log has the name of ours: it is not ours to remove."""
+        try:
+            now = _identity(self._log)
+        except OSError:
+            return True
+        return now is not None and now != self._beside.get(self._log, now)
+
+    def _lost(self, name: str, reason: str) -> Unavailable:
+        what = "was removed or moved away" if reason == GONE else "was replaced by another file"
+        return Unavailable(
+            f"{self._path} is unavailable ({reason}): {Path(name).name} {what} while the store was open, so nothing"
+            " more is written. Close all that have it open, see that the right file is there, and open the store again;"
+            " a backup is put in place with `caliber db restore`",
+            reason=reason,
+            retryable=False,
+            path=name,
+        )
