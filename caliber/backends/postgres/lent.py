@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -15,6 +14,7 @@ from caliber.backends.postgres.connection import PgConnection
 from caliber.backends.postgres.pool import Lending
 from caliber.model.errors import CaliberError, DTypeError, InvalidValue, Unavailable
 from caliber.storage.protocol import ConnectionPool
+from caliber.storage.waiting import managed
 
 _TRIES: Final = 100
 """Dead connections that are handed back before it is the pool that counts as out of order."""
@@ -46,7 +46,7 @@ class LentPool(Lending):
         self._timeout_s = timeout_ms / 1_000
         self._known: dict[psycopg.Connection[Any], PgConnection] = {}
 
-    @contextmanager
+    @managed
     def connection(self, *, deadline: float | None = None, ask: bool = False) -> Iterator[PgConnection]:
         """Lend a connection, in no transaction. Raises: Unavailable when the pool lends none in time."""
         connection = self._take(deadline, ask)
@@ -55,7 +55,7 @@ class LentPool(Lending):
         finally:
             self._give_back(connection)
 
-    @contextmanager
+    @managed
     def extra(self) -> Iterator[PgConnection]:
         """Lend a connection that the driver itself may be used on."""
         connection = self._take(None, True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from caliber.backends.postgres.connection import PgConnection
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.storage.session import store_closed
+from caliber.storage.waiting import Places, managed
 
 DOUBT_S: Final = 1.0
 """How long after one connection broke the others are asked before they are used: mostly they break together."""
@@ -43,11 +43,11 @@ class Pool(Lending):
         self._make = make
         self._timeout_s = timeout_ms / 1_000
         self._size = size
-        self._places = threading.BoundedSemaphore(size)
+        self._places = Places(size)
         self._lock = threading.Lock()
         self._idle: list[PgConnection] = []
 
-    @contextmanager
+    @managed
     def connection(self, *, deadline: float | None = None, ask: bool = False) -> Iterator[PgConnection]:
         """Lend a connection, in no transaction; ``ask`` the server first, for work that is not done again.
 
@@ -56,21 +56,26 @@ class Pool(Lending):
         patience = self._timeout_s
         if deadline is not None:
             patience = max(0.0, min(patience, deadline - time.monotonic()))
-        if not self._places.acquire(timeout=patience):
-            raise Unavailable(
-                f"all {self._size} connections are in use; try again, or raise storage.pool_max",
-                reason="out of connections",
-            )
+        holder = object()
         try:
+            if not self._places.take(holder, patience):
+                raise Unavailable(
+                    f"all {self._size} connections are in use; try again, or raise storage.pool_max",
+                    reason="out of connections",
+                )
             connection = self._take(ask)
             try:
                 yield connection
             finally:
                 self._give_back(connection)
         finally:
-            self._places.release()
+            try:
+                self._places.leave(holder)
+            finally:
+                if holder in self._places.holders:
+                    self._places.leave(holder)
 
-    @contextmanager
+    @managed
     def extra(self) -> Iterator[PgConnection]:
         """Lend a connection beyond the limit, for a moment: when all others may be broken, and held by who waits."""
         connection = self._make()

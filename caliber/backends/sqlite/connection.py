@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from caliber.model.errors import SchemaMismatch
 from caliber.storage.codec import Row
 from caliber.storage.plan import Plan
 from caliber.storage.session import Counter
+from caliber.storage.waiting import managed
 
 APPLICATION_ID = 0x43414C42
 """``CALB`` in the file's header, so that a file that is not ours is recognised before anything is read."""
@@ -191,7 +191,7 @@ class SqliteConnection(Calls):
             self.command("COMMIT")
             self.files.check()  # they may have been replaced meanwhile
 
-    @contextmanager
+    @managed
     def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
         """Commit what is done meanwhile, or nothing of it when it fails; whoever ended it by himself has done so."""
         around = self.in_transaction  # then it cannot begin, and undoing the other is not ours

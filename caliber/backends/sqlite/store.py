@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import queue
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,6 +48,7 @@ from caliber.storage.protocol import Ear, Follower
 from caliber.storage.session import Counter, StatementSession, store_closed
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.storage.vector_index import VectorIndexes
+from caliber.storage.waiting import Places, managed
 
 if TYPE_CHECKING:
     from caliber.backends.sqlite.care import SqliteCare
@@ -111,10 +110,8 @@ class SqliteStore:
             self._writer.full_text, texts_of(self.catalog), self.plans, self._reading, self._transaction, clock_us
         )
         self.eraser = SqliteEraser(self._options, self._outside, self._reading, self._close_readers)
-        self._readers_max = storage.readers
-        self._readers: queue.LifoQueue[SqliteConnection | None] = queue.LifoQueue()
-        for _ in range(self._readers_max):
-            self._readers.put(None)
+        self._readers = Places(storage.readers)
+        self._idle: list[SqliteConnection] = []
         self._data_version = self._ask_data_version()
         self._closed = False
 
@@ -160,37 +157,41 @@ class SqliteStore:
     ) -> Listing:
         return Listing(relation, predicate, DIALECT, order_by, descending=descending)
 
-    @contextmanager
+    @managed
     def read(self) -> Iterator[StatementSession]:
         with self._reading() as connection:
             yield connection
 
-    @contextmanager
+    @managed
     def _reading(self) -> Iterator[SqliteConnection]:
         self._check_open()
-        connection = self._readers.get()
-        if self._closed:
-            self._readers.put(connection)  # for whoever else waits
-            self._check_open()
-        if connection is None:
-            try:
-                connection = self._new_reader()
-            except BaseException:
-                self._readers.put(None)
-                raise
+        holder = object()
+        connection = None
         try:
-            connection.command("BEGIN")
-            check_allowed(connection, self._options.shown, "min_reader_version")
-            yield connection
-        finally:
+            self._readers.take(holder)
+            self._check_open()  # it may have been closed while this waited
+            connection = self._idle_reader() or self._new_reader()
             try:
-                if connection.in_transaction:
-                    connection.command("ROLLBACK")
+                connection.command("BEGIN")
+                check_allowed(connection, self._options.shown, "min_reader_version")
+                yield connection
             finally:
-                if not connection.is_inherited:  # a parent's thread may hold the lock of the queue for ever
-                    if self._closed:
-                        connection.close()
-                    self._readers.put(None if self._closed else connection)
+                try:
+                    if connection.in_transaction:
+                        connection.command("ROLLBACK")
+                finally:
+                    if not connection.is_inherited:
+                        if self._closed:
+                            connection.close()
+                        else:
+                            self._idle.append(connection)
+        finally:
+            if connection is None or not connection.is_inherited:  # a parent's thread may hold that lock for ever
+                try:
+                    self._readers.leave(holder)
+                finally:
+                    if holder in self._readers.holders:
+                        self._readers.leave(holder)
 
     def _new_reader(self) -> SqliteConnection:
         connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name)
@@ -202,6 +203,13 @@ class SqliteStore:
             raise
         connection.files = self._files
         return connection
+
+    def _idle_reader(self) -> SqliteConnection | None:
+        """Take the connection that was used last, if one is idle; who is interrupted here drops it, no more."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def follow(self, follower: Follower | None) -> None:
         self._writer.follower = follower
@@ -285,28 +293,16 @@ class SqliteStore:
             return
         self._closed = True
         with self._writer.exclusive():
-            self._take_readers()
+            self._close_readers()
             self._connection.close()
-        self._readers.put(None)  # wakes who waits for a connection; those in use are closed when given back
-
-    def _take_readers(self) -> int:
-        """Close what is idle of the connections that read; return how many places that were."""
-        taken = 0
-        while True:
-            try:
-                connection = self._readers.get_nowait()
-            except queue.Empty:
-                return taken
-            taken += 1
-            if connection is not None:
-                connection.close()
+        self._readers.close()  # who waits for a connection; those in use are closed when given back
 
     def _close_readers(self) -> None:
-        """Close idle connections; the next reader makes its own."""
-        for _ in range(self._take_readers()):
-            self._readers.put(None)
+        """Close idle connections; those in use are closed when given back, and the next reader makes its own."""
+        while (connection := self._idle_reader()) is not None:
+            connection.close()
 
-    @contextmanager
+    @managed
     def _exclusive(self) -> Iterator[None]:
         """Keep transactions out while the writer's connection is used for something else."""
         self._check_open()
@@ -314,13 +310,13 @@ class SqliteStore:
             self._check_open()  # it may have been closed while this waited
             yield
 
-    @contextmanager
+    @managed
     def _outside(self) -> Iterator[SqliteConnection]:
         """Lend the writer's connection outside transactions."""
         with self._exclusive():
             yield self._connection
 
-    @contextmanager
+    @managed
     def _transaction(self) -> Iterator[SqliteConnection]:
         """Run a write transaction of the store's own."""
         with self._exclusive(), self._connection.transaction():

@@ -72,7 +72,7 @@ def readers_left(config: CaliberConfig, place: Place) -> bool:
     """Whether another can read while one does."""
     store = store_of(config, place)
     with store.read():
-        return not store._readers.empty()
+        return bool(store._readers.free > 0)
 
 
 def commits(writers: int) -> Seen:

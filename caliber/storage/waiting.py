@@ -1,0 +1,228 @@
+"""What threads wait on, made so that an interrupt of one of them leaves no lock taken for the others.
+
+A signal's handler runs in the main thread, between two bytecodes, and may raise (Ctrl-C, ``sys.exit``, a time limit).
+The standard library's ``Event``, ``Condition``, ``Semaphore`` and ``Queue`` take their locks in functions written in
+Python: raised there, an exception leaves the lock taken for ever. So does one that is raised while ``Thread.start``
+waits for the new thread. A lock that is entered by ``with`` itself is safe: nothing runs between its taking and the
+block. What is taken here is either such a lock, or is noted by its holder in one step and given back by name, so that
+giving it back twice does no harm.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import functools
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def may_be_interrupted() -> bool:
+    """Return whether handlers of signals run in the calling thread."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Return whether a signal's handler raised an error, which is nobody's then but the caller's."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return True
+    if not may_be_interrupted():
+        return False
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code_of(handler: Any) -> Any:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    handler = getattr(handler, "__func__", handler)
+    called = getattr(type(handler), "__call__", None)  # noqa: B004  (which code it is, not whether)
+    return getattr(handler, "__code__", None) or getattr(called, "__code__", None)
+
+
+class Condition(_thread.RLock):  # type: ignore[misc]
+    """As ``threading.Condition`` with a lock of its own, for waits that are not nested."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gates: list[_thread.LockType] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until told, or until ``timeout`` seconds passed; return whether it was told."""
+        gate = threading.Lock()
+        gate.acquire()
+        self._gates.append(gate)
+        try:
+            self.release()
+            return gate.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX)))
+        finally:
+            try:
+                self._take_again()
+            finally:
+                self._take_again()
+                with contextlib.suppress(ValueError):
+                    self._gates.remove(gate)
+
+    def _take_again(self) -> None:
+        if not self._is_owned():  # type: ignore[attr-defined]
+            # Unlike ``acquire`` it is not interrupted while it waits.
+            self._acquire_restore((1, threading.get_ident()))  # type: ignore[attr-defined]
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until ``condition`` holds; return whether it does."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not condition():
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self.wait(left)
+        return True
+
+    def notify_all(self) -> None:
+        """Wake all who wait; again does no harm."""
+        for gate in self._gates:
+            if gate.locked():
+                gate.release()
+
+
+class Event:
+    """As ``threading.Event``."""
+
+    def __init__(self) -> None:
+        self._condition = Condition()
+        self._flag = False
+
+    def is_set(self) -> bool:
+        """Return whether it happened."""
+        return self._flag
+
+    def set(self) -> None:
+        """Let it have happened, and wake who waits for it."""
+        self._flag = True
+        with self._condition:
+            self._condition.notify_all()
+
+    def clear(self) -> None:
+        """Let it not have happened."""
+        self._flag = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it happens, or until ``timeout`` seconds passed; return whether it did."""
+        with self._condition:
+            return self._condition.wait_for(self.is_set, timeout)
+
+
+class Places:
+    """So many places, each taken under the name of who holds it: a semaphore that loses none to an interrupt."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._closed = False
+        self._condition = Condition()
+        self.holders: set[object] = set()
+
+    @property
+    def free(self) -> int:
+        """How many places nobody holds."""
+        return self._size - len(self.holders)
+
+    def take(self, holder: object, timeout: float | None = None) -> bool:
+        """Take a place once there is one; return whether there was in time. Interrupted, it may be taken or not."""
+        with self._condition:
+            if not self._condition.wait_for(lambda: self._closed or self.free > 0, timeout):
+                return False
+            self.holders.add(holder)
+            return True
+
+    def close(self) -> None:
+        """Let nobody wait any more: whoever takes a place from now on looks whether it is of use."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+
+    def leave(self, holder: object) -> None:
+        """Give a place back, if it was taken; again does no harm."""
+        with self._condition:
+            self._condition.notify_all()
+            self.holders.discard(holder)
+
+
+class Worker:
+    """A thread that begins when it is first needed: once, and whole, whatever interrupts those who ask for it."""
+
+    def __init__(self, run: Callable[[], None], name: str) -> None:
+        self._run = run
+        self._name = name
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Let it begin, unless it has."""
+        if self._thread is None:
+            begun = threading.Lock()
+            begun.acquire()
+            # Another thread starts it: there no handler runs.
+            _thread.start_new_thread(self._begin, (begun,))
+            begun.acquire()
+
+    def _begin(self, begun: _thread.LockType) -> None:
+        try:
+            with self._lock:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    thread.start()
+                    self._thread = thread
+        finally:
+            begun.release()
+
+    @property
+    def begun(self) -> bool:
+        """Whether it was ever needed."""
+        return self._thread is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is running."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def join(self, timeout: float) -> None:
+        """Wait for its end, if it ever began."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+
+class _Managed(contextlib._GeneratorContextManager[T]):
+    def __enter__(self) -> T:
+        try:
+            return super().__enter__()
+        except BaseException:
+            self.gen.close()  # at its ``yield``, when the interrupt came after that
+            raise
+
+    def __exit__(self, *error: Any) -> bool | None:
+        try:
+            return super().__exit__(*error)
+        finally:
+            self.gen.close()
+
+
+def managed(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
+    """As ``contextlib.contextmanager``: what the function holds at its ``yield`` is let go at once when interrupted."""
+
+    @functools.wraps(function)
+    def managing(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:
+        return _Managed(function, args, kwargs)  # type: ignore[arg-type]
+
+    return managing
