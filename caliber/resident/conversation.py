@@ -85,5 +85,9 @@ def neighbours(snapshot: RelationSnapshot, column: str) -> Neighbours:
         start = chain.length
         if start < snapshot.length:
             codes, places = snapshot.column(column)[start:], snapshot.column("turn_number")[start:]
-            chain.extend(codes, places, generation.previous.view(snapshot.length)[start:])
+            try:
+                chain.extend(codes, places, generation.previous.view(snapshot.length)[start:])
+            except BaseException:
+                generation.chain = None  # an interrupt, perhaps: half of the rows may be linked; it is made anew
+                raise
         return Neighbours(snapshot, chain)

@@ -3,6 +3,10 @@
 Writers (our own commits and the feed of other processes) apply changes under one lock and then publish a new
 ``ResidentSnapshot`` in a single assignment. A reader takes that snapshot once and sees one commit boundary.
 
+Whoever changes mirrors may be interrupted at any line (Ctrl-C, a signal handler that raises). So mirrors count as torn
+from before the first change until after the last one, and torn mirrors are never changed further: they are read anew.
+Snapshots that are out already only see what stood before, whatever was left half done behind it.
+
 Source: design, section 5.
 """
 
@@ -15,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caliber.kernels.evaluator import Evaluator
-from caliber.model.errors import InvalidConfigValue
+from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.windows import Position
 from caliber.resident.evicted import read_back
 from caliber.resident.indexes import IndexKey, VectorIndexes
@@ -37,6 +41,7 @@ from caliber.storage.protocol import Store
 from caliber.storage.reading import reading
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange
+from caliber.storage.waiting import is_of_handler
 
 _COMPACT_FROM_ROWS = 1_024
 """Below this a compaction costs more than it gives back."""
@@ -100,11 +105,15 @@ class ResidentMemory:
         self._spaces = Spaces()
         self._sequence = 0
         self._stale = False
+        self._torn = False
+        """Whether mirrors are being changed, or were left half way."""
         self.stats = ResidentStats()
         self._pending: list[RowChange] = []
         self._waiting = False
+        """Whether the next reader has something to do first."""
         self._published: ResidentSnapshot
         self.on_commit: Callable[[Sequence[RowChange]], None] | None = None
+        self.on_missed: Callable[[], None] | None = None
         self.on_erased: Callable[[], None] | None = None
         self.on_failure: Callable[[str, BaseException], None] | None = None
         with store.read() as session:
@@ -184,7 +193,6 @@ class ResidentMemory:
             tuple(name for name in self._entities if name not in self._gone),
             self._gone,
         )
-        self._waiting = bool(self._pending)
 
     def _read_record(self, name: str, key: bytes) -> RelationSnapshot:
         """Return a mirror of the one record under an id, or of none."""
@@ -214,13 +222,14 @@ class ResidentMemory:
     def follow(self, session: StatementSession) -> None:
         """Apply what other processes committed, up to the boundary of ``session``."""
         with self._lock:
-            news = None if self._stale else self._store.feed.since(session, self._sequence)
+            news = None if self._stale or self._torn else self._news(session)
             if news is not None and RELOAD_RECORD in news.records:
                 news = None
             if news is not None and not news.records:
+                self._torn = False
                 return
             # Until all of it is applied: what fails half way is read anew, not taken for done.
-            self._stale = True
+            self._stale = self._torn = True
             if news is None:
                 # The feed no longer reaches back to where we are: everything is read anew.
                 self.stats.reloads += 1
@@ -234,7 +243,16 @@ class ResidentMemory:
                     self._load(session)
                 if erased and self.on_erased is not None:
                     self.on_erased()
-                self._stale = False
+            self._stale = False
+            self._whole()
+
+    def _news(self, session: StatementSession) -> News | None:
+        self._torn = True  # once the feed has told something it does not tell it again, applied or not
+        try:
+            return self._store.feed.since(session, self._sequence)
+        except CaliberError:
+            self._torn = False  # it told nothing
+            raise
 
     def _apply_foreign(self, session: StatementSession, news: News) -> bool:
         """Apply news; return whether something was forgotten, of which rows that are gone must not stay in memory."""
@@ -267,14 +285,14 @@ class ResidentMemory:
         return erased
 
     def committed(self, sequence: int, changes: Sequence[RowChange]) -> None:
-        """Take over a commit of ours; the next reader sees it."""
+        """Take over a commit of ours; the next reader sees it. Interrupted, it is to be called ``missed``."""
         with self._lock:
             # What was followed already, up to our commit or beyond it, may have been overtaken: a row that another
             # process deleted since must not come back.
             if not self._store.feed.covers(sequence):
-                self._sequence = max(sequence, self._sequence)
-                self._pending.extend(change for change in changes if change.relation.name in self._held)
                 self._waiting = True
+                self._pending.extend([change for change in changes if change.relation.name in self._held])
+                self._sequence = max(sequence, self._sequence)
             self.stats.applied_own += len(changes)
             if len(self._pending) > _PENDING_ROWS:
                 self._apply_pending()
@@ -294,15 +312,36 @@ class ResidentMemory:
         if self.on_failure is not None:
             self.on_failure("resident memory", error)
 
+    def missed(self, error: BaseException) -> None:
+        """Take note that a commit of ours may not have been taken over: the next reader has everything read anew."""
+        self._stale = self._waiting = True  # first of all: waiting for the lock may be interrupted once more
+        with self._lock:
+            # Again: somebody may have been reading anew since before that commit.
+            self._stale = self._waiting = True
+            self.stats.failures += 1
+        if self.on_missed is not None:
+            self.on_missed()
+        if self.on_failure is not None:
+            self.on_failure("resident memory", error)
+
+    def _whole(self) -> None:
+        """Take note that mirrors hold all of the boundary that was published."""
+        self._torn = False
+        self._waiting = self._stale or bool(self._pending)
+
     def _apply_pending(self) -> None:
         """Apply the commits that wait, each row once, in its last state."""
-        if self._stale:
+        if self._stale or self._torn:
             self.reload()
         try:
+            self._torn = True
             self._apply_waiting()
             if self._spaces.revived:
                 self.reload()
+            self._whole()
         except Exception as error:
+            if is_of_handler(error):
+                raise  # mirrors are torn until the next reader
             # The commits stand and the store is right: memory is read anew, or the reader is told.
             self.lost(error)
             self.reload()
@@ -401,6 +440,7 @@ class ResidentMemory:
         """Drop dead rows of every mirror now; snapshots already out stay as they are."""
         with self._lock:
             self._apply_pending()
+            self._torn = True
             vectors: set[IndexKey] = set()
             for name in self._generations:
                 vectors |= self._compact(name)
@@ -408,13 +448,16 @@ class ResidentMemory:
                 index.compact(self._generations[key[0]].index)
                 vectors.add(key)
             self._publish(set(self._generations), vectors)
+            self._whole()
 
     def reload(self) -> None:
         """Read everything from the store again."""
         with self._lock, self._store.read() as session:
             self.stats.reloads += 1
+            self._torn = True
             self._pending = []
             self._load(session)
+            self._whole()
 
     def space_bytes(self, space_id: uuid.UUID) -> int:
         """Return the bytes that the vectors of a space take in memory."""
@@ -487,7 +530,9 @@ class ResidentMemory:
         """Compare every mirror with the store, row by row; return what differs, nothing when all is well."""
         with self._lock, self._store.read() as session:
             self.follow(session)  # somebody may have committed in between: compare at the store's boundary
+            self._torn = True
             self._apply_waiting()
+            self._whole()
             held = EMBEDDING.name in self._held
             indexes = self._indexes if held else None
             return differences(session, self._store.plans, self._generations, indexes, self._spaces.holds)

@@ -190,6 +190,7 @@ class Engine:
             failed=lambda error: self.record_error("summarizing turns", error),
         )
         self.memory.on_commit = self._committed
+        self.memory.on_missed = self._missed
 
     def _has_vector(self, _: str, space_id: uuid.UUID, owner: bytes) -> bool:
         """Ask the store whether a record has a vector, where vectors are not in memory."""
@@ -422,6 +423,12 @@ class Engine:
             self.embedder.committed(changes)
         if self.turn_summaries is not None:
             self.turn_summaries.committed(changes)
+
+    def _missed(self) -> None:
+        """Have those look through the store who may not have heard of a commit of ours: somebody was interrupted."""
+        for worker in (self.embedder, self.turn_summaries):
+            if worker is not None:
+                worker.loaded()
 
     # --- failures behind the caller's back: recorded, never silent --------------------------------
 

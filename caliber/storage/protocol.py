@@ -62,6 +62,10 @@ class Follower(Protocol):
         """Called when following failed although there was something to follow."""
         ...
 
+    def missed(self, error: BaseException) -> None:
+        """Called when ``committed`` was interrupted, or not reached, for a commit of ours that stands or may stand."""
+        ...
+
     def committed(self, sequence: int, changes: Sequence[RowChange]) -> None:
         """Called after each commit of ours, in the order of commits, before the writer is released.
 

@@ -58,6 +58,9 @@ class Mirror:
     def lost(self, error: BaseException) -> None:
         raise AssertionError("following failed") from error
 
+    def missed(self, error: BaseException) -> None:
+        raise AssertionError("a commit was not taken over") from error
+
     def committed(self, sequence: int, changes: Sequence[RowChange]) -> None:
         if self.store.feed.covers(sequence):
             return

@@ -35,6 +35,9 @@ class Recorder:
     def lost(self, error: BaseException) -> None:
         raise AssertionError("nothing can be lost") from error
 
+    def missed(self, error: BaseException) -> None:
+        raise AssertionError("nothing can be missed") from error
+
     def committed(self, sequence: int, changes: Any) -> None:
         self.sequence = sequence
         told = [(change.relation.name, change.operation, change.row[0]) for change in changes]

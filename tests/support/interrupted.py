@@ -1,0 +1,86 @@
+"""Interrupts that come at every line of chosen code, one line after the other.
+
+A signal's handler runs, and raises, between two bytecodes: where a call was made, a function begins, or a loop turns.
+Most lines have such a place; where a ``with`` block is left, nothing comes between the block and ``__exit__``.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any
+
+
+class Interrupt(BaseException):
+    """What a signal's handler raises."""
+
+
+@functools.cache
+def _untouchable(code: CodeType) -> frozenset[int]:
+    """Return where lines begin that nothing interrupts: a ``with`` block is left as it should be, ``try`` is said."""
+    every = list(dis.get_instructions(code))
+    found = [each for each in every if each.opname not in ("CACHE", "PRECALL", "NOP")]
+    nones = [each.opname.startswith("LOAD_CONST") and each.argval is None for each in found]
+    out = {each.offset for each in every if each.opname == "NOP"}
+    for at in range(len(found) - 3):
+        if all(nones[at : at + 3]) and found[at + 3].opname.startswith("CALL"):
+            out.add(found[at].offset)
+            if at and found[at - 1].opname == "SWAP":  # a value that is returned from within
+                out.add(found[at - 1].offset)
+    return frozenset(out)
+
+
+class Lines:
+    """Counts the lines that the calling thread runs in functions that ``wanted`` names, and interrupts one of them."""
+
+    def __init__(self, wanted: Callable[[CodeType], bool], at: int) -> None:
+        self._wanted = wanted
+        self._at = at
+        self.run = 0
+
+    @property
+    def hit(self) -> bool:
+        """Whether the interrupt came."""
+        return self.run >= self._at
+
+    def _line(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line" and frame.f_lasti not in _untouchable(frame.f_code):
+            self.run += 1
+            if self.run == self._at:
+                raise Interrupt
+        return self._line
+
+    def _call(self, frame: FrameType, *_: Any) -> Any:
+        return self._line if not self.hit and self._wanted(frame.f_code) else None
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count meanwhile; the interrupt ends the block, and goes no further."""
+        before = sys.gettrace()
+        sys.settrace(self._call)
+        try:
+            yield
+        except Interrupt:
+            pass
+        finally:
+            sys.settrace(before)
+
+
+def in_files(*ends: str) -> Callable[[CodeType], bool]:
+    """Return what chooses the code of the files, or folders, whose paths end with, or hold, one of ``ends``."""
+    return lambda code: any(end in code.co_filename.replace("\\", "/") for end in ends)
+
+
+def every_line(wanted: Callable[[CodeType], bool], *, step: int = 1) -> Iterator[Lines]:
+    """Yield what interrupts the first line, the next one, and so on, until there are no more lines to interrupt."""
+    at = 1
+    while True:
+        lines = Lines(wanted, at)
+        yield lines
+        if not lines.hit:
+            return
+        at += step
